@@ -1,0 +1,26 @@
+# Every target sets up what it lacks first. Nothing outside this folder is changed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+UV_VERSION := 0.13.8
+PYTHON ?= python3.11
+UV := .tools/bin/uv
+STAMP := .venv/.synced
+RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+# nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.
+CUDA_ROOT = $(shell nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p' | xargs -r realpath)
+
+$(UV):
+	$(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet uv==$(UV_VERSION)
+
+$(STAMP): requirements.txt pyproject.toml setup/horovod-toolchain.cmake setup/horovod-cxx17.cmake | $(UV)
+	@echo "== environment: about 2 minutes the first time (Horovod is compiled) =="
+	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
+	CMAKE_TOOLCHAIN_FILE="$(CURDIR)/setup/horovod-toolchain.cmake" \
+	$(if $(CUDA_ROOT),CUDA_HOME="$(CUDA_ROOT)" HOROVOD_CUDA_HOME="$(CUDA_ROOT)") \
+	VIRTUAL_ENV="$(CURDIR)/.venv" $(UV) pip sync --require-hashes requirements.txt
+	touch $@
+
+.PHONY: env
+env: $(STAMP) ## set up .venv: torch, torchvision, horovod (compiled), snakemake

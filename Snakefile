@@ -1,0 +1,21 @@
+# Regenerates every table and figure of the DLGS paper; see README.md.
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+if not workflow.overwrite_configfiles:
+
+    configfile: "config/quick.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/runs.smk"
+include: "workflow/rules/artefacts.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        TABLES,
+        FIGURES,

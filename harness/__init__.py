@@ -1,0 +1,1 @@
+"""Everything that a run needs and that is neither a method nor a model."""

@@ -1,0 +1,77 @@
+"""Workers as threads of one process: for tests. Reductions add in rank order."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from harness.comm import Communicator, OneAtATime, Pending
+
+
+class _Meeting:
+    """Where the threads of one world leave their tensors for each other."""
+
+    def __init__(self, world_size: int):
+        self.slots: list = [None] * world_size
+        self.barrier = threading.Barrier(world_size, timeout=60)
+
+
+class Local(Communicator):
+    def __init__(self, rank: int, meeting: _Meeting):
+        self.rank, self.world_size = rank, len(meeting.slots)
+        self.device = torch.device("cpu")
+        self._meeting = meeting
+        self._calls = OneAtATime(self.device)
+
+    def _exchange(self, tensor: Tensor) -> list[Tensor]:
+        self._meeting.slots[self.rank] = tensor.clone()
+        self._meeting.barrier.wait()
+        everyone = list(self._meeting.slots)
+        self._meeting.barrier.wait()
+        return everyone
+
+    def _allreduce(self, tensor: Tensor) -> Tensor:
+        first, *rest = self._exchange(tensor)
+        total = first.clone()
+        for other in rest:
+            total += other
+        return tensor.copy_(total)
+
+    def start_allreduce(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._allreduce, tensor)
+
+    def start_allgather(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._exchange, tensor)
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> None:
+        tensor.copy_(self._calls.submit(self._exchange, tensor).wait()[root])
+
+    def close(self) -> None:
+        self._calls.close()
+
+
+def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:
+    """Run ``work(communicator)`` in ``world_size`` threads; return the results by rank.
+
+    An error in one worker breaks the others' barrier, and the first error is raised here.
+    """
+    meeting = _Meeting(world_size)
+
+    def worker(rank: int):
+        comm = Local(rank, meeting)
+        try:
+            return work(comm)
+        except BaseException:
+            meeting.barrier.abort()
+            raise
+        finally:
+            comm.close()
+
+    with ThreadPoolExecutor(world_size) as pool:
+        futures = [pool.submit(worker, rank) for rank in range(world_size)]
+    errors = [f.exception() for f in futures if f.exception()]
+    if errors:
+        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+    return [f.result() for f in futures]

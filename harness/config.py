@@ -1,0 +1,208 @@
+"""A configuration: checked as a whole before anything runs, then expanded to runs. No torch.
+
+Every error is one line: where, what, and what would be right.
+"""
+
+import difflib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from harness import plugins
+from harness.spec import RunSpec
+
+SCHEMA = plugins.ROOT / "workflow" / "schemas" / "config.schema.yaml"
+
+
+class ConfigError(Exception):
+    """A mistake in a configuration; the message is one line for a person."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration; ``runs``: run name -> spec, accuracy runs first."""
+
+    values: dict
+    runs: dict[str, RunSpec]
+
+
+def load(values: dict, where: str) -> Config:
+    """Check ``values`` (read from ``where``) and expand them, or raise ConfigError."""
+    schema = yaml.safe_load(SCHEMA.read_text())
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(values)
+    error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
+    if error is not None:
+        raise ConfigError(f"{where}: {_explain(error)}")
+    values = _with_defaults(values, schema)
+    _require(values, where, _check_plugins, _check_options, _check_data)
+    return Config(values, _expand(values))
+
+
+def check_machine(values: dict, where: str) -> None:
+    """Raise ConfigError unless this machine has what the configuration asks of it."""
+    _require(values, where, _check_folders, _check_gpus)
+
+
+def _require(values: dict, where: str, *checks) -> None:
+    for check in checks:
+        problem = check(values)
+        if problem:
+            raise ConfigError(f"{where}: {problem}")
+
+
+def _explain(error: jsonschema.ValidationError) -> str:
+    """One line for a schema error: the key, the value, and the description of what would be right."""
+    key = ".".join(str(part) for part in error.absolute_path) or "the configuration"
+    if error.validator == "additionalProperties":
+        known = sorted(error.schema.get("properties", {}))
+        unknown = next(k for k in error.instance if k not in known)
+        return f"{key}: unknown key {unknown!r}{_meant(unknown, known)}; known: {', '.join(known)}"
+    if error.validator == "required":
+        missing = next(k for k in error.validator_value if k not in error.instance)
+        right = error.schema["properties"][missing]["description"]
+        return f"{key}: {missing!r} is missing; give {right}"
+    return f"{key}: {error.instance!r} is not valid; give {error.schema.get('description', error.message)}"
+
+
+def _meant(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _with_defaults(values: dict, schema: dict) -> dict:
+    """``values`` with the schema's defaults filled in, at every level."""
+    filled = dict(values)
+    for key, part in schema.get("properties", {}).items():
+        if "default" in part:
+            filled.setdefault(key, part["default"])
+        if key in filled and part.get("type") == "object":
+            filled[key] = _with_defaults(filled[key], part)
+    each = schema.get("additionalProperties")
+    if isinstance(each, dict):
+        filled = {k: _with_defaults(v, each) if isinstance(v, dict) else v for k, v in filled.items()}
+    return filled
+
+
+def _check_plugins(values: dict) -> str | None:
+    known = plugins.names("methods")
+    for name in [] if values["methods"] == "all" else values["methods"]:
+        if name not in known:
+            return f"methods: no file methods/{name}.py{_meant(name, known)}; known: {', '.join(known)}"
+    known = plugins.names("models")
+    for name in values["models"]:
+        if name not in known:
+            return f"models: no file models/{name}.py{_meant(name, known)}; known: {', '.join(known)}"
+    return None
+
+
+TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
+
+
+def _check_options(values: dict) -> str | None:
+    for method, options in values["method_options"].items():
+        if method not in plugins.names("methods"):
+            return f"method_options: no file methods/{method}.py; known: {', '.join(plugins.names('methods'))}"
+        known = {k: v for k, v in plugins.fields(method).items() if k != "ratio"}
+        for key, value in options.items():
+            where = f"method_options.{method}"
+            if key not in known:
+                return f"{where}: unknown key {key!r}{_meant(key, list(known))}; known: {', '.join(known) or 'none'}"
+            wanted = TYPES.get(known[key])
+            if wanted and (not isinstance(value, wanted) or isinstance(value, bool) and wanted is not bool):
+                return f"{where}.{key}: {value!r} is not valid; give a value of type {known[key]}"
+    return None
+
+
+def _check_data(values: dict) -> str | None:
+    for name, model in values["models"].items():
+        if model["data"] == "imagenet100" and not values["data"]["imagenet"] and "stand_in" not in model:
+            return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+    return None
+
+
+def _check_folders(values: dict) -> str | None:
+    imagenet = values["data"]["imagenet"]
+    if not imagenet or all(model["data"] != "imagenet100" for model in values["models"].values()):
+        return None
+    for part in ("train", "val"):
+        missing = [c for c in class_ids() if not (Path(imagenet) / part / c).is_dir()]
+        if missing:
+            return (
+                f"data.imagenet: no folder {imagenet}/{part}/{missing[0]} ({len(missing)} of 100 classes missing); "
+                "give a folder with train/<class id>/ and val/<class id>/"
+            )
+    return None
+
+
+def class_ids() -> list[str]:
+    """The 100 class ids of ImageNet-100, sorted: labels follow the order of the folders."""
+    lines = (plugins.ROOT / "models" / "imagenet100.txt").read_text().splitlines()
+    return sorted(line for line in lines if line and not line.startswith("#"))
+
+
+def _check_gpus(values: dict) -> str | None:
+    if values["device"] != "cuda":
+        return None
+    listed = ""
+    if shutil.which("nvidia-smi"):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    found = listed.count("GPU ")
+    if found >= values["workers"]:
+        return None
+    return (
+        f"device: cuda with {values['workers']} workers needs {values['workers']} GPUs, this machine shows {found}; "
+        "use fewer workers or device: cpu, or run where the GPUs are"
+    )
+
+
+def _expand(values: dict) -> dict[str, RunSpec]:
+    methods = plugins.names("methods") if values["methods"] == "all" else values["methods"]
+    runs = {}
+    for name, model in values["models"].items():
+        common = _recipe(values, name, model)
+        for method in methods:
+            options = values["method_options"].get(method, {})
+            exact = "ratio" not in plugins.fields(method)
+            one = common | {"method": method, "options": options}
+            for ratio in [None] if exact else values["accuracy"]["ratios"]:
+                for seed in values["seeds"]:
+                    spec = RunSpec(kind="accuracy", ratio=ratio, seed=seed, **one, **_accuracy(values, model))
+                    runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
+            for topology in values["topologies"]:
+                for ratio in [None] if exact else values["timing"]["ratios"]:
+                    timing = {k: values["timing"][k] for k in ("blocks", "repeats")}
+                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **one, **timing)
+                    runs[f"timing/{_name(spec)}-{topology}"] = spec
+    return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
+
+
+def _name(spec: RunSpec) -> str:
+    return f"{spec.model}-{spec.method}" + (f"-{spec.ratio}" if spec.ratio else "")
+
+
+def _recipe(values: dict, name: str, model: dict) -> dict:
+    """The part of a RunSpec that all runs of one model share."""
+    imagenet = values["data"]["imagenet"]
+    stand_in = model["data"] == "imagenet100" and not imagenet
+    data = model["stand_in"] if stand_in else model["data"]
+    kept = ("batch", "epochs", "lr", "momentum", "weight_decay", "warmup_epochs")
+    shared = ("engine", "workers", "threads", "device", "bucket_bytes")
+    return {k: values[k] for k in shared} | {k: model[k] for k in kept} | {
+        "model": name,
+        "data": data,
+        "data_root": imagenet if data == "imagenet100" else values["data"]["root"],
+        "stand_in": stand_in,
+        "train_epochs": model.get("train_epochs", model["epochs"]),
+        "lr_steps": tuple(model["lr_steps"]),
+    }  # fmt: skip
+
+
+def _accuracy(values: dict, model: dict) -> dict:
+    points = values["accuracy"]["evaluations"]
+    if points == "per epoch":
+        points = round(model.get("train_epochs", model["epochs"]))
+    return {"evaluations": points, "test_images": values["accuracy"]["test_images"]}

@@ -1,0 +1,120 @@
+"""Starts the processes of one run and brings its results home, whole or not at all.
+
+    python -m harness.launch '<spec as JSON>' <run folder> <log file>
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from harness import progress
+from harness.spec import RunSpec
+
+STALLED_S = 900  # no progress for so long: a worker hangs
+SAY_EVERY_S = 10
+
+ENVIRONMENT = {
+    # Sums are not fused by Horovod (see comm/horovod.py): our buckets are merged already.
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",
+    # Lengths that change from step to step make its response cache cost ten times what it saves.
+    "HOROVOD_CACHE_CAPACITY": "0",
+    # glibc would give every large tensor's pages back and fault them in again: 5-10 % of an iteration.
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def command(spec: RunSpec, folder: Path) -> list[str]:
+    """The engine's own launcher, from the environment this runs in."""
+    bin_ = Path(sys.executable).parent
+    worker = ["-m", "harness.run", str(folder)]
+    workers = str(spec.workers)
+    match spec.engine:
+        case "horovod":
+            return [str(bin_ / "horovodrun"), "-np", workers, "--gloo", sys.executable, *worker]
+        case "torch_dist":
+            return [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", workers, *worker]
+    raise ValueError(f"no launcher for engine {spec.engine!r}")
+
+
+def launch(spec: RunSpec, folder: Path, log: Path) -> int:
+    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (partial / "spec.json").write_text(spec.to_json())
+    environment = os.environ | ENVIRONMENT | {
+        "OMP_NUM_THREADS": str(spec.threads),
+        "LAUNCHER_PID": str(os.getpid()),
+    }  # fmt: skip
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(spec, partial), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: (_stop(process), sys.exit(1)))
+        begun = time.monotonic()
+        status = _watch(spec, process, partial / "progress.json", folder)
+    if status == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        run = json.loads((partial / "run.json").read_text())
+        (partial / "run.json").write_text(json.dumps(run | {"wall_s": round(time.monotonic() - begun, 1)}, indent=1))
+        for path in [*partial.glob("*.csv"), partial / "run.json"]:
+            os.replace(path, folder / path.name)
+    shutil.rmtree(partial, ignore_errors=True)
+    return status
+
+
+def _watch(spec: RunSpec, process: subprocess.Popen, path: Path, folder: Path) -> int:
+    """Wait for the processes; say how far they are; stop them if they hang or nobody waits for them."""
+    begun = said = moved = time.monotonic()
+    last, above = None, _workflow()
+    while process.poll() is None:
+        time.sleep(0.2)
+        now = time.monotonic()
+        state = progress.read(path)
+        if state != last:
+            last, moved = state, now
+        if not all(p.is_running() for p in above):
+            _stop(process)
+            return 1
+        if now - moved > STALLED_S:
+            print(f"{spec.title()}: no progress for {STALLED_S} s, stopped", file=sys.stderr)
+            _stop(process)
+            return 1
+        if now - said >= SAY_EVERY_S and state:
+            said = now
+            left = (now - begun) * (state["total"] - state["done"]) / max(1, state["done"])
+            of_run = f"{spec.title()}: {state['done']}/{state['total']}, {progress.clock(left)} left"
+            print(progress.whole(folder, now - begun) + of_run, file=sys.stderr, flush=True)
+    return process.returncode
+
+
+def _workflow() -> list[psutil.Process]:
+    """The processes above this one, up to the workflow's; if one ends, nobody waits for the run."""
+    above = psutil.Process().parents()
+    last = next((i for i, p in enumerate(above) if "snakemake" in " ".join(p.cmdline())), 0)
+    return above[: last + 1]
+
+
+def _stop(process: subprocess.Popen) -> None:
+    """End the launcher's whole process group, politely, then by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(5)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+if __name__ == "__main__":
+    sys.exit(launch(RunSpec.from_json(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

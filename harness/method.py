@@ -1,0 +1,149 @@
+"""The method contract: how a bucket of gradient becomes the workers' averaged gradient.
+
+A method is a coroutine. It yields *requests* (what is to be combined, not how) and is resumed
+with the answer; a topology (``harness.topology``) answers them on a communicator. The harness owns
+the clock, the byte count and the overlap with backward.
+
+Gradients arrive already divided by the number of workers, so the *sum* that a method asks for is
+the mean that SGD needs (paper, eq. 1), and every residual is kept in those units.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from harness import select
+from harness.select import Threshold, TopK
+
+__all__ = ["Bucket", "Gather", "Method", "Sparsifier", "Sum", "Threshold", "TopK"]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A flat slice of gradient that is exchanged at once.
+
+    ``index``: place in the order of exchange, 0 first; it names the bucket's state.
+    ``gradient``: shape (d,), this worker's gradient / workers; a method may overwrite it.
+    """
+
+    index: int
+    gradient: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.gradient.numel()
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Request: the sum over workers of a tensor, dense or as (values, indices).
+
+    Dense (``indices`` is None): ``values`` has shape (d,) and is overwritten by the sum.
+    Sparse: ``values`` and int64 ``indices`` have shape (k,), k may differ between workers, indices
+    are unique; the sum is written to ``out``, shape (d,). The answer is the tensor written.
+    """
+
+    values: Tensor
+    indices: Tensor | None = None
+    out: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Request: every worker's tensor, in rank order; shape (n,), n may differ between workers."""
+
+    tensor: Tensor
+
+
+Request = Sum | Gather
+
+
+class Method:
+    """Base of all methods; a subclass is a dataclass whose fields are its parameters.
+
+    ``scope``: how the gradient is cut: one bucket per "model", per "layer", per group of the "plan",
+    or layers merged up to a fixed "size".
+    ``exact``: the aggregate equals the dense mean; such a method has no ratio, its copies count as
+    other, not as sparsification.
+    ``rounds``: how many requests one exchange makes.
+    ``cycle``: the method's behaviour depends on the step only through (step - 1) mod cycle.
+    """
+
+    scope: ClassVar[Literal["model", "layer", "plan", "size"]] = "layer"
+    exact: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+
+    @property
+    def cycle(self) -> int:
+        return 1
+
+    def phase(self, step: int) -> str:
+        """Name of what is done at ``step`` (1, 2, ...); timing tells phases apart."""
+        return "step"
+
+    def exchange(self, bucket: Bucket, step: int) -> Generator[Request, Any, Tensor]:
+        """Yield requests, return the aggregate: shape (d,), the same bits on every worker."""
+        raise NotImplementedError
+
+    def settle(self, bucket: Bucket) -> None:
+        """Put the state where long training would have it, given one gradient (for timing)."""
+
+    def state_dict(self) -> dict:
+        """All that a resumed run needs."""
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, got {sorted(state)}")
+
+
+@dataclass
+class Sparsifier(Method):
+    """Error feedback, wire format and variable counts, done once: a subclass writes ``select``.
+
+    The residual is what was not sent: it is added to the next gradient (paper, Algorithm 1).
+    Law: sent + residual == gradient + old residual, bit for bit.
+    """
+
+    ratio: float  # k / d asked for, in (0, 1]
+    residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:
+        """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
+        raise NotImplementedError
+
+    def k(self, bucket: Bucket) -> int:
+        """k = max(1, floor(ratio * d)); the small term undoes the rounding of, say, 0.29 * 100."""
+        return max(1, int(self.ratio * bucket.size + 1e-6))
+
+    def residual(self, bucket: Bucket) -> Tensor:
+        if bucket.index not in self.residuals:
+            self.residuals[bucket.index] = torch.zeros_like(bucket.gradient)
+        return self.residuals[bucket.index]
+
+    def exchange(self, bucket: Bucket, step: int) -> Generator[Request, Any, Tensor]:
+        acc = self.residual(bucket).add_(bucket.gradient)
+        indices = select.indices(acc, self.select(acc, bucket, step))
+        values = acc[indices]
+        acc.index_fill_(0, indices, 0)  # what stays in acc is the new residual
+        return (yield Sum(values, indices, out=bucket.gradient))
+
+    def settle(self, bucket: Bucket) -> None:
+        """Draw the residual from its steady law, so that timing need not wait hundreds of steps.
+
+        Read each entry as a random walk that is reset when it is sent. In the steady state of such
+        a walk the entries lie on (-h, h) with density (h - |x|) / h^2 and a fraction rms^2 / h^2 is
+        sent in each step; asking for ``ratio`` gives h = rms / sqrt(ratio).
+        """
+        rms = bucket.gradient.square().mean().sqrt()
+        triangular = torch.rand_like(bucket.gradient) - torch.rand_like(bucket.gradient)
+        self.residuals[bucket.index] = triangular.mul_(rms / self.ratio**0.5)
+
+    def state_dict(self) -> dict:
+        return {"residuals": self.residuals}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.residuals = dict(state["residuals"])

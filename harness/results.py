@@ -1,0 +1,78 @@
+"""What a run leaves behind: tidy rows, and where they come from."""
+
+import csv
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import torch
+
+from harness.plugins import ROOT
+from harness.spec import RunSpec
+
+
+def provenance(spec: RunSpec) -> dict:
+    """The machine, the versions and the commit; no host names, no paths."""
+    cores = len(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().total / 2**30
+    machine = f"{_cpu()}, {cores} cores, {memory:.0f} GiB"
+    if spec.device == "cuda":
+        machine += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
+    return {
+        "machine": machine,
+        "network": "loopback" if _one_machine() else "host",
+        "python": platform.python_version(),
+        "versions": {p: version(p) for p in packages if _installed(p)},
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except ModuleNotFoundError:
+        return False
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _one_machine() -> bool:
+    """Both launchers say how many of the workers share this machine."""
+    for size, local in (("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
+        if size in os.environ:
+            return os.environ[size] == os.environ.get(local)
+    return True
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]]) -> None:
+    """``run.json`` (spec and provenance) and one CSV per table."""
+    for name, rows in tables.items():
+        write_rows(folder / f"{name}.csv", rows)
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)}
+    (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

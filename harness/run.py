@@ -1,0 +1,51 @@
+"""One worker of one run; the launcher starts ``workers`` of these: python -m harness.run <folder>.
+
+Reads ``spec.json`` in the folder; rank 0 leaves the results there.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from harness import comm as engines
+from harness.data import DATASETS
+from harness.progress import Progress
+from harness.results import write_run
+from harness.spec import RunSpec
+from harness.train import time_iterations, train
+
+
+def main(folder: Path) -> None:
+    spec = RunSpec.from_json((folder / "spec.json").read_text())
+    torch.set_num_threads(spec.threads)
+    _die_with(int(os.environ["LAUNCHER_PID"]))
+    device = torch.device(spec.device)
+    comm = engines.connect(spec.engine, device)
+    if comm.world_size != spec.workers:
+        raise RuntimeError(f"{comm.world_size} workers joined, the run asks for {spec.workers}")
+    data = DATASETS[spec.data](Path(spec.data_root), device)
+    report = Progress(folder / "progress.json") if comm.rank == 0 else lambda done, total: None
+    work = train if spec.kind == "accuracy" else time_iterations
+    tables = work(spec, comm, data, device, report)
+    if comm.rank == 0:
+        write_run(folder, spec, tables)
+    comm.close()
+
+
+def _die_with(launcher: int) -> None:
+    """Leave when the launcher is gone: a killed workflow must not leave workers behind."""
+
+    def watch() -> None:
+        while Path(f"/proc/{launcher}").exists():
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,61 @@
+"""RunSpec: all that decides one run, as a frozen dataclass and as JSON. No torch, no Snakemake."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run. Times are in seconds, budgets in epochs, batch sizes per worker."""
+
+    kind: Literal["accuracy", "timing"]
+    model: str
+    method: str
+    ratio: float | None  # None for exact methods
+    options: dict[str, Any] = field(default_factory=dict)  # the method's own parameters
+    bucket_bytes: int = 2**23  # what uncompressed gradients are merged up to
+
+    engine: str = "horovod"
+    topology: str = "allgather"
+    workers: int = 2
+    threads: int = 1  # per worker
+    device: Literal["cpu", "cuda"] = "cpu"
+    seed: int = 0
+
+    data: str = "cifar10"
+    data_root: str = "data"
+    stand_in: bool = False  # the data is not what the paper used for this model
+
+    batch: int = 32
+    epochs: float = 140  # the recipe's; the learning-rate schedule refers to these
+    train_epochs: float = 140  # what an accuracy run really trains; the schedule is scaled to it
+    lr: float = 0.1
+    lr_steps: tuple[float, ...] = ()
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    warmup_epochs: float = 0
+
+    evaluations: int = 10  # accuracy: points of the curve, the last at the end
+    test_images: int = 10_000  # accuracy: how many are used at points before the last
+    blocks: int = 5  # timing: turns of (uncompressed, method)
+    repeats: int = 3  # timing: iterations of each phase in a block
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunSpec":
+        values = json.loads(text)
+        return cls(**values | {"lr_steps": tuple(values["lr_steps"])})
+
+    def learning_rate(self, epoch: float) -> float:
+        """The rate at ``epoch`` of this run: stepped by 10 at ``lr_steps``, after a linear warm-up."""
+        of_recipe = epoch * self.epochs / self.train_epochs
+        if of_recipe < self.warmup_epochs:
+            return self.lr * (of_recipe + 1e-9) / self.warmup_epochs
+        return self.lr * 0.1 ** sum(of_recipe >= step for step in self.lr_steps)
+
+    def title(self) -> str:
+        ratio = f" at {self.ratio}" if self.ratio else ""
+        return f"{self.kind} {self.model} {self.method}{ratio}"

@@ -1,0 +1,58 @@
+"""The clock: splits an iteration into parts that add up to it, reading time on the main thread."""
+
+import time
+from contextlib import contextmanager
+
+import torch
+
+PARTS = ("forward", "backward", "sparsify", "communication", "optimizer", "other")
+
+
+class Clock:
+    """One label is in force at any time; the time until the next change of label is that label's.
+
+    Nested labels suspend the outer one, so nothing counts twice and the parts add up by
+    construction. On CUDA the marks are events in the current stream, read after the iteration has
+    ended, so that no synchronisation disturbs the overlap being measured.
+    """
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+        self._labels: list[str] = []
+        self._marks: list = []
+
+    def _mark(self, label: str) -> None:
+        if self._cuda:
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+        else:
+            now = time.perf_counter()
+        self._marks.append((label, now))
+
+    def start(self) -> None:
+        self._labels, self._marks = ["other"], []
+        self._mark("other")
+
+    @contextmanager
+    def __call__(self, label: str):
+        self._labels.append(label)
+        self._mark(label)
+        try:
+            yield
+        finally:
+            self._labels.pop()
+            self._mark(self._labels[-1])
+
+    def stop(self) -> dict[str, float]:
+        """Seconds by part (``forward_s``, ...), and of the whole (``iteration_s``)."""
+        self._mark("end")
+        if self._cuda:
+            self._marks[-1][1].synchronize()
+        parts = dict.fromkeys(PARTS, 0.0)
+        for (label, begun), (_, ended) in zip(self._marks, self._marks[1:], strict=False):
+            parts[label] += self._seconds(begun, ended)
+        whole = self._seconds(self._marks[0][1], self._marks[-1][1])
+        return {f"{part}_s": seconds for part, seconds in parts.items()} | {"iteration_s": whole}
+
+    def _seconds(self, begun, ended) -> float:
+        return begun.elapsed_time(ended) / 1000 if self._cuda else ended - begun

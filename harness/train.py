@@ -1,0 +1,212 @@
+"""Synchronous data-parallel SGD with a method between backward and the optimizer (paper, Section 3.4)."""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from harness import planner, plugins
+from harness.comm import Communicator
+from harness.exchange import Exchange
+from harness.flat import FlatModel
+from harness.method import Bucket, Method
+from harness.optimizer import SGD
+from harness.spec import RunSpec
+from harness.timing import Clock
+from harness.topology import TOPOLOGIES
+
+
+class Trainer:
+    """One worker's model, optimizer and clock, and the method whose turn it is."""
+
+    def __init__(self, spec: RunSpec, comm: Communicator, data, device: torch.device):
+        self.spec, self.comm, self.data = spec, comm, data
+        torch.manual_seed(spec.seed)
+        model = plugins.load("models", spec.model).build().to(device, memory_format=torch.channels_last)
+        self.flat = FlatModel(model)
+        comm.broadcast(self.flat.parameters)
+        self.optimizer = SGD(self.flat.parameters, spec.lr, spec.momentum, spec.weight_decay)
+        self.clock = Clock(device)
+        self.exchange: Exchange | None = None
+        for layer, (parameter, view) in enumerate(self.flat.views):
+            parameter.register_post_accumulate_grad_hook(self._hook(layer, view))
+
+    def _hook(self, layer: int, view: Tensor):
+        """Put the gradient into its bucket, already divided by the workers: sums become means."""
+        share = 1 / self.comm.world_size
+
+        def hook(parameter: Tensor) -> None:
+            with self.clock("other"):
+                torch.mul(parameter.grad, share, out=view)
+                parameter.grad = None
+            if self.exchange is not None:
+                self.exchange.ready(layer)
+
+        return hook
+
+    def prepare(self, method: Method) -> Exchange:
+        """Cut the gradient into this method's buckets."""
+        groups = cut(self.flat.sizes, method.scope, self.spec.bucket_bytes)
+        buckets = [Bucket(i, self.flat.slice(*group)) for i, group in enumerate(groups)]
+        topology = TOPOLOGIES[self.spec.topology](self.comm)
+        return Exchange(method, groups, buckets, topology, self.clock)
+
+    def step(self, exchange: Exchange, number: int, batches: Iterator) -> tuple[dict, Tensor]:
+        """One iteration: its parts in seconds, its bytes and density; [loss sum, correct, images]."""
+        self.exchange = exchange
+        self.clock.start()
+        images, labels = next(batches)
+        exchange.begin(number)
+        with self.clock("forward"):
+            outputs = self.flat.model(images)
+            loss = F.cross_entropy(outputs, labels)
+        with self.clock("backward"):
+            loss.backward()
+        exchange.finish()
+        with self.clock("optimizer"):
+            self.optimizer.step(self.flat.gradients)
+        row = {
+            "step": number,
+            "phase": exchange.method.phase(number),
+            **self.clock.stop(),
+            "sent_bytes": exchange.topology.sent_bytes,
+            "density": exchange.topology.sent_entries / len(self.flat.gradients),
+        }
+        correct = (outputs.detach().argmax(1) == labels).sum()
+        images = torch.full_like(correct, len(labels))
+        return row, torch.stack([loss.detach() * len(labels), correct, images]).double()
+
+    def evaluate(self, limit: int) -> dict[str, float]:
+        """Loss and accuracy on the first ``limit`` test images, the work shared by the workers."""
+        self._average_buffers()
+        self.flat.model.eval()
+        sums = torch.zeros(3, dtype=torch.float64, device=self.flat.parameters.device)
+        with torch.no_grad():
+            for images, labels in self.data.test(250, self.comm.world_size, self.comm.rank, limit):
+                outputs = self.flat.model(images)
+                sums[0] += F.cross_entropy(outputs, labels, reduction="sum")
+                sums[1] += (outputs.argmax(1) == labels).sum()
+                sums[2] += len(labels)
+        self.flat.model.train()
+        return _means("test", self.comm.allreduce(sums))
+
+    def _average_buffers(self) -> None:
+        """BatchNorm's running statistics are each worker's own: use their mean."""
+        buffers = self.flat.buffers()
+        if not buffers:
+            return
+        mean = torch.cat([b.view(-1) for b in buffers]) / self.comm.world_size
+        parts = self.comm.allreduce(mean).split([b.numel() for b in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.copy_(part.view_as(buffer))
+
+    def local_gradient(self, batches: Iterator) -> None:
+        """Leave one gradient of this worker alone in the buckets: nothing is exchanged or updated."""
+        images, labels = next(batches)
+        self.exchange = None
+        self.clock.start()
+        F.cross_entropy(self.flat.model(images), labels).backward()
+
+
+def cut(sizes: list[int], scope: str, bucket_bytes: int) -> planner.Plan:
+    """The groups of layers for a method's scope, float32 gradients of ``sizes`` entries."""
+    match scope:
+        case "model":
+            return planner.merge_all(sizes)
+        case "size":
+            return planner.merge_up_to(sizes, bucket_bytes // 4)
+        case _:  # "layer", and "plan" while every layer is a group of its own
+            return planner.per_layer(sizes)
+
+
+def make_method(name: str, ratio: float | None, options: dict) -> Method:
+    method = plugins.load("methods", name)
+    return method(**options) if method.exact else method(ratio=ratio, **options)
+
+
+def _means(split: str, sums: Tensor) -> dict[str, float]:
+    loss, correct, images = sums.tolist()
+    return {f"{split}_loss": loss / images, f"{split}_accuracy": correct / images}
+
+
+def epochs_of(spec: RunSpec, comm: Communicator, data) -> Iterator:
+    """This worker's training batches, epoch after epoch, without end."""
+    return itertools.chain.from_iterable(
+        data.train(spec.batch, comm.world_size, comm.rank, spec.seed, epoch) for epoch in itertools.count()
+    )
+
+
+def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+    """An accuracy run: ``points`` of the curves, and ``iterations`` with their parts.
+
+    Training accuracy and loss are means over the augmented batches since the point before, as the
+    model was when it saw them; test accuracy and loss are taken at the point.
+    """
+    trainer = Trainer(spec, comm, data, device)
+    exchange = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
+    stream = epochs_of(spec, comm, data)
+    epoch_steps = -(-data.train_size // (spec.batch * comm.world_size))
+    total = max(spec.evaluations, round(spec.train_epochs * epoch_steps))
+    marks = {round(total * (i + 1) / spec.evaluations) for i in range(spec.evaluations)}
+    points, iterations = [], []
+    sums, begun = torch.zeros(3, dtype=torch.float64, device=device), time.perf_counter()
+    for number in range(1, total + 1):
+        trainer.optimizer.lr = spec.learning_rate((number - 1) / epoch_steps)
+        row, batch_sums = trainer.step(exchange, number, stream)
+        iterations.append(row)
+        sums += batch_sums
+        if number in marks:
+            point = {"epoch": number / epoch_steps, "step": number}
+            point |= _means("train", comm.allreduce(sums))
+            point |= trainer.evaluate(data.test_size if number == total else spec.test_images)
+            points.append(point | {"elapsed_s": time.perf_counter() - begun})
+            sums.zero_()
+        report(number, total)
+    return {"points": points, "iterations": iterations}
+
+
+def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+    """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
+
+    Block by block: ``repeats`` iterations of uncompressed, then the method's first ``repeats`` steps
+    of each phase of its cycle. Block 0 warms up, one step of each phase, and is not kept. The method starts from its steady
+    state (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
+    """
+    trainer = Trainer(spec, comm, data, device)
+    trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
+    stream = epochs_of(spec, comm, data)
+    variants = {"none": trainer.prepare(make_method("none", None, {}))}
+    if spec.method != "none":
+        variants[spec.method] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
+    iterations = []
+    for block in range(spec.blocks + 1):
+        for variant, exchange in variants.items():
+            if block == 0:
+                trainer.step(exchange, 1, stream)  # gradients exist, kernels are chosen
+                trainer.local_gradient(stream)
+                for bucket in exchange.buckets:
+                    exchange.method.settle(bucket)
+            for step in timed_steps(exchange.method, spec.repeats if block else 1):
+                row, _ = trainer.step(exchange, block * exchange.method.cycle + step, stream)
+                if block:
+                    iterations.append({"block": block, "variant": variant} | row)
+        report(block, spec.blocks)
+    return {"iterations": iterations}
+
+
+def timed_steps(method: Method, repeats: int) -> list[int]:
+    """The steps to time: the first ``repeats`` of each phase in one cycle, in order."""
+    if method.cycle == 1:
+        return list(range(1, repeats + 1))
+    seen = Counter()
+    steps = []
+    for step in range(1, method.cycle + 1):
+        phase = method.phase(step)
+        if seen[phase] < repeats:
+            steps.append(step)
+        seen[phase] += 1
+    return steps

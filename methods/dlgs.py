@@ -1,0 +1,39 @@
+"""DLGS: per bucket, the entries at or above a threshold that Top-K refreshes every s iterations."""
+
+from dataclasses import dataclass, field
+
+from harness.method import Sparsifier, Threshold
+from harness.select import kth_magnitude
+
+
+@dataclass
+class DLGS(Sparsifier):
+    """Dynamic layer-wise gradient sparsification (paper, Section 2, Algorithm 1).
+
+    The threshold is refreshed when (i - 1) mod s == 0, before masking; between refreshes it is
+    reused, so the number of entries sent drifts. No cap is applied.
+    """
+
+    scope = "plan"
+
+    refresh_every: int = 32  # s; the paper never gives it
+    thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def cycle(self) -> int:
+        return self.refresh_every
+
+    def phase(self, step):
+        return "refresh" if (step - 1) % self.refresh_every == 0 else "reuse"
+
+    def select(self, acc, bucket, step):
+        if self.phase(step) == "refresh":
+            self.thresholds[bucket.index] = kth_magnitude(acc, self.k(bucket))
+        return Threshold(self.thresholds[bucket.index])
+
+    def state_dict(self):
+        return super().state_dict() | {"thresholds": self.thresholds}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.thresholds = dict(state["thresholds"])

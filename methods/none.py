@@ -1,0 +1,16 @@
+"""Uncompressed: every gradient, summed in buckets merged to a fixed size, overlapping backward."""
+
+from dataclasses import dataclass
+
+from harness.method import Bucket, Method, Sum
+
+
+@dataclass
+class Uncompressed(Method):
+    """Dense all-reduce (paper, Section 1: wait-free back-propagation)."""
+
+    scope = "size"
+    exact = True
+
+    def exchange(self, bucket: Bucket, step: int):
+        return (yield Sum(bucket.gradient))

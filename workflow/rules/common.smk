@@ -1,0 +1,104 @@
+# Validation, discovery and targets. Nothing here imports torch.
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, workflow.basedir)
+
+from harness import config as configuration
+from harness import fetch, plugins, progress
+
+
+def stop(error):
+    """End with one line for a person, before anything runs."""
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(1)
+
+
+def where():
+    """The files that the configuration was read from, as a person would name them."""
+    files = [os.path.relpath(f) for f in workflow.configfiles]
+    return ", ".join(files) + (" and --config" if workflow.config_settings.config else "")
+
+
+try:
+    CONFIG = configuration.load(config, where())
+except configuration.ConfigError as error:
+    stop(error)
+
+RUNS = CONFIG.runs
+RESULTS = CONFIG.values["output"]["results"]
+FIGURE_FOLDER = CONFIG.values["output"]["figures"]
+REPORT = CONFIG.values["output"]["report"]
+RUN_FOLDER = f"{RESULTS}/runs/{CONFIG.values['name']}"
+CIFAR10 = f"{CONFIG.values['data']['root']}/cifar10.npz"
+CODE = Path(workflow.basedir)
+
+# The paper's figures: number -> the model it is about.
+CURVES = {
+    "05": "resnet20",
+    "06": "resnet20",
+    "07": "vgg16",
+    "08": "vgg16",
+    "09": "resnet50",
+    "10": "resnet50",
+}
+BREAKDOWNS = {"11": "resnet20", "12": "vgg16", "13": "resnet50"}
+DRAWN = [
+    n for n, model in (CURVES | BREAKDOWNS).items() if model in CONFIG.values["models"]
+]
+
+TABLES = expand("{results}/table{n}.{ext}", results=RESULTS, n="12", ext=["csv", "md", "tex"])
+FIGURES = expand(
+    "{folder}/figure{n}.{ext}", folder=FIGURE_FOLDER, n=DRAWN, ext=["svg", "png"]
+)
+
+
+def runs_of(kind):
+    return [name.split("/")[1] for name in RUNS if name.startswith(f"{kind}/")]
+
+
+def spec_of(kind):
+    return lambda wildcards: RUNS[f"{kind}/{wildcards.run}"].to_json()
+
+
+def code_of(kind):
+    """The files of this project that a run reads: editing another file does not repeat the run."""
+
+    def files(wildcards):
+        spec = RUNS[f"{kind}/{wildcards.run}"]
+        found = set(plugins.imports(CODE / "harness" / "run.py"))
+        found |= plugins.imports(CODE / "methods" / f"{spec.method}.py")
+        found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
+        found |= plugins.imports(CODE / "harness" / "comm" / f"{spec.engine}.py")
+        if kind == "timing":  # uncompressed runs beside every timed method
+            found |= plugins.imports(CODE / "methods" / "none.py")
+        return sorted(os.path.relpath(f) for f in found)
+
+    return files
+
+
+def images_of(kind):
+    return lambda wildcards: (
+        CIFAR10 if RUNS[f"{kind}/{wildcards.run}"].data == "cifar10" else []
+    )
+
+
+onstart:
+    try:
+        if workflow.local_exec:
+            configuration.check_machine(CONFIG.values, where())
+        if Path(CIFAR10).exists():
+            fetch.verify_file(Path(CIFAR10))
+    except (configuration.ConfigError, fetch.DataError) as error:
+        stop(error)
+    progress.announce(Path(RUN_FOLDER), list(RUNS))
+
+
+onsuccess:
+    subprocess.run(
+        [sys.executable, "-m", "snakemake", "--report", REPORT, "--nolock", "--quiet"]
+        + ["--configfile", *map(str, workflow.configfiles)],
+        check=True,
+    )
+    print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/, all in {REPORT}")

@@ -1,0 +1,12 @@
+# CIFAR-10: fetched once, checked against pinned sums.
+rule cifar10:
+    output:
+        CIFAR10,
+    log:
+        f"{RESULTS}/logs/cifar10.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "fetching CIFAR-10"
+    shell:
+        "python -m harness.fetch {output:q} > {log:q} 2>&1"
