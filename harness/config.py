@@ -13,6 +13,7 @@ import jsonschema
 import yaml
 
 from harness import plugins
+from harness.imagenet100 import class_ids
 from harness.spec import RunSpec
 
 SCHEMA = plugins.ROOT / "workflow" / "schemas" / "config.schema.yaml"
@@ -136,12 +137,6 @@ def _check_folders(values: dict) -> str | None:
                 "give a folder with train/<class id>/ and val/<class id>/"
             )
     return None
-
-
-def class_ids() -> list[str]:
-    """The 100 class ids of ImageNet-100, sorted: labels follow the order of the folders."""
-    lines = (plugins.ROOT / "models" / "imagenet100.txt").read_text().splitlines()
-    return sorted(line for line in lines if line and not line.startswith("#"))
 
 
 def _check_gpus(values: dict) -> str | None:

@@ -193,9 +193,15 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
             for step in timed_steps(exchange.method, spec.repeats if block else 1):
                 row, _ = trainer.step(exchange, block * exchange.method.cycle + step, stream)
                 if block:
-                    iterations.append({"block": block, "variant": variant} | row)
+                    share = phase_share(exchange.method, row["phase"])
+                    iterations.append({"block": block, "variant": variant, "share": share} | row)
         report(block, spec.blocks)
     return {"iterations": iterations}
+
+
+def phase_share(method: Method, phase: str) -> float:
+    """The part of a cycle's steps that are of this phase."""
+    return sum(method.phase(step) == phase for step in range(1, method.cycle + 1)) / method.cycle
 
 
 def timed_steps(method: Method, repeats: int) -> list[int]:

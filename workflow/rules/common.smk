@@ -48,7 +48,7 @@ DRAWN = [
     n for n, model in (CURVES | BREAKDOWNS).items() if model in CONFIG.values["models"]
 ]
 
-TABLES = expand("{results}/table{n}.{ext}", results=RESULTS, n="12", ext=["csv", "md", "tex"])
+TABLES = expand("{results}/table{n}.{ext}", results=RESULTS, n=["1", "2"], ext=["csv", "md", "tex"])
 FIGURES = expand(
     "{folder}/figure{n}.{ext}", folder=FIGURE_FOLDER, n=DRAWN, ext=["svg", "png"]
 )

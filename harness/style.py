@@ -1,0 +1,92 @@
+"""How tables and figures look: names, order, colours, captions. No torch.
+
+Colours are Okabe and Ito's, distinguishable to colour-blind readers; every method also has its own
+line style and marker, every part its own hatch, so that a black-and-white print reads as well.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+METHODS = {"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}
+MODELS = {"resnet20": "ResNet-20", "vgg16": "VGG16", "resnet50": "ResNet-50"}
+DATA = {"cifar10": "CIFAR-10", "imagenet100": "ImageNet-100"}
+
+_COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
+_DASHES = ["-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1))]
+_MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
+
+PARTS = {
+    "computation": ("#56B4E9", ""),
+    "sparsification": ("#E69F00", "///"),
+    "non-overlapped communication": ("#D55E00", "xxx"),
+    "optimizer and other": ("#999999", "..."),
+}
+
+
+def in_order(methods) -> list[str]:
+    """The paper's methods first, in its order, then the others by name."""
+    found = set(methods)
+    return [m for m in METHODS if m in found] + sorted(found - METHODS.keys())
+
+
+def arrange(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows by model, method and falling ratio, in the order of all tables and figures."""
+    models = [m for m in MODELS if m in set(table["model"])]
+    models += sorted(set(table["model"]) - set(models))
+    methods = in_order(table["method"])
+    order = table.assign(a=table["model"].map(models.index), b=table["method"].map(methods.index), c=-table["ratio"])
+    return table.loc[order.sort_values(["a", "b", "c"], na_position="first").index].reset_index(drop=True)
+
+
+def method_label(method: str) -> str:
+    return METHODS.get(method, method)
+
+
+def line(method: str, methods: list[str]) -> dict:
+    """Matplotlib's keywords for a method's line, the same in every figure."""
+    order = [*METHODS, *(m for m in methods if m not in METHODS)]
+    i = order.index(method) % len(_COLOURS)
+    return {
+        "color": _COLOURS[i],
+        "linestyle": _DASHES[i],
+        "marker": _MARKERS[i],
+        "markersize": 4,
+        "linewidth": 1.5,
+        "label": method_label(method),
+    }
+
+
+def data_label(row) -> str:
+    """The data of a row of a tidy table; a stand-in is said to be one."""
+    name = DATA.get(row["data"], row["data"])
+    return f"{name} (stand-in)" if row["stand_in"] else name
+
+
+def setting(table: pd.DataFrame) -> str:
+    """Machine, network, engine and workers of the rows, for captions."""
+    parts = []
+    for row in table.drop_duplicates(["machine", "network", "engine", "workers"]).to_dict("records"):
+        parts.append(f"{row['machine']}; {row['network']} network; {row['engine']}, {row['workers']} workers")
+    return " / ".join(parts)
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if pd.isna(value):
+        return ""
+    digits = max(0, 2 - int(f"{abs(value):e}".split("e")[1])) if value else 0
+    return f"{value:.{min(digits, 6)}f}"
+
+
+def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
+    """``full`` as CSV; ``shown`` (text, short headings) as Markdown and LaTeX, with the caption."""
+    full.to_csv(paths.csv, index=False, float_format="%.6g")
+    Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
+    Path(paths.tex).write_text(shown.to_latex(index=False, escape=True, caption=caption.replace("%", "\\%").replace("_", "\\_")))
+
+
+def save_figure(figure, paths) -> None:
+    """As SVG and as PNG, without a date, so that the same data give the same file."""
+    figure.savefig(paths.svg, metadata={"Date": None})
+    figure.savefig(paths.png, dpi=160)

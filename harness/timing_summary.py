@@ -1,0 +1,59 @@
+"""From timed iterations to a row of Table 2: amortised, paired, and adding up. No torch."""
+
+import pandas as pd
+
+PARTS = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
+RUN = ["model", "method", "ratio", "topology"]
+CONSTANT = ["network", "workers", "engine", "data", "stand_in", "batch", "epochs", "train_images", "machine"]
+
+
+def summarise(timing: pd.DataFrame) -> pd.DataFrame:
+    """One row per timing run, from the tidy table of iterations."""
+    rows = [_row(run) for _, run in timing.groupby(RUN, dropna=False, sort=False)]
+    return pd.DataFrame(rows)
+
+
+def amortise(iterations: pd.DataFrame, column: str) -> float:
+    """The median of ``column`` over each phase, weighted by the phase's share of a cycle."""
+    medians = iterations.groupby("phase")[column].median()
+    shares = iterations.groupby("phase")["share"].first()
+    return float((medians * shares).sum() / shares.sum())
+
+
+def _row(run: pd.DataFrame) -> dict:
+    first = run.iloc[0]
+    own = run[run["variant"] == first["method"]]
+    dense = run[run["variant"] == "none"]
+    row = {key: first[key] for key in RUN + CONSTANT}
+    row["iteration_s"] = amortise(own, "iteration_s")
+    by_block = [amortise(block, "iteration_s") for _, block in own.groupby("block")]
+    row["iteration_s_min"], row["iteration_s_max"] = min(by_block), max(by_block)
+    dense_by_block = [amortise(block, "iteration_s") for _, block in dense.groupby("block")]
+    speedups = pd.Series(dense_by_block) / pd.Series(by_block)
+    row["speedup"] = speedups.median()
+    row["speedup_min"], row["speedup_max"] = speedups.min(), speedups.max()
+    steps = -(-first["train_images"] // (first["batch"] * first["workers"]))
+    row["epoch_s"] = row["iteration_s"] * steps
+    row["training_s"] = row["epoch_s"] * first["epochs"]
+    row["sent_bytes"] = amortise(own, "sent_bytes")
+    row["density"] = amortise(own, "density")
+    row |= _parts(own)
+    row["blocks"] = own["block"].nunique()
+    row["iterations"] = len(own)
+    row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
+    return row
+
+
+def _parts(own: pd.DataFrame) -> dict[str, float]:
+    """The parts of the iteration: means over the middle half of each phase's iterations.
+
+    Means add up and medians do not; the middle half keeps the outliers out, as the median does. They
+    are scaled (by a per cent or so) to add up to the median iteration.
+    """
+    middle = pd.concat(
+        phase[phase["iteration_s"].between(*phase["iteration_s"].quantile([0.25, 0.75]))]
+        for _, phase in own.groupby("phase")
+    )
+    shares = middle.groupby("phase")["share"].first()
+    means = middle.groupby("phase")[PARTS].mean().mul(shares, axis=0).sum() / shares.sum()
+    return (means * amortise(own, "iteration_s") / means.sum()).to_dict()

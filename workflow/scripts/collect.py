@@ -1,0 +1,48 @@
+"""Gathers the runs into two tidy tables, one row per point and one per iteration, and their provenance."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+SPEC = ["model", "method", "ratio", "topology", "engine", "workers", "threads", "seed"]
+SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
+TRAIN_IMAGES = {"cifar10": 50_000, "imagenet100": 130_000}
+
+
+def read(paths: list[str]) -> pd.DataFrame:
+    """All rows of the runs' tables, each with its run's spec and machine."""
+    tables = []
+    for path in map(Path, paths):
+        run = json.loads((path.parent / "run.json").read_text())
+        rows = pd.read_csv(path)
+        for position, key in enumerate(SPEC):
+            rows.insert(position, key, run["spec"][key])
+        rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
+        rows["machine"] = run["provenance"]["machine"]
+        rows["network"] = run["provenance"]["network"]
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)
+
+
+def provenance(paths: list[str]) -> dict:
+    """What the runs share, and the values in which they differ."""
+    values: dict[str, set] = {}
+    for path in map(Path, paths):
+        run = json.loads((path.parent / "run.json").read_text())
+        for key, value in run["provenance"].items():
+            values.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
+    merged = {key: sorted(map(json.loads, found), key=str) for key, found in values.items()}
+    dates = merged.pop("date")
+    return {"first_run": dates[0], "last_run": dates[-1], "runs": len(paths)} | merged
+
+
+if __name__ == "__main__":
+    snakemake = snakemake  # noqa: F821, PLW0127 - given by the workflow
+    sys.stderr = open(snakemake.log[0], "w")
+    inputs, output = snakemake.input, snakemake.output
+    read(inputs.accuracy).to_csv(output.accuracy, index=False)
+    read(inputs.timing).to_csv(output.timing, index=False)
+    merged = provenance([*inputs.accuracy, *inputs.timing])
+    Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")

@@ -1,0 +1,40 @@
+"""Table 2: the time of one iteration, of one epoch and of the whole training per model, method and ratio.
+
+An iteration's time is the median of each phase (refresh, reuse, ...), weighted by how often the phase
+comes in a cycle; an epoch's and the training's time follow from it. Speed-up is against
+uncompressed in the same processes, in turns: the median over blocks. Ranges are the smallest and the
+largest block."""
+
+import pandas as pd
+
+from harness import style
+from harness.timing_summary import summarise
+
+
+def show(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Model": style.MODELS.get(row["model"], row["model"]),
+            "Data": style.data_label(row),
+            "Method": style.method_label(row["method"]),
+            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            "Iteration (ms)": f"{row['iteration_s'] * 1e3:.0f} [{row['iteration_s_min'] * 1e3:.0f}, "
+            f"{row['iteration_s_max'] * 1e3:.0f}]",
+            "Epoch (s)": style.number(row["epoch_s"]),
+            "Training (h)": style.number(row["training_s"] / 3600),
+            "Speed-up": f"{row['speedup']:.2f} [{row['speedup_min']:.2f}, {row['speedup_max']:.2f}]",
+            "Sent (MB)": style.number(row["sent_bytes"] / 1e6),
+            "Density": style.number(row["density"]),
+            "n": row["iterations"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+if __name__ == "__main__":
+    table = style.arrange(summarise(pd.read_csv(snakemake.input.timing)))  # noqa: F821
+    caption = (
+        snakemake.params.caption.replace("\n", " ")  # noqa: F821
+        + f" {style.setting(table)}. n counts the method's timed iterations."
+    )
+    style.save_table(table, show(table), caption, snakemake.output)  # noqa: F821
