@@ -19,8 +19,30 @@ $(STAMP): requirements.txt pyproject.toml setup/horovod-toolchain.cmake setup/ho
 	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	CMAKE_TOOLCHAIN_FILE="$(CURDIR)/setup/horovod-toolchain.cmake" \
 	$(if $(CUDA_ROOT),CUDA_HOME="$(CUDA_ROOT)" HOROVOD_CUDA_HOME="$(CUDA_ROOT)") \
-	VIRTUAL_ENV="$(CURDIR)/.venv" $(UV) pip sync --require-hashes requirements.txt
+	VIRTUAL_ENV="$(CURDIR)/.venv" $(UV) pip sync --compile-bytecode --require-hashes requirements.txt
 	touch $@
 
-.PHONY: env
+.PHONY: help reproduce test check lint reference env
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' Makefile | expand -t 20
+
+reproduce: $(STAMP) ## every table and figure at the scale of this machine (config/quick.yaml)
+	$(RUN) snakemake
+
+test: $(STAMP) ## the tests
+	$(RUN) python -m pytest -q tests
+
+check: test lint ## the tests, the linters, and the smoke configuration end to end
+	$(RUN) snakemake --configfile config/smoke.yaml
+
+lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) snakefmt --check Snakefile workflow/rules
+	$(RUN) snakemake --lint
+
+reference: ## keep the results as the reference set, and show its tables in the README
+	$(RUN) python workflow/scripts/reference.py
+
 env: $(STAMP) ## set up .venv: torch, torchvision, horovod (compiled), snakemake

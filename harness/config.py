@@ -160,19 +160,27 @@ def _expand(values: dict) -> dict[str, RunSpec]:
     for name, model in values["models"].items():
         common = _recipe(values, name, model)
         for method in methods:
-            options = values["method_options"].get(method, {})
-            exact = "ratio" not in plugins.fields(method)
-            one = common | {"method": method, "options": options}
-            for ratio in [None] if exact else values["accuracy"]["ratios"]:
+            accuracy, timing = (_method(values, method, kind) | common for kind in ("accuracy", "timing"))
+            for ratio in _ratios(values, method, "accuracy"):
                 for seed in values["seeds"]:
-                    spec = RunSpec(kind="accuracy", ratio=ratio, seed=seed, **one, **_accuracy(values, model))
+                    spec = RunSpec(kind="accuracy", ratio=ratio, seed=seed, **accuracy, **_curve(values, model))
                     runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
             for topology in values["topologies"]:
-                for ratio in [None] if exact else values["timing"]["ratios"]:
-                    timing = {k: values["timing"][k] for k in ("blocks", "repeats")}
-                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **one, **timing)
+                for ratio in _ratios(values, method, "timing"):
+                    blocks = {k: values["timing"][k] for k in ("blocks", "repeats")}
+                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks)
                     runs[f"timing/{_name(spec)}-{topology}"] = spec
     return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
+
+
+def _method(values: dict, method: str, kind: str) -> dict:
+    """A method and its parameters: the kind's selection, unless ``method_options`` names one."""
+    selection = {"selection": values[kind]["selection"]} if "selection" in plugins.fields(method) else {}
+    return {"method": method, "options": selection | values["method_options"].get(method, {})}
+
+
+def _ratios(values: dict, method: str, kind: str) -> list:
+    return values[kind]["ratios"] if "ratio" in plugins.fields(method) else [None]
 
 
 def _name(spec: RunSpec) -> str:
@@ -196,7 +204,7 @@ def _recipe(values: dict, name: str, model: dict) -> dict:
     }  # fmt: skip
 
 
-def _accuracy(values: dict, model: dict) -> dict:
+def _curve(values: dict, model: dict) -> dict:
     points = values["accuracy"]["evaluations"]
     if points == "per epoch":
         points = round(model.get("train_epochs", model["epochs"]))

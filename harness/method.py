@@ -10,6 +10,7 @@ the mean that SGD needs (paper, eq. 1), and every residual is kept in those unit
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -42,7 +43,7 @@ class Sum:
     """Request: the sum over workers of a tensor, dense or as (values, indices).
 
     Dense (``indices`` is None): ``values`` has shape (d,) and is overwritten by the sum.
-    Sparse: ``values`` and int64 ``indices`` have shape (k,), k may differ between workers, indices
+    Sparse: ``values`` and int32 or int64 ``indices`` have shape (k,), k may differ between workers, indices
     are unique; the sum is written to ``out``, shape (d,). The answer is the tensor written.
     """
 
@@ -109,11 +110,17 @@ class Sparsifier(Method):
     """
 
     ratio: float  # k / d asked for, in (0, 1]
+    selection: str = field(default="torch", kw_only=True)  # "torch" as in the paper, or "fast"
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:
         """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
         raise NotImplementedError
+
+    @cached_property
+    def selector(self):
+        """The implementation of selection: ``take`` and ``kth_magnitude``."""
+        return select.implementation(self.selection)
 
     def k(self, bucket: Bucket) -> int:
         """k = max(1, floor(ratio * d)); the small term undoes the rounding of, say, 0.29 * 100."""
@@ -126,9 +133,8 @@ class Sparsifier(Method):
 
     def exchange(self, bucket: Bucket, step: int) -> Generator[Request, Any, Tensor]:
         acc = self.residual(bucket).add_(bucket.gradient)
-        indices = select.indices(acc, self.select(acc, bucket, step))
-        values = acc[indices]
-        acc.index_fill_(0, indices, 0)  # what stays in acc is the new residual
+        rule = self.select(acc, bucket, step)
+        values, indices = self.selector.take(acc, rule)  # what stays in acc is the new residual
         return (yield Sum(values, indices, out=bucket.gradient))
 
     def settle(self, bucket: Bucket) -> None:

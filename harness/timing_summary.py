@@ -50,10 +50,13 @@ def _parts(own: pd.DataFrame) -> dict[str, float]:
     Means add up and medians do not; the middle half keeps the outliers out, as the median does. They
     are scaled (by a per cent or so) to add up to the median iteration.
     """
-    middle = pd.concat(
-        phase[phase["iteration_s"].between(*phase["iteration_s"].quantile([0.25, 0.75]))]
-        for _, phase in own.groupby("phase")
-    )
+    middle = pd.concat(_middle_half(phase) for _, phase in own.groupby("phase"))
     shares = middle.groupby("phase")["share"].first()
     means = middle.groupby("phase")[PARTS].mean().mul(shares, axis=0).sum() / shares.sum()
     return (means * amortise(own, "iteration_s") / means.sum()).to_dict()
+
+
+def _middle_half(phase: pd.DataFrame) -> pd.DataFrame:
+    """The half of the iterations (rounded up) whose time is nearest to the median."""
+    distance = (phase["iteration_s"] - phase["iteration_s"].median()).abs()
+    return phase.loc[distance.sort_values(kind="stable").index[: -(-len(phase) // 2)]]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from harness.method import Sparsifier, Threshold
-from harness.select import kth_magnitude
 
 
 @dataclass
@@ -28,7 +27,7 @@ class DLGS(Sparsifier):
 
     def select(self, acc, bucket, step):
         if self.phase(step) == "refresh":
-            self.thresholds[bucket.index] = kth_magnitude(acc, self.k(bucket))
+            self.thresholds[bucket.index] = self.selector.kth_magnitude(acc, self.k(bucket))
         return Threshold(self.thresholds[bucket.index])
 
     def state_dict(self):

@@ -46,7 +46,7 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
 
 if __name__ == "__main__":
     table = build(pd.read_csv(snakemake.input.accuracy))  # noqa: F821
-    caption = snakemake.params.caption.replace("\n", " ") + " " + style.setting(table) + "."  # noqa: F821
+    caption = " ".join(snakemake.params.caption.split()) + " " + style.setting(table) + "."  # noqa: F821
     if table["epochs_trained"].max() < 20:
         caption += " These runs are too short to rank the methods."
     style.save_table(table, show(table), caption, snakemake.output)  # noqa: F821

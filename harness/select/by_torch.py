@@ -1,27 +1,23 @@
-"""Selection: which entries of a vector are sent. The plain torch version."""
-
-from dataclasses import dataclass
+"""Selection in plain torch operations, on any device: the reference."""
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class TopK:
-    """Rule: the k entries of largest magnitude."""
-
-    k: int
+from harness.select import Rule, Threshold, TopK
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """Rule: the entries whose magnitude is at least h, and not zero (paper, Algorithm 1)."""
+def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Take the entries that ``rule`` chooses out of ``acc``, shape (d,): they become 0 there.
 
-    h: float
+    Returns their values, shape (n,), and their int64 indices, shape (n,).
+    """
+    chosen = _indices(acc, rule)
+    values = acc[chosen]
+    acc.index_fill_(0, chosen, 0)
+    return values, chosen
 
 
-def indices(acc: Tensor, rule: "Tensor | TopK | Threshold") -> Tensor:
-    """Apply a rule to ``acc``, shape (d,); return int64 indices. Indices pass through."""
+def _indices(acc: Tensor, rule: Rule) -> Tensor:
     match rule:
         case TopK(k):
             return torch.topk(acc.abs(), k, sorted=False).indices

@@ -1,0 +1,36 @@
+"""Selection: which entries of a vector are sent, and taking them out of it.
+
+Two implementations of one interface, ``take`` and ``kth_magnitude``: ``torch`` is the reference and
+what the paper used; ``fast`` reads memory once or twice. They choose the same entries.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+from torch import Tensor
+
+IMPLEMENTATIONS = ("torch", "fast")
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Rule: the k entries of largest magnitude, 1 <= k <= d; among equals any may be chosen."""
+
+    k: int
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Rule: the entries whose magnitude is at least h >= 0, and not zero (paper, Algorithm 1)."""
+
+    h: float
+
+
+Rule = Tensor | TopK | Threshold
+
+
+def implementation(name: str):
+    """The module that implements ``take`` and ``kth_magnitude``."""
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"selection {name!r} is not known; one of: {', '.join(IMPLEMENTATIONS)}")
+    return importlib.import_module(f"harness.select.by_{name}")

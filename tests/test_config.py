@@ -1,0 +1,118 @@
+"""Configurations: what they expand to, and one line for every mistake."""
+
+import pytest
+import yaml
+from conftest import ROOT, snakemake
+
+from harness import config, plugins
+from harness.spec import RunSpec
+
+
+def read(name: str) -> dict:
+    return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", ["quick", "paper"])
+def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_21_timing_runs_per_topology(name):
+    values = read(name)
+    runs = config.load(values, name).runs
+    kinds = [run.split("/")[0] for run in runs]
+    assert kinds.count("accuracy") == 12 * len(values["seeds"])
+    assert kinds.count("timing") == 21 * len(values["topologies"])
+
+
+def test_the_papers_recipe():
+    runs = config.load(read("paper"), "paper").runs
+    small, large = runs["accuracy/vgg16-dlgs-0.1-seed0"], runs["accuracy/resnet50-dlgs-0.1-seed0"]
+    assert (small.epochs, small.train_epochs, small.batch, small.evaluations) == (140, 140, 32, 140)
+    assert (large.epochs, large.train_epochs, large.batch, large.evaluations) == (80, 80, 64, 80)
+    assert [small.learning_rate(e) for e in (0, 79.9, 80, 120)] == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    assert [large.learning_rate(e) for e in (0, 30, 60)] == pytest.approx([0.1, 0.01, 0.001])
+    assert not large.stand_in and large.workers == 3
+
+
+def test_a_short_run_scales_the_schedule():
+    spec = config.load(read("quick"), "quick").runs["accuracy/resnet20-none-seed0"]
+    assert spec.learning_rate(spec.train_epochs * 79 / 140) == pytest.approx(0.1)
+    assert spec.learning_rate(spec.train_epochs * 81 / 140) == pytest.approx(0.01)
+
+
+def test_specs_survive_json():
+    for spec in config.load(read("paper"), "paper").runs.values():
+        assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_imagenet_replaces_its_stand_in_where_it_is_configured():
+    without = config.load(read("quick"), "quick").runs["accuracy/resnet50-none-seed0"]
+    given = config.load(read("quick") | {"data": {"root": "data", "imagenet": "some/folder"}}, "quick")
+    assert (without.data, without.stand_in) == ("cifar10", True)
+    assert (given.runs["accuracy/resnet50-none-seed0"].data, given.runs["timing/resnet50-none-allgather"].stand_in) == (
+        "imagenet100",
+        False,
+    )
+
+
+MISTAKES = {
+    "workers: -1": {"workers": -1},
+    "did you mean 'dlgs'": {"methods": ["dgls"]},
+    "unknown key 'metods' .did you mean 'methods'": {"metods": 1},
+    r"ratios.0: 1.5 is not valid; give a ratio k/d in \(0, 1\]": {"accuracy": {"ratios": [1.5]}},
+    r"ratios.1: 0 is not valid; give a ratio k/d in \(0, 1\]": {"timing": {"ratios": [0.1, 0]}},
+    "known: refresh_every": {"method_options": {"dlgs": {"refresh": 3}}},
+    "refresh_every: 'x' is not valid; give a value of type int": {"method_options": {"dlgs": {"refresh_every": "x"}}},
+    "method_options: no file methods/sgd.py": {"method_options": {"sgd": {}}},
+    "no file models/resnet21.py .did you mean 'resnet20'": {
+        "models": {"resnet21": {"data": "cifar10", "batch": 3, "epochs": 1, "lr": 1}}
+    },
+    "models.resnet20.batch: -3 is not valid": {
+        "models": {"resnet20": {"data": "cifar10", "batch": -3, "epochs": 1, "lr": 1}}
+    },
+    "'lr' is missing; give learning rate": {"models": {"resnet20": {"data": "cifar10", "batch": 3, "epochs": 1}}},
+    "data.imagenet: empty, but resnet50 wants imagenet100": {
+        "models": {"resnet50": {"data": "imagenet100", "batch": 3, "epochs": 1, "lr": 1}}
+    },
+    "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
+}
+
+
+@pytest.mark.parametrize("expected", MISTAKES)
+def test_a_mistake_is_one_line_that_says_where_what_and_what_would_be_right(expected):
+    with pytest.raises(config.ConfigError, match=expected) as error:
+        config.load(read("quick") | MISTAKES[expected], "config/mine.yaml")
+    assert str(error.value).startswith("config/mine.yaml: ") and "\n" not in str(error.value)
+
+
+def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
+    values = config.load(read("quick") | {"device": "cuda"}, "c").values
+    with pytest.raises(config.ConfigError, match="needs 2 GPUs, this machine shows 0"):
+        config.check_machine(values, "c")
+    values = config.load(read("quick") | {"data": {"root": "data", "imagenet": "no/such"}}, "c").values
+    with pytest.raises(config.ConfigError, match="no folder no/such/train/n0"):
+        config.check_machine(values, "c")
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
+        (["--config", "device=cuda"], "error: config/quick.yaml and --config: device: cuda with 2 workers needs 2 GPUs"),
+    ],
+)
+def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environment, arguments, expected):
+    if "cuda" in expected and __import__("torch").cuda.is_available():
+        pytest.skip("this machine has GPUs")
+    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    done = snakemake(ROOT, environment, "--nolock", *arguments, output)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert [line for line in said.splitlines() if line.startswith("error: ")][0].startswith(expected), said
+    assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*/*"))
+
+
+def test_plugins_fields_are_those_of_the_class():
+    from dataclasses import fields
+
+    for name in plugins.names("methods"):
+        method = plugins.load("methods", name)
+        assert set(plugins.fields(name)) == {f.name for f in fields(method) if f.init}

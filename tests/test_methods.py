@@ -1,0 +1,149 @@
+"""Laws that hold for every file in methods/, present and future, on simulated workers."""
+
+import copy
+
+import pytest
+import torch
+from conftest import METHODS, SPARSIFIERS, exchange_steps, gradients, make
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.comm.local import run_workers
+from harness.method import Bucket, Sum
+from harness.topology import COUNT_BYTES, AllGather
+
+WORKERS = 3
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name):
+    def work(comm):
+        return exchange_steps(comm, make(name), gradients(comm.rank, 5))
+
+    first, *others = run_workers(WORKERS, work)
+    again = run_workers(WORKERS, work)[0]
+    for worker in [*others, again]:
+        for step, other in zip(first, worker, strict=True):
+            for a, b in zip(step, other, strict=True):
+                assert torch.equal(a, b)
+                assert a.dtype == torch.float32 and a.shape == b.shape
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if make(m).exact])
+def test_exact_methods_return_the_sum_of_the_shares(name):
+    total = run_workers(WORKERS, lambda comm: exchange_steps(comm, make(name), gradients(comm.rank, 1)))[0][0]
+    shares = [gradients(rank, 1)[0] for rank in range(WORKERS)]
+    for bucket, expected in zip(total, map(sum, zip(*shares, strict=True)), strict=True):
+        torch.testing.assert_close(bucket, expected)
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+@given(size=st.integers(1, 200), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
+@settings(max_examples=30, deadline=None)
+def test_what_is_sent_and_what_is_kept_add_up_bit_for_bit(name, size, ratio, seed):
+    method = make(name, ratio)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(1, 5):
+        bucket = Bucket(0, torch.randn(size, generator=generator))
+        expected = bucket.gradient + method.residual(bucket)
+        request = next(method.exchange(bucket, step))
+        assert isinstance(request, Sum)
+        assert request.indices.unique().numel() == request.indices.numel()
+        sent = torch.zeros(size).index_put((request.indices,), request.values)
+        residual = method.residual(bucket)
+        assert torch.equal(sent + residual, expected)
+        assert not (sent * residual).any()  # an entry is sent whole or kept whole
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_at_ratio_one_the_first_step_is_dense(name):
+    aggregates = run_workers(2, lambda comm: exchange_steps(comm, make(name, 1.0), gradients(comm.rank, 1)))[0][0]
+    shares = [gradients(rank, 1)[0] for rank in range(2)]
+    for bucket, expected in zip(aggregates, map(sum, zip(*shares, strict=True)), strict=True):
+        assert torch.equal(bucket, expected)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_zero_gradient_gives_a_zero_aggregate(name):
+    zeros = [[torch.zeros(50)]] * 3
+    for step in run_workers(2, lambda comm: exchange_steps(comm, make(name), zeros))[0]:
+        assert torch.equal(step[0], torch.zeros(50))
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_the_first_step_sends_k_entries(name):
+    method = make(name, 0.1)
+    request = next(method.exchange(Bucket(0, torch.randn(1000)), 1))
+    assert request.values.numel() == 100
+    request = next(make(name, 0.001).exchange(Bucket(0, torch.randn(10)), 1))
+    assert request.values.numel() == 1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_goes_on_as_if_never_stopped(name):
+    def whole(comm):
+        return exchange_steps(comm, make(name), gradients(comm.rank, 6))[3:]
+
+    def in_two(comm):
+        steps = gradients(comm.rank, 6)
+        first = make(name)
+        exchange_steps(comm, first, steps[:3])
+        second = make(name)
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        return exchange_steps(comm, second, steps[3:], first=4)
+
+    for a, b in zip(run_workers(2, whole)[0], run_workers(2, in_two)[0], strict=True):
+        assert all(map(torch.equal, a, b))
+
+
+class Recorder:
+    """Stands before a communicator and adds up the tensors that pass."""
+
+    def __init__(self, comm):
+        self._comm, self.bytes = comm, 0
+
+    def start_allreduce(self, tensor):
+        self.bytes += tensor.nbytes
+        return self._comm.start_allreduce(tensor)
+
+    def start_allgather(self, tensor):
+        self.bytes += tensor.nbytes + COUNT_BYTES
+        return self._comm.start_allgather(tensor)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_counted_are_the_bytes_that_moved(name):
+    def work(comm):
+        recorder = Recorder(comm)
+        topology = AllGather(recorder)
+        bucket = Bucket(0, gradients(comm.rank, 1, sizes=(500,))[0][0])
+        segments = make(name).exchange(bucket, 1)
+        request = next(segments)
+        topology.finish(request, topology.start(request))
+        return topology.sent_bytes, topology.sent_entries, recorder.bytes
+
+    for counted, entries, moved in run_workers(2, work):
+        assert counted == moved
+        assert counted >= 4 * entries > 0
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_settling_gives_the_density_of_long_training(name):
+    """Gaussian gradients: 20 steps after settling send as much as 20 steps after 600 real ones."""
+
+    def density(method, bucket_of, first, steps):
+        sent = 0
+        for step in range(first, first + steps):
+            sent += next(method.exchange(bucket_of(), step)).values.numel()
+        return sent / steps / size
+
+    size, ratio = 20_000, 0.02
+    generator = torch.Generator().manual_seed(0)
+
+    def fresh():
+        return Bucket(0, torch.randn(size, generator=generator))
+
+    long, settled = make(name, ratio), make(name, ratio)
+    density(long, fresh, 1, 640)
+    settled.settle(fresh())
+    assert density(settled, fresh, 1, 20) == pytest.approx(density(long, fresh, 641, 20), rel=0.2)

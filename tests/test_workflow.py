@@ -1,0 +1,168 @@
+"""The workflow end to end, on real Horovod processes, in a copy of the project."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT, copy_project, snakemake
+
+SMOKE = ["--configfile", "config/smoke.yaml"]
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory, environment) -> Path:
+    """A copy of the project in which the smoke configuration has run."""
+    project = copy_project(tmp_path_factory.mktemp("project"))
+    done = snakemake(project, environment, *SMOKE)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "runs done" in done.stderr
+    return project
+
+
+def planned(project: Path, environment: dict, *arguments: str) -> dict[str, int]:
+    """What a dry run would do: rule -> number of jobs."""
+    done = snakemake(project, environment, "-n", "--quiet", "rules", *arguments)
+    assert done.returncode == 0, done.stderr
+    return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M) if rule != "total"}
+
+
+def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(smoke, environment):
+    for name in ("table1.csv", "table1.md", "table1.tex", "table2.csv", "table2.md", "table2.tex", "report.html"):
+        assert (smoke / "results" / "smoke" / name).stat().st_size > 100
+    for n in ("05", "06", "11"):
+        for kind in ("svg", "png"):
+            assert (smoke / "figures" / "smoke" / f"figure{n}.{kind}").stat().st_size > 1000
+    begun = time.monotonic()
+    done = snakemake(smoke, environment, *SMOKE)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert time.monotonic() - begun < 10
+    assert not list(smoke.rglob("*.partial"))
+
+
+def test_editing_a_figure_script_redraws_that_figure_only(smoke, environment):
+    script = smoke / "workflow" / "scripts" / "figures" / "figure05.py"
+    text = script.read_text()
+    try:
+        script.write_text(text + "\n# edited\n")
+        assert planned(smoke, environment, *SMOKE) == {"all": 1, "figure": 1}
+    finally:
+        script.write_text(text)
+        os.utime(script, (0, 0))
+
+
+def test_editing_a_method_repeats_its_own_runs_only(smoke, environment):
+    method = smoke / "methods" / "lags.py"
+    stamp = method.stat().st_mtime
+    try:
+        method.touch()
+        jobs = planned(smoke, environment, *SMOKE)
+        assert (jobs["accuracy"], jobs["timing"]) == (1, 1)
+    finally:
+        os.utime(method, (stamp, stamp))
+
+
+def example_method() -> str:
+    """The method that CONTRIBUTING shows in full."""
+    return re.search(r"```python\n(\"\"\"Random-k.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
+
+
+def test_a_method_is_one_file(smoke, environment):
+    """Found, tested, run, tabulated: with no other edit, and nothing else is run again."""
+    source = example_method()
+    assert len([line for line in source.splitlines() if line.strip()]) <= 20
+    (smoke / "methods" / "randomk.py").write_text(source)
+    jobs = planned(smoke, environment, *SMOKE)
+    assert (jobs["accuracy"], jobs["timing"]) == (1, 1)
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/test_methods.py", "-k", "randomk"],
+        cwd=smoke, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert tests.returncode == 0 and "passed" in tests.stdout, tests.stdout
+    done = snakemake(smoke, environment, *SMOKE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for n in (1, 2):
+        assert "randomk" in (smoke / "results" / "smoke" / f"table{n}.md").read_text()
+
+
+BROKEN = '''"""Fails at its third step."""
+
+from dataclasses import dataclass
+
+from harness.method import Bucket, Method, Sum
+
+
+@dataclass
+class Broken(Method):
+    exact = True
+
+    def exchange(self, bucket: Bucket, step: int):
+        if step == 3:
+            raise ArithmeticError("broken on purpose")
+        return (yield Sum(bucket.gradient))
+'''
+
+
+def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):
+    (smoke / "methods" / "broken.py").write_text(BROKEN)
+    try:
+        target = "results/smoke/runs/smoke/accuracy/resnet20-broken-seed0/points.csv"
+        done = snakemake(smoke, environment, target, *SMOKE)
+        assert done.returncode != 0
+        assert "broken on purpose" in done.stdout + done.stderr
+        assert not (smoke / target).exists()
+        assert not list((smoke / "results").rglob("*.partial"))
+    finally:
+        (smoke / "methods" / "broken.py").unlink()
+
+
+def test_a_killed_workflow_leaves_no_processes(smoke, environment):
+    settings = ["--config", "name=killed", "accuracy={ratios: [0.1], evaluations: 2, test_images: 10000}"]
+    target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
+    workflow = subprocess.Popen(
+        ["snakemake", target, *SMOKE, *settings],
+        cwd=smoke, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def workers() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            if "harness.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(smoke):
+                found.append(process)
+        return found
+
+    def until(condition, seconds):
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.2)
+        return condition()
+
+    try:
+        assert until(lambda: len(workers()) >= 2, 40)
+        workflow.send_signal(signal.SIGKILL)
+        assert until(lambda: not workers(), 15)
+    finally:
+        workflow.kill()
+        subprocess.run(["snakemake", "--unlock", *SMOKE], cwd=smoke, env=environment, capture_output=True)
+
+
+def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")
+    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    data = f"data={{root: {tmp_path}/data, imagenet: ''}}"
+    done = snakemake(ROOT, environment, "--nolock", *SMOKE, "--config", "name=damaged", output, data)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in said
+    assert "error: " in said and "cifar10.npz: cannot be read" in said
+    assert not list(tmp_path.glob("runs/*/*/*"))
+
+
+def test_the_papers_configuration_lists_its_grid(environment):
+    jobs = planned(ROOT, environment, "--nolock", "--configfile", "config/paper.yaml")
+    assert (jobs["accuracy"], jobs["timing"]) == (36, 21)
