@@ -208,4 +208,5 @@ def _curve(values: dict, model: dict) -> dict:
     points = values["accuracy"]["evaluations"]
     if points == "per epoch":
         points = round(model.get("train_epochs", model["epochs"]))
-    return {"evaluations": points, "test_images": values["accuracy"]["test_images"]}
+    images = {k: values["accuracy"][k] for k in ("test_images", "final_test_images")}
+    return {"evaluations": points} | images

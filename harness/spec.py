@@ -38,6 +38,7 @@ class RunSpec:
 
     evaluations: int = 10  # accuracy: points of the curve, the last at the end
     test_images: int = 10_000  # accuracy: how many are used at points before the last
+    final_test_images: int = 10_000  # accuracy: how many are used at the last point
     blocks: int = 5  # timing: turns of (uncompressed, method)
     repeats: int = 3  # timing: iterations of each phase in a block
 

@@ -162,7 +162,7 @@ def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> 
         if number in marks:
             point = {"epoch": number / epoch_steps, "step": number}
             point |= _means("train", comm.allreduce(sums))
-            point |= trainer.evaluate(data.test_size if number == total else spec.test_images)
+            point |= trainer.evaluate(spec.final_test_images if number == total else spec.test_images)
             points.append(point | {"elapsed_s": time.perf_counter() - begun})
             sums.zero_()
         report(number, total)

@@ -122,7 +122,7 @@ def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):
 
 
 def test_a_killed_workflow_leaves_no_processes(smoke, environment):
-    settings = ["--config", "name=killed", "accuracy={ratios: [0.1], evaluations: 2, test_images: 10000}"]
+    settings = ["--config", "name=killed", "accuracy={ratios: [0.1], evaluations: 2, test_images: 10000, final_test_images: 10000}"]
     target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
     workflow = subprocess.Popen(
         ["snakemake", target, *SMOKE, *settings],

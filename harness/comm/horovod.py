@@ -1,12 +1,16 @@
 """Horovod: its own background thread negotiates and runs the collectives (Gloo or MPI; NCCL)."""
 
 import itertools
+import time
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor
 
 from harness.comm import Communicator
+
+PAUSE_S = 50e-6
+_INTEGERS = {4: torch.int32, 8: torch.int64}
 
 
 def connect(device: torch.device) -> "Horovod":
@@ -26,6 +30,9 @@ class _Handle:
 
     def wait(self):
         if self._handle is not None:  # Horovod forgets a handle once it was waited for
+            # Horovod waits by spinning, which on few cores takes the core its own threads need.
+            while not hvd.poll(self._handle):
+                time.sleep(PAUSE_S)
             self._result = self._finish(hvd.synchronize(self._handle))
             self._handle = None
         return self._result
@@ -45,9 +52,17 @@ class Horovod(Communicator):
 
     def start_allgather(self, tensor: Tensor) -> _Handle:
         # Horovod exchanges the lengths when it negotiates, but hides them: send them along, first.
-        counts = hvd.allgather_async(torch.tensor([tensor.numel()]), name=next(self._names))
-        gathered = hvd.allgather_async(tensor, name=next(self._names))
-        return _Handle(gathered, lambda data: data.split(hvd.synchronize(counts).tolist()))
+        length = torch.tensor([tensor.numel()], dtype=_INTEGERS[tensor.element_size()], device=tensor.device)
+        message = torch.cat([length.view(tensor.dtype), tensor])
+        return _Handle(hvd.allgather_async(message, name=next(self._names)), self._split)
+
+    def _split(self, gathered: Tensor) -> list[Tensor]:
+        parts, place = [], 0
+        for _ in range(self.world_size):
+            length = int(gathered[place].view(_INTEGERS[gathered.element_size()]))
+            parts.append(gathered[place + 1 : place + 1 + length])
+            place += 1 + length
+        return parts
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         hvd.broadcast_(tensor, root, name=next(self._names))
