@@ -113,7 +113,7 @@ def _check_options(values: dict) -> str | None:
             if key not in known:
                 return f"{where}: unknown key {key!r}{_meant(key, list(known))}; known: {', '.join(known) or 'none'}"
             wanted = TYPES.get(known[key])
-            if wanted and (not isinstance(value, wanted) or isinstance(value, bool) and wanted is not bool):
+            if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
                 return f"{where}.{key}: {value!r} is not valid; give a value of type {known[key]}"
     return None
 

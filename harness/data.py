@@ -148,4 +148,3 @@ class ImageNet100:
 
 
 DATASETS = {"cifar10": Cifar10, "imagenet100": ImageNet100}
-

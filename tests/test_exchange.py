@@ -1,5 +1,6 @@
 """The order of requests: the same on every worker, whatever the order in which layers finish."""
 
+import itertools
 import random
 
 import pytest
@@ -29,7 +30,7 @@ class TwoRounds(Method):
 @settings(max_examples=25, deadline=None)
 def test_layers_may_finish_in_any_order(group_sizes, seed):
     starts = [sum(group_sizes[:i]) for i in range(len(group_sizes) + 1)]
-    groups = list(zip(starts, starts[1:], strict=False))
+    groups = list(itertools.pairwise(starts))
 
     def work(comm):
         order = list(range(starts[-1]))

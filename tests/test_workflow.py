@@ -29,7 +29,9 @@ def planned(project: Path, environment: dict, *arguments: str) -> dict[str, int]
     """What a dry run would do: rule -> number of jobs."""
     done = snakemake(project, environment, "-n", "--quiet", "rules", *arguments)
     assert done.returncode == 0, done.stderr
-    return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M) if rule != "total"}
+    return {
+        rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, re.M) if rule != "total"
+    }
 
 
 def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(smoke, environment):
@@ -122,7 +124,11 @@ def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):
 
 
 def test_a_killed_workflow_leaves_no_processes(smoke, environment):
-    settings = ["--config", "name=killed", "accuracy={ratios: [0.1], evaluations: 2, test_images: 10000, final_test_images: 10000}"]
+    settings = [
+        "--config",
+        "name=killed",
+        "accuracy={ratios: [0.1], evaluations: 2, test_images: 10000, final_test_images: 10000}",
+    ]
     target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
     workflow = subprocess.Popen(
         ["snakemake", target, *SMOKE, *settings],

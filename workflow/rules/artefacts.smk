@@ -1,8 +1,12 @@
 # Runs -> tidy tables -> the paper's tables and figures.
 rule collect:
     input:
-        accuracy=expand(f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=runs_of("accuracy")),
-        timing=expand(f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=runs_of("timing")),
+        accuracy=expand(
+            f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=runs_of("accuracy")
+        ),
+        timing=expand(
+            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=runs_of("timing")
+        ),
         code=["harness/style.py"],
     output:
         accuracy=f"{RESULTS}/accuracy.csv",

@@ -18,7 +18,9 @@ def stop(error):
 def where():
     """The files that the configuration was read from, as a person would name them."""
     files = [os.path.relpath(f) for f in workflow.configfiles]
-    return ", ".join(files) + (" and --config" if workflow.config_settings.config else "")
+    return ", ".join(files) + (
+        " and --config" if workflow.config_settings.config else ""
+    )
 
 
 try:
@@ -48,14 +50,16 @@ DRAWN = [
     n for n, model in (CURVES | BREAKDOWNS).items() if model in CONFIG.values["models"]
 ]
 
-TABLES = expand("{results}/table{n}.{ext}", results=RESULTS, n=["1", "2"], ext=["csv", "md", "tex"])
+TABLES = expand(
+    "{results}/table{n}.{ext}", results=RESULTS, n=["1", "2"], ext=["csv", "md", "tex"]
+)
 FIGURES = expand(
     "{folder}/figure{n}.{ext}", folder=FIGURE_FOLDER, n=DRAWN, ext=["svg", "png"]
 )
 
 
 def runs_of(kind):
-    return [name.split("/")[1] for name in RUNS if name.startswith(f"{kind}/")]
+    return [Path(name).name for name, spec in RUNS.items() if spec.kind == kind]
 
 
 def spec_of(kind):

@@ -1,10 +1,11 @@
 """Gathers the runs into two tidy tables, one row per point and one per iteration, and their provenance."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
+
+from harness import style
 
 SPEC = ["model", "method", "ratio", "topology", "engine", "workers", "threads", "seed"]
 SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
@@ -39,8 +40,7 @@ def provenance(paths: list[str]) -> dict:
 
 
 if __name__ == "__main__":
-    snakemake = snakemake  # noqa: F821, PLW0127 - given by the workflow
-    sys.stderr = open(snakemake.log[0], "w")
+    style.log_errors(snakemake)
     inputs, output = snakemake.input, snakemake.output
     read(inputs.accuracy).to_csv(output.accuracy, index=False)
     read(inputs.timing).to_csv(output.timing, index=False)

@@ -23,10 +23,14 @@ def show() -> None:
     readme = ROOT / "README.md"
     tables = "\n".join((KEPT / f"table{n}.md").read_text() for n in (1, 2))
     provenance = json.loads((KEPT / "provenance.json").read_text())
-    source = f"Measured on {'; '.join(provenance['machine'])}; {provenance['runs']} runs, {provenance['last_run'][:10]}, "
+    source = (
+        f"Measured on {'; '.join(provenance['machine'])}; {provenance['runs']} runs, {provenance['last_run'][:10]}, "
+    )
     source += f"commit {', '.join(provenance['commit'])}.\n"
     text = f"<!-- reference -->\n{source}\n{tables}<!-- /reference -->"
-    readme.write_text(re.sub(r"<!-- reference -->.*<!-- /reference -->", lambda _: text, readme.read_text(), flags=re.S))
+    readme.write_text(
+        re.sub(r"<!-- reference -->.*<!-- /reference -->", lambda _: text, readme.read_text(), flags=re.S)
+    )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def bars(table: pd.DataFrame) -> list[tuple[str, pd.Series]]:
 
 
 def draw(snakemake, model: str) -> None:
+    style.log_errors(snakemake)
     timing = pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"] == model])
     rows = bars(table)

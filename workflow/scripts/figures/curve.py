@@ -12,6 +12,7 @@ from harness import style
 
 
 def draw(snakemake, model: str, value: str, label: str, scale: float = 1) -> None:
+    style.log_errors(snakemake)
     points = pd.read_csv(snakemake.input.tidy)
     points = points[points["model"] == model]
     methods = style.in_order(points["method"])

@@ -5,4 +5,4 @@ spread are printed below the axes."""
 
 from curve import draw
 
-draw(snakemake, "resnet50", "train_accuracy", "training accuracy (%)", scale=100)  # noqa: F821
+draw(snakemake, "resnet50", "train_accuracy", "training accuracy (%)", scale=100)

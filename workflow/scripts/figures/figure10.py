@@ -5,4 +5,4 @@ spread are printed below the axes."""
 
 from curve import draw
 
-draw(snakemake, "resnet50", "train_loss", "training loss (cross-entropy)")  # noqa: F821
+draw(snakemake, "resnet50", "train_loss", "training loss (cross-entropy)")

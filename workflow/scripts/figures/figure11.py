@@ -6,4 +6,4 @@ below the axes."""
 
 from breakdown import draw
 
-draw(snakemake, "resnet20")  # noqa: F821
+draw(snakemake, "resnet20")

@@ -6,4 +6,4 @@ below the axes."""
 
 from breakdown import draw
 
-draw(snakemake, "vgg16")  # noqa: F821
+draw(snakemake, "vgg16")

@@ -6,4 +6,4 @@ below the axes."""
 
 from breakdown import draw
 
-draw(snakemake, "resnet50")  # noqa: F821
+draw(snakemake, "resnet50")

@@ -45,8 +45,9 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    table = build(pd.read_csv(snakemake.input.accuracy))  # noqa: F821
-    caption = " ".join(snakemake.params.caption.split()) + " " + style.setting(table) + "."  # noqa: F821
+    style.log_errors(snakemake)
+    table = build(pd.read_csv(snakemake.input.accuracy))
+    caption = " ".join(snakemake.params.caption.split()) + " " + style.setting(table) + "."
     if table["epochs_trained"].max() < 20:
         caption += " These runs are too short to rank the methods."
-    style.save_table(table, show(table), caption, snakemake.output)  # noqa: F821
+    style.save_table(table, show(table), caption, snakemake.output)

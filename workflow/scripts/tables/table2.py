@@ -32,9 +32,9 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    table = style.arrange(summarise(pd.read_csv(snakemake.input.timing)))  # noqa: F821
+    style.log_errors(snakemake)
+    table = style.arrange(summarise(pd.read_csv(snakemake.input.timing)))
     caption = (
-        " ".join(snakemake.params.caption.split())  # noqa: F821
-        + f" {style.setting(table)}. n counts the method's timed iterations."
+        " ".join(snakemake.params.caption.split()) + f" {style.setting(table)}. n counts the method's timed iterations."
     )
-    style.save_table(table, show(table), caption, snakemake.output)  # noqa: F821
+    style.save_table(table, show(table), caption, snakemake.output)

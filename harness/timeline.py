@@ -1,0 +1,63 @@
+"""The paper's time model (Section 3.1, eqs 2-7): when everything in one iteration begins and ends. No torch.
+
+Layers are in the order in which backward finishes them, 0 first (the paper's layer L); groups of
+merged layers are (start, stop) ranges in that order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Plan = list[tuple[int, int]]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the model is made of, in seconds.
+
+    ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify`` and ``communicate``: t_s and t_c of a
+    group, from its number of entries before sparsification; both must also take numpy arrays.
+    """
+
+    forward_s: float
+    backward_s: Sequence[float]
+    sparsify: Callable[[float], float]
+    communicate: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """(begin, end) per group, in seconds from the start of forward; and the parts of the iteration."""
+
+    backward: list[Interval]
+    sparsify: list[Interval]
+    communicate: list[Interval]
+    forward_s: float
+    backward_s: float
+    sparsify_s: float
+    communication_s: float  # non-overlapped: t_no of eq. 2
+    iteration_s: float
+
+
+def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
+    """Eqs 3-7 for merged groups: a group sparsifies when its last layer's backward has ended, the next
+    layer's backward waits for that, and one group communicates at a time, in order."""
+    backward, sparsify, communicate = [], [], []
+    now, link_free = costs.forward_s, 0.0
+    for start, stop in plan:
+        entries = sum(sizes[start:stop])
+        begun, now = now, now + sum(costs.backward_s[start:stop])
+        backward.append((begun, now))  # (3), (6)
+        begun, now = now, now + costs.sparsify(entries)
+        sparsify.append((begun, now))  # (4)
+        begun = max(now, link_free)  # (5)
+        link_free = begun + costs.communicate(entries)
+        communicate.append((begun, link_free))
+    return Schedule(
+        backward, sparsify, communicate,
+        forward_s=costs.forward_s,
+        backward_s=sum(costs.backward_s),
+        sparsify_s=sum(end - begin for begin, end in sparsify),
+        communication_s=link_free - now,  # (2)
+        iteration_s=link_free,  # (7)
+    )  # fmt: skip
