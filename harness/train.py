@@ -1,6 +1,7 @@
 """Synchronous data-parallel SGD with a method between backward and the optimizer (paper, Section 3.4)."""
 
 import itertools
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,16 +21,20 @@ from harness.timeline import Plan
 from harness.timing import Clock
 from harness.topology import TOPOLOGIES
 
+_SEEDING = threading.Lock()  # local workers are threads that share torch's one generator
+
 
 class Trainer:
     """One worker's model, optimizer and clock, and the method whose turn it is."""
 
     def __init__(self, spec: RunSpec, comm: Communicator, data, device: torch.device):
         self.spec, self.comm, self.data = spec, comm, data
-        torch.manual_seed(spec.seed)
-        model = plugins.load("models", spec.model).build().to(device, memory_format=torch.channels_last)
-        self.flat = FlatModel(model)
+        with _SEEDING:
+            torch.manual_seed(spec.seed)
+            model = plugins.load("models", spec.model).build()
+        self.flat = FlatModel(model.to(device, memory_format=torch.channels_last))
         comm.broadcast(self.flat.parameters)
+        torch.manual_seed(spec.seed * comm.world_size + comm.rank)  # from here on workers draw their own
         self.optimizer = SGD(self.flat.parameters, spec.lr, spec.momentum, spec.weight_decay)
         self.clock = Clock(device)
         self.exchange: Exchange | None = None
