@@ -5,6 +5,7 @@ python -m harness.launch '<spec as JSON>' <run folder> <log file>
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -63,39 +64,55 @@ def launch(spec: RunSpec, folder: Path, log: Path) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: (_stop(process), sys.exit(1)))
         begun = time.monotonic()
+        _say(folder, 0, f"{spec.title()}: starting")
         status = _watch(spec, process, partial / "progress.json", folder)
+    wall_s = round(time.monotonic() - begun, 1)
     if status == 0:
         folder.mkdir(parents=True, exist_ok=True)
         run = json.loads((partial / "run.json").read_text())
-        (partial / "run.json").write_text(json.dumps(run | {"wall_s": round(time.monotonic() - begun, 1)}, indent=1))
+        (partial / "run.json").write_text(json.dumps(run | {"wall_s": wall_s}, indent=1))
         for path in [*partial.glob("*.csv"), partial / "run.json"]:
             path.replace(folder / path.name)
+        _say(folder, 0, f"{spec.title()}: done in {progress.clock(wall_s)}")
+    else:
+        _say(folder, 0, f"{spec.title()}: failed; the end of {log}:\n{_end_of(log)}")
     shutil.rmtree(partial, ignore_errors=True)
     return status
+
+
+def _end_of(log: Path, lines: int = 20) -> str:
+    """The last lines that the workers wrote, without what horovodrun adds about itself."""
+    written = log.read_text(errors="replace").splitlines()
+    workers = [line for line in written if re.match(r"\[\d+\]<std", line)]
+    return "\n".join((workers or written)[-lines:])
+
+
+def _say(folder: Path, spent_s: float, what: str) -> None:
+    print(progress.whole(folder, spent_s) + what, file=sys.stderr, flush=True)
 
 
 def _watch(spec: RunSpec, process: subprocess.Popen, path: Path, folder: Path) -> int:
     """Wait for the processes; say how far they are; stop them if they hang or nobody waits for them."""
     begun = said = moved = time.monotonic()
-    last, above = None, _workflow()
+    first, last, above = None, None, _workflow()
     while process.poll() is None:
         time.sleep(0.2)
         now = time.monotonic()
         state = progress.read(path)
         if state != last:
             last, moved = state, now
+            first = first or (now, state["done"])
         if not all(p.is_running() for p in above):
             _stop(process)
             return 1
         if now - moved > STALLED_S:
-            print(f"{spec.title()}: no progress for {STALLED_S} s, stopped", file=sys.stderr)
+            _say(folder, now - begun, f"{spec.title()}: no progress for {STALLED_S} s, stopped")
             _stop(process)
             return 1
-        if now - said >= SAY_EVERY_S and state:
+        if now - said >= SAY_EVERY_S and state and state["done"] > first[1]:
             said = now
-            left = (now - begun) * (state["total"] - state["done"]) / max(1, state["done"])
-            of_run = f"{spec.title()}: {state['done']}/{state['total']}, {progress.clock(left)} left"
-            print(progress.whole(folder, now - begun) + of_run, file=sys.stderr, flush=True)
+            left = (now - first[0]) * (state["total"] - state["done"]) / (state["done"] - first[1])
+            _say(folder, now - begun, f"{spec.title()}: {state['done']}/{state['total']}, {progress.clock(left)} left")
     return process.returncode
 
 

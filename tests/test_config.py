@@ -95,6 +95,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, expected",
     [
+        (["--config", "seeds=[0, -1]"], "error: config/quick.yaml and --config: seeds.1: -1 is not valid"),
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
         (
             ["--config", "device=cuda"],

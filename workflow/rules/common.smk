@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 sys.path.insert(0, workflow.basedir)
 
 from harness import config as configuration
@@ -15,6 +17,15 @@ def stop(error):
     sys.exit(1)
 
 
+def typed(value):
+    """Values of --config, whose lists and mappings Snakemake leaves as text, as YAML reads them."""
+    if isinstance(value, dict):
+        return {key: typed(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [typed(part) for part in value]
+    return yaml.safe_load(value) if isinstance(value, str) and value else value
+
+
 def where():
     """The files that the configuration was read from, as a person would name them."""
     files = [os.path.relpath(f) for f in workflow.configfiles]
@@ -22,6 +33,9 @@ def where():
         " and --config" if workflow.config_settings.config else ""
     )
 
+
+for key in workflow.config_settings.config:
+    config[key] = typed(config[key])
 
 try:
     CONFIG = configuration.load(config, where())
