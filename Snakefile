@@ -11,6 +11,7 @@ if not workflow.overwrite_configfiles:
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/runs.smk"
+include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/artefacts.smk"
 
 

@@ -25,10 +25,11 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration; ``runs``: run name -> spec, accuracy runs first."""
+    """A checked configuration; ``runs`` and ``calibrations``: name -> spec, accuracy runs first."""
 
     values: dict
     runs: dict[str, RunSpec]
+    calibrations: dict[str, RunSpec]
 
 
 def load(values: dict, where: str) -> Config:
@@ -39,8 +40,8 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_data)
-    return Config(values, _expand(values))
+    _require(values, where, _check_plugins, _check_options, _check_plan, _check_data)
+    return Config(values, _expand(values), _calibrations(values))
 
 
 def check_machine(values: dict, where: str) -> None:
@@ -118,6 +119,13 @@ def _check_options(values: dict) -> str | None:
     return None
 
 
+def _check_plan(values: dict) -> str | None:
+    extra = set(values["accuracy"]["ratios"]) - set(values["timing"]["ratios"])
+    if values["planner"] == "layer" or not extra:
+        return None
+    return f"accuracy.ratios: {min(extra)} has no plan; give only ratios of timing.ratios, or planner: layer"
+
+
 def _check_data(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model["data"] == "imagenet100" and not values["data"]["imagenet"] and "stand_in" not in model:
@@ -155,7 +163,7 @@ def _check_gpus(values: dict) -> str | None:
 
 
 def _expand(values: dict) -> dict[str, RunSpec]:
-    methods = plugins.names("methods") if values["methods"] == "all" else values["methods"]
+    methods = _methods(values)
     runs = {}
     for name, model in values["models"].items():
         common = _recipe(values, name, model)
@@ -171,6 +179,34 @@ def _expand(values: dict) -> dict[str, RunSpec]:
                     spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks)
                     runs[f"timing/{_name(spec)}-{topology}"] = spec
     return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
+
+
+def _methods(values: dict) -> list[str]:
+    return plugins.names("methods") if values["methods"] == "all" else values["methods"]
+
+
+def _calibrations(values: dict) -> dict[str, RunSpec]:
+    """Layer times per model, exchange times per method and ratio: a new method adds only its own."""
+    found = {}
+    for name, model in values["models"].items():
+        recipe = _recipe(values, name, model)
+        found[f"layers/{name}"] = RunSpec(kind="layers", method="none", ratio=None, repeats=20, **recipe)
+    shared = {k: values[k] for k in ("engine", "workers", "threads", "device")}
+    shared["largest_entries"] = max(map(plugins.parameters, values["models"]))
+    for method in _methods(values):
+        for ratio in _ratios(values, method, "timing"):
+            for topology in values["topologies"]:
+                spec = RunSpec(
+                    kind="exchanges", model="", ratio=ratio, topology=topology, repeats=3,
+                    **shared, **_method(values, method, "timing"),
+                )  # fmt: skip
+                found[f"exchanges/{exchange_name(spec)}"] = spec
+    return found
+
+
+def exchange_name(spec: RunSpec) -> str:
+    """The name of the calibration of a run's method, ratio and topology."""
+    return spec.method + (f"-{spec.ratio}" if spec.ratio else "") + f"-{spec.topology}"
 
 
 def _method(values: dict, method: str, kind: str) -> dict:
@@ -193,7 +229,7 @@ def _recipe(values: dict, name: str, model: dict) -> dict:
     stand_in = model["data"] == "imagenet100" and not imagenet
     data = model["stand_in"] if stand_in else model["data"]
     kept = ("batch", "epochs", "lr", "momentum", "weight_decay", "warmup_epochs")
-    shared = ("engine", "workers", "threads", "device", "bucket_bytes")
+    shared = ("engine", "workers", "threads", "device", "bucket_bytes", "planner")
     return {k: values[k] for k in shared} | {k: model[k] for k in kept} | {
         "model": name,
         "data": data,

@@ -5,6 +5,7 @@ by round, because engines pair calls by order (and eq. 5 of the paper has one co
 time). A method's own segments run here, on the main thread, and are timed as what they are.
 """
 
+import time
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class _Open:
 
     segments: Generator
     request: Request
+    bucket: int
     posted: int = 0
     pending: Pending | None = None
 
@@ -28,19 +30,23 @@ class Exchange:
     """One method, its buckets and the layers that fill them.
 
     ``groups``: (start, stop) ranges of layers, in exchange order; ``buckets``: theirs, likewise.
+    ``communications``: (bucket, posted, seen done) of the last step, by the host's clock; done is seen
+    between two layers' backward or while waiting, so that the end is late by up to one layer.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], topology, clock: Clock):
         self.method, self.buckets = method, buckets
-        self._groups, self.topology, self._clock = groups, topology, clock
+        self.groups, self.topology, self._clock = groups, topology, clock
         self._label = "other" if method.exact else "sparsify"
 
     def begin(self, step: int) -> None:
         self._step = step
-        self._missing = [stop - start for start, stop in self._groups]
-        self._bucket_of = [b for b, (i, j) in enumerate(self._groups) for _ in range(i, j)]
+        self._missing = [stop - start for start, stop in self.groups]
+        self._bucket_of = [b for b, (i, j) in enumerate(self.groups) for _ in range(i, j)]
         self._next = 0
         self._open: deque[_Open] = deque()
+        self._posted_at: dict[int, float] = {}
+        self.communications: list[tuple[int, float, float]] = []
         self.topology.reset()
 
     def ready(self, layer: int) -> None:
@@ -60,13 +66,14 @@ class Exchange:
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
             segments = self.method.exchange(bucket, self._step)
-            self._open.append(_Open(segments, next(segments)))
+            self._open.append(_Open(segments, next(segments), bucket.index))
         self._post()
 
     def _post(self) -> None:
         """Post what may go: a bucket's first round follows the last round of the bucket before."""
         for item in self._open:
             if item.pending is None:
+                self._posted_at[item.bucket] = time.perf_counter()
                 item.pending = self.topology.start(item.request)
                 item.posted += 1
             if item.posted < self.method.rounds:
@@ -81,6 +88,7 @@ class Exchange:
                     return
                 with self._clock("communication"):
                     head.pending.wait()
+            self.communications.append((head.bucket, self._posted_at[head.bucket], time.perf_counter()))
             with self._clock(self._label):
                 answer = self.topology.finish(head.request, head.pending)
                 try:

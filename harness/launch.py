@@ -1,6 +1,6 @@
 """Starts the processes of one run and brings its results home, whole or not at all.
 
-python -m harness.launch '<spec as JSON>' <run folder> <log file>
+python -m harness.launch '<spec as JSON>' <run folder> <log file> [<plan file>]
 """
 
 import json
@@ -71,7 +71,7 @@ def launch(spec: RunSpec, folder: Path, log: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         run = json.loads((partial / "run.json").read_text())
         (partial / "run.json").write_text(json.dumps(run | {"wall_s": wall_s}, indent=1))
-        for path in [*partial.glob("*.csv"), partial / "run.json"]:
+        for path in [*partial.glob("*.csv"), *partial.glob("trace.json"), partial / "run.json"]:
             path.replace(folder / path.name)
         _say(folder, 0, f"{spec.title()}: done in {progress.clock(wall_s)}")
     else:
@@ -133,5 +133,15 @@ def _stop(process: subprocess.Popen) -> None:
             continue
 
 
+def main(spec_json: str, folder: str, log: str, plan: str = "") -> int:
+    spec = RunSpec.from_json(spec_json)
+    if plan:
+        try:
+            spec = spec.planned(json.loads(Path(plan).read_text()))
+        except ValueError as error:
+            sys.exit(f"error: {plan}: {error}")
+    return launch(spec, Path(folder), Path(log))
+
+
 if __name__ == "__main__":
-    sys.exit(launch(RunSpec.from_json(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))
+    sys.exit(main(*sys.argv[1:]))

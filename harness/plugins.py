@@ -47,6 +47,25 @@ def fields(method: str) -> dict[str, str]:
     return found
 
 
+@cache
+def parameters(model: str) -> int:
+    """How many parameters a model says it has, read from its source."""
+    for item in ast.parse((ROOT / "models" / f"{model}.py").read_text()).body:
+        if isinstance(item, ast.Assign) and any(getattr(t, "id", "") == "PARAMETERS" for t in item.targets):
+            return ast.literal_eval(item.value)
+    raise ValueError(f"models/{model}.py: PARAMETERS is missing; give the number of parameters")
+
+
+@cache
+def scope(method: str) -> str:
+    """How a method cuts the gradient (``Method.scope``), read from its source."""
+    for node in _classes(ROOT / "methods" / f"{method}.py").values():
+        for item in node.body:
+            if isinstance(item, ast.Assign) and any(getattr(t, "id", "") == "scope" for t in item.targets):
+                return ast.literal_eval(item.value)
+    return "layer"
+
+
 def _lineage(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
     bases = [b.id for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
     return [n for base in bases for n in _lineage(classes[base], classes)] + [node.name]

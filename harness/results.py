@@ -18,20 +18,25 @@ from harness.spec import RunSpec
 
 def provenance(spec: RunSpec) -> dict:
     """The machine, the versions and the commit; no host names, no paths."""
-    cores = len(os.sched_getaffinity(0))
-    memory = psutil.virtual_memory().total / 2**30
-    machine = f"{_cpu()}, {cores} cores, {memory:.0f} GiB"
-    if spec.device == "cuda":
-        machine += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
     return {
-        "machine": machine,
+        "machine": machine(spec.device),
         "network": "loopback" if _one_machine() else "host",
         "python": platform.python_version(),
         "versions": {p: version(p) for p in packages if _installed(p)},
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def machine(device: str) -> str:
+    """Processor, cores, memory and GPUs, in words."""
+    cores = len(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().total / 2**30
+    words = f"{_cpu()}, {cores} cores, {memory:.0f} GiB"
+    if device == "cuda":
+        words += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return words
 
 
 def _installed(package: str) -> bool:
@@ -70,9 +75,31 @@ def write_rows(path: Path, rows: list[dict]) -> None:
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
+def chrome_trace(rows: list[dict]) -> dict:
+    """A trace in the format that Perfetto and chrome://tracing open; microseconds."""
+    threads = {row: i for i, row in enumerate(dict.fromkeys(r["row"] for r in rows))}
+    names = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": i, "args": {"name": row}} for row, i in threads.items()
+    ]
+    events = [
+        {
+            "name": r["name"],
+            "ph": "X",
+            "pid": 0,
+            "tid": threads[r["row"]],
+            "ts": r["begin_s"] * 1e6,
+            "dur": (r["end_s"] - r["begin_s"]) * 1e6,
+        }
+        for r in rows
+    ]
+    return {"traceEvents": names + events, "displayTimeUnit": "ms"}
+
+
 def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]]) -> None:
     """``run.json`` (spec and provenance) and one CSV per table."""
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
+    if "trace" in tables:
+        (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
     run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

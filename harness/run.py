@@ -11,12 +11,20 @@ from pathlib import Path
 
 import torch
 
+from harness import calibrate
 from harness import comm as engines
 from harness.data import DATASETS
 from harness.progress import Progress
 from harness.results import write_run
 from harness.spec import RunSpec
 from harness.train import time_iterations, train
+
+WORK = {
+    "accuracy": train,
+    "timing": time_iterations,
+    "layers": calibrate.layers,
+    "exchanges": calibrate.exchanges,
+}
 
 
 def main(folder: Path) -> None:
@@ -27,10 +35,9 @@ def main(folder: Path) -> None:
     comm = engines.connect(spec.engine, device)
     if comm.world_size != spec.workers:
         raise RuntimeError(f"{comm.world_size} workers joined, the run asks for {spec.workers}")
-    data = DATASETS[spec.data](Path(spec.data_root), device)
+    data = DATASETS[spec.data](Path(spec.data_root), device) if spec.model else None
     report = Progress(folder / "progress.json") if comm.rank == 0 else lambda done, total: None
-    work = train if spec.kind == "accuracy" else time_iterations
-    tables = work(spec, comm, data, device, report)
+    tables = WORK[spec.kind](spec, comm, data, device, report)
     if comm.rank == 0:
         write_run(folder, spec, tables)
     comm.close()

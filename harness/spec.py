@@ -1,7 +1,7 @@
 """RunSpec: all that decides one run, as a frozen dataclass and as JSON. No torch, no Snakemake."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -9,12 +9,15 @@ from typing import Any, Literal
 class RunSpec:
     """One run. Times are in seconds, budgets in epochs, batch sizes per worker."""
 
-    kind: Literal["accuracy", "timing"]
-    model: str
+    kind: Literal["accuracy", "timing", "layers", "exchanges"]
+    model: str  # "" for exchanges, which need none
     method: str
     ratio: float | None  # None for exact methods
     options: dict[str, Any] = field(default_factory=dict)  # the method's own parameters
     bucket_bytes: int = 2**23  # what uncompressed gradients are merged up to
+
+    planner: str = "layer"  # how methods of scope "plan" merge layers
+    groups: tuple[tuple[int, int], ...] = ()  # what the planner found: (start, stop) of layers, last layer first
 
     engine: str = "horovod"
     topology: str = "allgather"
@@ -40,7 +43,8 @@ class RunSpec:
     test_images: int = 10_000  # accuracy: how many are used at points before the last
     final_test_images: int = 10_000  # accuracy: how many are used at the last point
     blocks: int = 5  # timing: turns of (uncompressed, method)
-    repeats: int = 3  # timing: iterations of each phase in a block
+    repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
+    largest_entries: int = 0  # exchanges: the largest bucket to measure
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -48,7 +52,18 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
         values = json.loads(text)
-        return cls(**values | {"lr_steps": tuple(values["lr_steps"])})
+        groups = tuple(map(tuple, values["groups"]))
+        return cls(**values | {"lr_steps": tuple(values["lr_steps"]), "groups": groups})
+
+    def planned(self, plan: dict) -> "RunSpec":
+        """This run with a plan's groups; ValueError in one line if the plan is for another run."""
+        for key in ("model", "method", "ratio", "engine", "topology", "workers", "planner"):
+            if plan[key] != getattr(self, key):
+                raise ValueError(
+                    f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}; "
+                    "delete the plan and let the workflow make it again"
+                )
+        return replace(self, groups=tuple(map(tuple, plan["groups"])))
 
     def learning_rate(self, epoch: float) -> float:
         """The rate at ``epoch`` of this run: stepped by 10 at ``lr_steps``, after a linear warm-up."""

@@ -1,5 +1,6 @@
 """The clock: splits an iteration into parts that add up to it, reading time on the main thread."""
 
+import itertools
 import time
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ class Clock:
 
     def start(self) -> None:
         self._labels, self._marks = ["other"], []
+        self.started_at = time.perf_counter()
         self._mark("other")
 
     @contextmanager
@@ -49,10 +51,18 @@ class Clock:
         if self._cuda:
             self._marks[-1][1].synchronize()
         parts = dict.fromkeys(PARTS, 0.0)
-        for (label, begun), (_, ended) in zip(self._marks, self._marks[1:], strict=False):
+        for (label, begun), (_, ended) in itertools.pairwise(self._marks):
             parts[label] += self._seconds(begun, ended)
         whole = self._seconds(self._marks[0][1], self._marks[-1][1])
         return {f"{part}_s": seconds for part, seconds in parts.items()} | {"iteration_s": whole}
+
+    def intervals(self) -> list[tuple[str, float, float]]:
+        """The stopped iteration as (part, begin, end), in seconds from its start."""
+        zero = self._marks[0][1]
+        return [
+            (label, self._seconds(zero, begun), self._seconds(zero, ended))
+            for (label, begun), (_, ended) in itertools.pairwise(self._marks)
+        ]
 
     def _seconds(self, begun, ended) -> float:
         return begun.elapsed_time(ended) / 1000 if self._cuda else ended - begun

@@ -56,7 +56,7 @@ class Trainer:
 
     def prepare(self, method: Method) -> Exchange:
         """Cut the gradient into this method's buckets."""
-        groups = cut(self.flat.sizes, method.scope, self.spec.bucket_bytes)
+        groups = cut(self.flat.sizes, method.scope, self.spec)
         buckets = [Bucket(i, self.flat.slice(*group)) for i, group in enumerate(groups)]
         topology = TOPOLOGIES[self.spec.topology](self.comm)
         return Exchange(method, groups, buckets, topology, self.clock)
@@ -110,23 +110,33 @@ class Trainer:
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
 
-    def local_gradient(self, batches: Iterator) -> None:
-        """Leave one gradient of this worker alone in the buckets: nothing is exchanged or updated."""
-        images, labels = next(batches)
-        self.exchange = None
+    def local_gradient(self, batches: Iterator, listener=None) -> None:
+        """Leave one gradient of this worker alone in the buckets: nothing is exchanged or updated.
+
+        ``listener.start()`` is called when backward starts, ``listener.ready(layer)`` as in an exchange.
+        """
+        self.exchange = listener
         self.clock.start()
-        F.cross_entropy(self.flat.model(images), labels).backward()
+        images, labels = next(batches)
+        with self.clock("forward"):
+            loss = F.cross_entropy(self.flat.model(images), labels)
+        if listener is not None:
+            listener.start()
+        with self.clock("backward"):
+            loss.backward()
 
 
-def cut(sizes: list[int], scope: str, bucket_bytes: int) -> Plan:
+def cut(sizes: list[int], scope: str, spec: RunSpec) -> Plan:
     """The groups of layers for a method's scope, float32 gradients of ``sizes`` entries."""
-    match scope:
-        case "model":
-            return planner.merge_all(sizes)
-        case "size":
-            return planner.merge_up_to(sizes, most=bucket_bytes // 4)
-        case _:  # "layer", and "plan" while every layer is a group of its own
-            return planner.per_layer(sizes)
+    if scope == "model":
+        return planner.merge_all(sizes)
+    if scope == "size":
+        return planner.merge_up_to(sizes, most=spec.bucket_bytes // 4)
+    if scope == "plan" and spec.groups:
+        if spec.groups[-1][1] != len(sizes):
+            raise ValueError(f"the plan covers {spec.groups[-1][1]} layers, {spec.model} has {len(sizes)}")
+        return list(spec.groups)
+    return planner.per_layer(sizes)
 
 
 def make_method(name: str, ratio: float | None, options: dict) -> Method:
@@ -181,7 +191,7 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
     Block by block: ``repeats`` iterations of uncompressed, then the method's first ``repeats`` steps
     of each phase of its cycle. Block 0 warms up, one step of each phase, and is not kept. The method
     starts from its steady state (``Method.settle``); the density of every iteration is recorded, so
-    that this can be seen.
+    that this can be seen. ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together.
     """
     trainer = Trainer(spec, comm, data, device)
     trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
@@ -203,7 +213,23 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": variant, "share": share} | row)
         report(block, spec.blocks)
-    return {"iterations": iterations}
+    trace = trace_of(trainer.clock, exchange)
+    groups = [
+        {"variant": variant, "start": start, "stop": stop, "entries": bucket.size}
+        for variant, exchange in variants.items()
+        for (start, stop), bucket in zip(exchange.groups, exchange.buckets, strict=True)
+    ]
+    return {"iterations": iterations, "groups": groups, "trace": trace}
+
+
+def trace_of(clock: Clock, exchange: Exchange) -> list[dict]:
+    """The last iteration as intervals in seconds from its start: what the main thread did (``compute``),
+    and what each bucket's communication took (``communication``)."""
+    rows = [{"row": "compute", "name": part, "begin_s": b, "end_s": e} for part, b, e in clock.intervals()]
+    for bucket, begun, ended in exchange.communications:
+        begin_s, end_s = begun - clock.started_at, ended - clock.started_at
+        rows.append({"row": "communication", "name": f"bucket {bucket}", "begin_s": begin_s, "end_s": end_s})
+    return rows
 
 
 def phase_share(method: Method, phase: str) -> float:

@@ -37,6 +37,7 @@ NO_TORCH = [
     "imagenet100",
     "style",
     "timing_summary",
+    "costs",
     "launch",
 ]
 
@@ -58,7 +59,8 @@ def test_methods_import_only_torch_and_the_contract(path):
 
 
 def test_only_one_file_imports_horovod():
-    files = [p for p in ROOT.rglob("*.py") if not {".venv", ".tools"} & set(p.parts)]
+    # bench/ measures Horovod's own optimizer beside ours.
+    files = [p for p in ROOT.rglob("*.py") if not {".venv", ".tools", "bench"} & set(p.parts)]
     assert [p.name for p in files if "horovod" in packages(p)] == ["horovod.py"]
 
 

@@ -71,6 +71,7 @@ MISTAKES = {
     "data.imagenet: empty, but resnet50 wants imagenet100": {
         "models": {"resnet50": {"data": "imagenet100", "batch": 3, "epochs": 1, "lr": 1}}
     },
+    "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
 }
 

@@ -1,5 +1,7 @@
 """The workflow end to end, on real Horovod processes, in a copy of the project."""
 
+import csv
+import json
 import os
 import re
 import signal
@@ -109,6 +111,22 @@ class Broken(Method):
             raise ArithmeticError("broken on purpose")
         return (yield Sum(bucket.gradient))
 '''
+
+
+def test_plans_reach_the_runs_and_predictions_are_made(smoke, environment):
+    plan = json.loads((smoke / "results/smoke/runs/smoke/plans/resnet20-dlgs-0.1-allgather.json").read_text())
+    for kind in ("accuracy/resnet20-dlgs-0.1-seed0", "timing/resnet20-dlgs-0.1-allgather"):
+        run = json.loads((smoke / "results/smoke/runs/smoke" / kind / "run.json").read_text())
+        assert run["spec"]["groups"] == plan["groups"]
+    best = min(c["iteration_s"] for c in plan["comparison"].values())
+    assert plan["comparison"]["exact"]["iteration_s"] == best
+    done = snakemake(smoke, environment, "studies", *SMOKE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    trace = json.loads((smoke / "results/smoke/runs/smoke/timing/resnet20-dlgs-0.1-allgather/trace.json").read_text())
+    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
+    assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
+    rows = list(csv.DictReader((smoke / "results" / "smoke" / "prediction.csv").open()))
+    assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
 
 
 def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):

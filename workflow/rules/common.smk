@@ -43,6 +43,8 @@ except configuration.ConfigError as error:
     stop(error)
 
 RUNS = CONFIG.runs
+CALIBRATIONS = CONFIG.calibrations
+GPUS = CONFIG.values["workers"] if CONFIG.values["device"] == "cuda" else 0
 RESULTS = CONFIG.values["output"]["results"]
 FIGURE_FOLDER = CONFIG.values["output"]["figures"]
 REPORT = CONFIG.values["output"]["report"]
@@ -76,18 +78,44 @@ def runs_of(kind):
     return [Path(name).name for name, spec in RUNS.items() if spec.kind == kind]
 
 
+def calibrations_of(kind):
+    return [Path(name).name for name, spec in CALIBRATIONS.items() if spec.kind == kind]
+
+
+def find(kind, run):
+    return (RUNS | CALIBRATIONS)[f"{kind}/{run}"]
+
+
+def timed(run):
+    return find("timing", run)
+
+
 def spec_of(kind):
-    return lambda wildcards: RUNS[f"{kind}/{wildcards.run}"].to_json()
+    return lambda wildcards: find(kind, wildcards.run).to_json()
+
+
+def plan_of(kind):
+    """The plan file of a run whose method merges layers by a plan, made for the timing runs."""
+
+    def file(wildcards):
+        spec = find(kind, wildcards.run)
+        if plugins.scope(spec.method) != "plan" or spec.planner == "layer":
+            return []
+        name = f"{spec.model}-{configuration.exchange_name(spec)}"
+        return f"{RUN_FOLDER}/plans/{name}.json"
+
+    return file
 
 
 def code_of(kind):
     """The files of this project that a run reads: editing another file does not repeat the run."""
 
     def files(wildcards):
-        spec = RUNS[f"{kind}/{wildcards.run}"]
+        spec = find(kind, wildcards.run)
         found = set(plugins.imports(CODE / "harness" / "run.py"))
         found |= plugins.imports(CODE / "methods" / f"{spec.method}.py")
-        found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
+        if spec.model:
+            found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
         found |= plugins.imports(CODE / "harness" / "comm" / f"{spec.engine}.py")
         if kind == "timing":  # uncompressed runs beside every timed method
             found |= plugins.imports(CODE / "methods" / "none.py")
@@ -98,7 +126,7 @@ def code_of(kind):
 
 def images_of(kind):
     return lambda wildcards: (
-        CIFAR10 if RUNS[f"{kind}/{wildcards.run}"].data == "cifar10" else []
+        CIFAR10 if find(kind, wildcards.run).data == "cifar10" else []
     )
 
 

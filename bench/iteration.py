@@ -1,0 +1,123 @@
+"""A whole uncompressed iteration: ours against the engines' own, in turns, in the same processes.
+
+    torchrun --standalone --nproc-per-node 2 bench/iteration.py torch_dist <folder> [model ...]
+    horovodrun -np 2 --gloo python bench/iteration.py horovod <folder> [model ...]
+
+Peers as their users run them: DistributedDataParallel with gradient_as_bucket_view on a channels_last
+model, Horovod's DistributedOptimizer with its defaults on a contiguous one (it refuses channels_last).
+Ratio: ours / theirs, median over pairs of blocks, with a 95 % bootstrap interval.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn import functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness import comm as engines
+from harness import plugins
+from harness.results import machine
+from harness.spec import RunSpec
+from harness.train import Trainer, make_method
+
+CPU = torch.device("cpu")
+BATCH, BLOCKS, REPEATS = 32, 12, 4
+
+
+def batch(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(BATCH, 3, 32, 32, generator=generator).to(memory_format=torch.channels_last)
+    return images, torch.randint(0, 10, (BATCH,), generator=generator)
+
+
+def ours(comm, engine: str, model: str):
+    spec = RunSpec(kind="timing", model=model, method="none", ratio=None, engine=engine, lr=1e-4)
+    trainer = Trainer(spec, comm, None, CPU)
+    exchange = trainer.prepare(make_method("none", None, {}))
+    steps = itertools.count(1)
+    return lambda data: trainer.step(exchange, next(steps), iter([data]))
+
+
+def peer(engine: str, model: str):
+    net = plugins.load("models", model).build()
+    if engine == "torch_dist":
+        net = torch.nn.parallel.DistributedDataParallel(
+            net.to(memory_format=torch.channels_last), gradient_as_bucket_view=True
+        )
+        optimizer = torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9, weight_decay=1e-4, fused=True)
+    else:
+        import horovod.torch as hvd
+
+        optimizer = torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9, weight_decay=1e-4, fused=True)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+
+    def step(data):
+        images, labels = data
+        if engine == "horovod":
+            images = images.contiguous()
+        optimizer.zero_grad()
+        F.cross_entropy(net(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def block_time(comm, step, data) -> float:
+    comm.barrier()
+    begun = time.perf_counter()
+    for _ in range(REPEATS):
+        step(data)
+    return (time.perf_counter() - begun) / REPEATS
+
+
+def compare(comm, engine: str, model: str) -> dict:
+    data = batch(comm.rank)
+    mine, theirs = ours(comm, engine, model), peer(engine, model)
+    pairs = []
+    for block in range(BLOCKS + 1):
+        # Who goes first changes from block to block, so that neither gains by its place.
+        first, second = (mine, theirs) if block % 2 else (theirs, mine)
+        a, b = block_time(comm, first, data), block_time(comm, second, data)
+        if block:
+            pairs.append((a, b) if block % 2 else (b, a))
+    found = np.array(pairs)
+    ratios = found[:, 0] / found[:, 1]
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    medians = np.median(found, axis=0)
+    return {
+        "engine": engine,
+        "model": model,
+        "ours_s": medians[0],
+        "theirs_s": medians[1],
+        "ratio": np.median(ratios),
+        "ratio_low": low,
+        "ratio_high": high,
+        "blocks": BLOCKS,
+        "iterations": BLOCKS * REPEATS,
+    }
+
+
+def main(engine: str, folder: Path, models: list[str]) -> None:
+    torch.set_num_threads(1)
+    comm = engines.connect(engine, CPU)
+    rows = [compare(comm, engine, model) for model in models]
+    if comm.rank == 0:
+        table = pd.DataFrame(rows)
+        folder.mkdir(parents=True, exist_ok=True)
+        table.to_csv(folder / f"iteration_{engine}.csv", index=False, float_format="%.4g")
+        text = table.to_markdown(index=False, floatfmt=".4g")
+        text += f"\n\n{comm.world_size} workers of one thread over loopback, {machine('cpu')}.\n"
+        (folder / f"iteration_{engine}.md").write_text(text)
+        print(text, flush=True)
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or ["resnet20", "vgg16", "resnet50"])

@@ -1,0 +1,73 @@
+"""Fits are robust, never negative, and say when they are poor; plans are for one run only."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.costs import LEAST_R2, amortised, costs, fit
+from harness.planner import exact
+from harness.spec import RunSpec
+
+SIZES = np.logspace(2.5, 7.4, 9).round()
+
+
+@settings(deadline=None)
+@given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7))
+def test_a_line_is_found_again(alpha, beta):
+    found = fit(SIZES, alpha + beta * SIZES)
+    assert found(SIZES) == pytest.approx(alpha + beta * SIZES, rel=1e-3)
+    assert found.r2 > 0.99 and not found.warning()
+
+
+def test_one_slow_sample_hardly_moves_the_fit():
+    seconds = 1e-3 + 2e-9 * SIZES
+    seconds[3] *= 20
+    assert fit(SIZES, seconds)(SIZES)[[0, -1]] == pytest.approx((1e-3 + 2e-9 * SIZES)[[0, -1]], rel=0.05)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 10), min_size=9, max_size=9))
+def test_costs_are_never_negative(seconds):
+    found = fit(SIZES, seconds)
+    assert found.alpha >= 0 and found.beta >= 0
+
+
+def test_noise_is_called_a_poor_fit():
+    seconds = np.random.default_rng(0).permutation(np.logspace(-5, 0, 9))
+    assert fit(SIZES, seconds).r2 < LEAST_R2 and "poor" in fit(SIZES, seconds).warning()
+
+
+def test_phases_are_amortised_by_their_share():
+    rows = [(10, "refresh", 0.25, 4.0), (10, "reuse", 0.75, 1.0), (10, "reuse", 0.75, 1.2), (10, "reuse", 0.75, 9.0)]
+    samples = pd.DataFrame(rows, columns=["entries", "phase", "share", "sparsify_s"])
+    assert amortised(samples, "sparsify_s")["seconds"].tolist() == pytest.approx([0.25 * 4 + 0.75 * 1.2])
+
+
+def test_samples_become_costs_that_planners_take():
+    layers = pd.DataFrame({"layer": [0, 0, 1, 1], "entries": [10, 10, 99, 99], "backward_s": [0.1, 0.3, 0.5, 0.5]})
+    iterations = pd.DataFrame({"forward_s": [1.0, 2.0, 3.0]})
+    samples = pd.DataFrame({"entries": SIZES, "phase": "step", "share": 1.0})
+    samples["sparsify_s"], samples["communication_s"] = 1e-9 * SIZES, 1.0 + 1e-9 * SIZES
+    found, record = costs(layers, iterations, samples)
+    assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
+    assert record["communicate"]["alpha"] == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
+    assert exact([10, 99], found) == [(0, 2)]
+
+
+PLAN = {"model": "vgg16", "method": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
+PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]]}
+
+
+def test_a_plan_reaches_the_run_it_was_made_for():
+    spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper").planned(PLAN)
+    assert spec.groups == ((0, 3), (3, 54))
+    assert RunSpec.from_json(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize("key, value", [("model", "resnet20"), ("workers", 3), ("ratio", 0.01), ("planner", "all")])
+def test_a_plan_for_another_run_is_refused_with_the_reason(key, value):
+    spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper")
+    with pytest.raises(ValueError, match=f"the plan is for {key} {value}, this run has {key} {PLAN[key]}"):
+        spec.planned(PLAN | {key: value})

@@ -1,0 +1,78 @@
+"""Predicted against measured: the time of one iteration by the time model and by the clock.
+
+Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's
+backward, and the time to sparsify and to communicate a bucket as alpha + beta * entries (robust fits; R^2
+beside them), plus optimizer and other. Measured: Table 2's iteration."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from harness import config, costs, style
+from harness.spec import RunSpec
+from harness.timeline import schedule
+from harness.timing_summary import amortise
+
+
+def predict(run: Path, calibration: Path) -> dict:
+    """One row for the timing run in the folder ``run``."""
+    about = json.loads((run / "run.json").read_text())
+    spec = RunSpec.from_json(json.dumps(about["spec"]))
+    layers = pd.read_csv(calibration / "layers" / spec.model / "layers.csv")
+    iterations = pd.read_csv(calibration / "layers" / spec.model / "iterations.csv")
+    samples = pd.read_csv(calibration / "exchanges" / config.exchange_name(spec) / "samples.csv")
+    measured_costs, fits = costs.costs(layers, iterations, samples)
+    groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")
+    plan = list(zip(groups["start"], groups["stop"], strict=True))
+    times = schedule(layers.groupby("layer")["entries"].first().tolist(), measured_costs, plan)
+    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
+    timed = pd.read_csv(run / "iterations.csv").query("variant == @spec.method")
+    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + rest_s
+    return {
+        **{key: getattr(spec, key) for key in ("model", "method", "ratio", "topology", "engine", "workers")},
+        "network": about["provenance"]["network"],
+        "machine": about["provenance"]["machine"],
+        "data": spec.data,
+        "stand_in": spec.stand_in,
+        "groups": len(plan),
+        "predicted_s": predicted_s,
+        "measured_s": measured_s,
+        "error": predicted_s / measured_s - 1,
+        "predicted_sparsify_s": times.sparsify_s,
+        "measured_sparsify_s": amortise(timed, "sparsify_s"),
+        "predicted_communication_s": times.communication_s,
+        "measured_communication_s": amortise(timed, "communication_s"),
+        "r2_sparsify": fits["sparsify"]["r2"],
+        "r2_communicate": fits["communicate"]["r2"],
+        "warnings": "; ".join(fits["warnings"]),
+    }
+
+
+def show(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Model": style.MODELS.get(row["model"], row["model"]),
+            "Data": style.data_label(row),
+            "Method": style.method_label(row["method"]),
+            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            "Groups": row["groups"],
+            "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
+            "Measured (ms)": f"{row['measured_s'] * 1e3:.0f}",
+            "Error": f"{row['error']:+.0%}",
+            "R^2 (sparsify, communicate)": f"{row['r2_sparsify']:.2f}, {row['r2_communicate']:.2f}",
+            "Warnings": row["warnings"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+if __name__ == "__main__":
+    style.log_errors(snakemake)
+    folders = [Path(path).parent for path in snakemake.input.timing]
+    calibration = Path(snakemake.input.layers[0]).parents[2]
+    table = style.arrange(pd.DataFrame(predict(folder, calibration) for folder in folders))
+    errors = table["error"].abs()
+    caption = " ".join(snakemake.params.caption.split())
+    caption += f" Median error {errors.median():.0%}, worst {errors.max():.0%}. {style.setting(table)}."
+    style.save_table(table, show(table), caption, snakemake.output)
