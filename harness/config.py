@@ -3,6 +3,7 @@
 Every error is one line: where, what, and what would be right.
 """
 
+import ast
 import difflib
 import shutil
 import subprocess
@@ -113,6 +114,10 @@ def _check_options(values: dict) -> str | None:
             where = f"method_options.{method}"
             if key not in known:
                 return f"{where}: unknown key {key!r}{_meant(key, list(known))}; known: {', '.join(known) or 'none'}"
+            if known[key].startswith("Literal["):
+                allowed = ast.literal_eval(known[key].removeprefix("Literal"))
+                if value not in allowed:
+                    return f"{where}.{key}: {value!r} is not valid; give one of: {', '.join(map(str, allowed))}"
             wanted = TYPES.get(known[key])
             if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
                 return f"{where}.{key}: {value!r} is not valid; give a value of type {known[key]}"

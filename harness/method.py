@@ -110,7 +110,7 @@ class Sparsifier(Method):
     """
 
     ratio: float  # k / d asked for, in (0, 1]
-    selection: str = field(default="torch", kw_only=True)  # "torch" as in the paper, or "fast"
+    selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:

@@ -5,6 +5,7 @@ line style and marker, every part its own hatch, so that a black-and-white print
 """
 
 import sys
+from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -86,12 +87,24 @@ def log_errors(snakemake) -> None:
 
 
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
-    """``full`` as CSV; ``shown`` (text, short headings) as Markdown and LaTeX, with the caption."""
+    """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption."""
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
-    Path(paths.tex).write_text(
-        shown.to_latex(index=False, escape=True, caption=caption.replace("%", "\\%").replace("_", "\\_"))
-    )
+    escaped = caption.replace("%", "\\%").replace("_", "\\_").replace("^", "\\^{}")
+    Path(paths.tex).write_text(shown.to_latex(index=False, escape=True, caption=escaped))
+    Path(paths.html).write_text(PAGE.format(table=shown.to_html(index=False, border=0), caption=escape(caption)))
+
+
+PAGE = """<!doctype html><meta charset="utf-8">
+<style>
+body {{ font: 14px sans-serif; margin: 1em }}
+table {{ border-collapse: collapse }}
+th, td {{ padding: 3px 10px; text-align: left; border-bottom: 1px solid #ccc }}
+p {{ max-width: 60em; color: #333 }}
+</style>
+{table}
+<p>{caption}</p>
+"""
 
 
 def save_figure(figure, paths) -> None:

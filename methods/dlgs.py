@@ -1,6 +1,7 @@
 """DLGS: per bucket, the entries at or above a threshold that Top-K refreshes every s iterations."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from harness.method import Sparsifier, Threshold
 
@@ -10,12 +11,15 @@ class DLGS(Sparsifier):
     """Dynamic layer-wise gradient sparsification (paper, Section 2, Algorithm 1).
 
     The threshold is refreshed when (i - 1) mod s == 0, before masking; between refreshes it is
-    reused, so the number of entries sent drifts. No cap is applied.
+    reused, so the number of entries sent drifts. No cap is applied. ``refresh="literal"`` is the printed
+    algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after masking, so that the
+    first s iterations send everything.
     """
 
     scope = "plan"
 
     refresh_every: int = 32  # s; the paper never gives it
+    refresh: Literal["before", "literal"] = "before"
     thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -23,12 +27,14 @@ class DLGS(Sparsifier):
         return self.refresh_every
 
     def phase(self, step):
-        return "refresh" if (step - 1) % self.refresh_every == 0 else "reuse"
+        turn = step if self.refresh == "literal" else step - 1
+        return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
     def select(self, acc, bucket, step):
+        before = self.thresholds.get(bucket.index, 0.0)
         if self.phase(step) == "refresh":
             self.thresholds[bucket.index] = self.selector.kth_magnitude(acc, self.k(bucket))
-        return Threshold(self.thresholds[bucket.index])
+        return Threshold(before if self.refresh == "literal" else self.thresholds[bucket.index])
 
     def state_dict(self):
         return super().state_dict() | {"thresholds": self.thresholds}

@@ -58,8 +58,9 @@ MISTAKES = {
     "unknown key 'metods' .did you mean 'methods'": {"metods": 1},
     r"ratios.0: 1.5 is not valid; give a ratio k/d in \(0, 1\]": {"accuracy": {"ratios": [1.5]}},
     r"ratios.1: 0 is not valid; give a ratio k/d in \(0, 1\]": {"timing": {"ratios": [0.1, 0]}},
-    "unknown key .refresh.*known: .*refresh_every": {"method_options": {"dlgs": {"refresh": 3}}},
+    "unknown key .refrsh.*known: .*refresh_every": {"method_options": {"dlgs": {"refrsh": 3}}},
     "refresh_every: 'x' is not valid; give a value of type int": {"method_options": {"dlgs": {"refresh_every": "x"}}},
+    "refresh: 'often' is not valid; give one of: before, literal": {"method_options": {"dlgs": {"refresh": "often"}}},
     "method_options: no file methods/sgd.py": {"method_options": {"sgd": {}}},
     "no file models/resnet21.py .did you mean 'resnet20'": {
         "models": {"resnet21": {"data": "cifar10", "batch": 3, "epochs": 1, "lr": 1}}

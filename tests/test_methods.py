@@ -8,6 +8,7 @@ from conftest import METHODS, SPARSIFIERS, exchange_steps, gradients, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import plugins
 from harness.comm.local import run_workers
 from harness.method import Bucket, Sum
 from harness.topology import COUNT_BYTES, AllGather
@@ -94,6 +95,14 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(name):
 
     for a, b in zip(run_workers(2, whole)[0], run_workers(2, in_two)[0], strict=True):
         assert all(map(torch.equal, a, b))
+
+
+def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
+    literal = plugins.load("methods", "dlgs")(ratio=0.1, refresh_every=4, refresh="literal")
+    steps = [torch.randn(1000, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+    sent = [next(literal.exchange(Bucket(0, g), i)).values.numel() for i, g in enumerate(steps, start=1)]
+    assert sent[:4] == [1000] * 4 and all(20 < n < 300 for n in sent[4:])
+    assert [literal.phase(i) for i in (1, 4, 5, 8)] == ["reuse", "refresh", "reuse", "refresh"]
 
 
 class Recorder:

@@ -29,8 +29,9 @@ rule table:
         code=lambda w: [f"workflow/scripts/tables/table{w.n}.py", "harness/style.py"],
     output:
         csv=f"{RESULTS}/table{{n}}.csv",
-        md=report(
-            f"{RESULTS}/table{{n}}.md",
+        md=f"{RESULTS}/table{{n}}.md",
+        html=report(
+            f"{RESULTS}/table{{n}}.html",
             caption="../report/artefact.rst",
             category="Tables",
             labels={"artefact": "Table {n}"},

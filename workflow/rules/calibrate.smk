@@ -87,6 +87,12 @@ rule prediction:
     output:
         csv=f"{RESULTS}/prediction.csv",
         md=f"{RESULTS}/prediction.md",
+        html=report(
+            f"{RESULTS}/prediction.html",
+            caption="../report/artefact.rst",
+            category="Studies",
+            labels={"artefact": "Predicted against measured"},
+        ),
         tex=f"{RESULTS}/prediction.tex",
     params:
         caption=lambda w: plugins.docstring("workflow/scripts/tables/prediction.py"),
