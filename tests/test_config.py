@@ -33,8 +33,8 @@ def test_the_papers_recipe():
 
 def test_a_short_run_scales_the_schedule():
     spec = config.load(read("quick"), "quick").runs["accuracy/resnet20-none-seed0"]
-    assert spec.learning_rate(spec.train_epochs * 79 / 140) == pytest.approx(0.1)
-    assert spec.learning_rate(spec.train_epochs * 81 / 140) == pytest.approx(0.01)
+    assert spec.learning_rate(spec.train_epochs * 79 / 140) == pytest.approx(spec.lr)
+    assert spec.learning_rate(spec.train_epochs * 81 / 140) == pytest.approx(spec.lr / 10)
 
 
 def test_specs_survive_json():

@@ -95,6 +95,16 @@ def test_a_method_is_one_file(smoke, environment):
         assert "randomk" in (smoke / "results" / "smoke" / f"table{n}.md").read_text()
 
 
+def test_the_other_engine_runs_through_the_same_rules(smoke, environment):
+    target = "results/smoke/runs/torch/accuracy/resnet20-lags-0.1-seed0/points.csv"
+    done = snakemake(smoke, environment, target, *SMOKE, "--config", "engine=torch_dist", "name=torch")
+    assert done.returncode == 0, done.stderr[-3000:]
+    horovod = smoke / "results/smoke/runs/smoke/accuracy/resnet20-lags-0.1-seed0/points.csv"
+    columns = ("step", "train_loss", "test_loss", "test_accuracy")
+    rows = [[[row[c] for c in columns] for row in csv.DictReader(p.open())] for p in (smoke / target, horovod)]
+    assert rows[0] == rows[1]  # two workers: the same bits on both engines
+
+
 BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass
