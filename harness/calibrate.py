@@ -19,6 +19,7 @@ from harness.train import Trainer, epochs_of, make_method, phase_share, timed_st
 
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 9
+CHEAP = 2**20  # entries: below this, samples cost little and latency is what they show; take more
 
 
 class LayerTimes:
@@ -70,15 +71,15 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
     sizes = np.geomspace(SMALLEST, spec.largest_entries, SIZES).round().astype(int).tolist()
     samples = []
     for done, size in enumerate(sizes, start=1):
-        noise = torch.randn(size, device=device)
-        bucket = Bucket(0, noise.clone())
+        bucket = Bucket(0, torch.randn(size, device=device))
         method = make_method(spec.method, spec.ratio, spec.options)
         method.settle(bucket)
         clock = Clock(device)
         exchange = Exchange(method, [(0, 1)], [bucket], TOPOLOGIES[spec.topology](comm), clock)
-        for turn in range(2):  # the first warms up
-            for step in timed_steps(method, spec.repeats):
-                bucket.gradient.copy_(noise)
+        turns = spec.repeats * (4 if size < CHEAP else 1)
+        for turn in range(turns + 1):  # the first warms up
+            for step in timed_steps(method, repeats=1):
+                bucket.gradient.normal_()
                 comm.barrier()
                 clock.start()
                 exchange.begin(turn * method.cycle + step)

@@ -202,7 +202,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
         for ratio in _ratios(values, method, "timing"):
             for topology in values["topologies"]:
                 spec = RunSpec(
-                    kind="exchanges", model="", ratio=ratio, topology=topology, repeats=3,
+                    kind="exchanges", model="", ratio=ratio, topology=topology, repeats=5,
                     **shared, **_method(values, method, "timing"),
                 )  # fmt: skip
                 found[f"exchanges/{exchange_name(spec)}"] = spec

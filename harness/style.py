@@ -65,6 +65,16 @@ def data_label(row) -> str:
     return f"{name} (stand-in)" if row["stand_in"] else name
 
 
+def run_columns(row) -> dict[str, str]:
+    """The columns that say which run a row of a shown table is about."""
+    return {
+        "Model": MODELS.get(row["model"], row["model"]),
+        "Data": data_label(row),
+        "Method": method_label(row["method"]),
+        "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+    }
+
+
 def setting(table: pd.DataFrame) -> str:
     """Machine, network, engine and workers of the rows, for captions."""
     parts = []

@@ -60,6 +60,16 @@ def test_threshold_takes_what_reaches_it_and_is_not_zero(name, values, h):
 
 
 @both
+@pytest.mark.parametrize("rule", [TopK(1), TopK(3), Threshold(0.0), Threshold(2.5)])
+def test_nan_is_refused_before_anything_is_sent(name, rule):
+    nan = torch.tensor([1.0, float("nan"), -3.0, float("inf")])
+    with pytest.raises(FloatingPointError, match="NaN"):
+        select.implementation(name).take(nan.clone(), rule)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        select.implementation(name).kth_magnitude(nan, 2)
+
+
+@both
 def test_indices_pass_through(name):
     _, chosen, _ = taken(name, [1.0, 2.0, 3.0], torch.tensor([2, 0]))
     assert chosen == [2, 0]

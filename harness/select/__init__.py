@@ -1,13 +1,16 @@
 """Selection: which entries of a vector are sent, and taking them out of it.
 
 Two implementations of one interface, ``take`` and ``kth_magnitude``: ``torch`` is the reference and
-what the paper used; ``fast`` reads memory once or twice. They choose the same entries.
+what the paper used; ``fast`` reads memory once or twice. They choose the same entries, and refuse NaN
+with a FloatingPointError before anything is sent.
 """
 
 import importlib
 from dataclasses import dataclass
 
 from torch import Tensor
+
+NAN = "the gradient holds NaN: training has diverged; a lower learning rate or a warm-up may help"
 
 IMPLEMENTATIONS = ("torch", "fast")
 

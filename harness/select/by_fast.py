@@ -11,31 +11,39 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from harness.select import Rule, Threshold, TopK, by_torch
+from harness.select import NAN, Rule, Threshold, TopK, by_torch
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)
+INFINITY = np.uint32(0x7F800000)  # the magnitudes above it are NaN
 LOW_BITS = np.uint32(15)  # of the 31 bits of a magnitude, the histogram looks at the upper 16
 BINS = 1 << 16
 
 
 @njit(cache=True, nogil=True)
 def _histogram(bits, counts):
+    """Count the magnitudes by their upper bits; return the largest."""
+    largest = np.uint32(0)
     for b in bits:
-        counts[(b & MAGNITUDE) >> LOW_BITS] += 1
+        magnitude = b & MAGNITUDE
+        counts[magnitude >> LOW_BITS] += 1
+        largest = max(largest, magnitude)
+    return largest
 
 
 @njit(cache=True, nogil=True)
 def _take_at_least(bits, least, values, indices):
-    """Move the entries of magnitude >= ``least`` (bits) out of ``bits``; return how many."""
-    n = 0
+    """Move the entries of magnitude >= ``least`` (bits) out of ``bits``; return how many, and the largest."""
+    n, largest = 0, np.uint32(0)
     for i in range(bits.size):
         b = bits[i]
-        taken = np.uint32((b & MAGNITUDE) >= least)
+        magnitude = b & MAGNITUDE
+        largest = max(largest, magnitude)
+        taken = np.uint32(magnitude >= least)
         values[n] = b
         indices[n] = i
         n += taken
         bits[i] = b * (np.uint32(1) - taken)
-    return n
+    return n, largest
 
 
 @njit(cache=True, nogil=True)
@@ -76,10 +84,15 @@ def _bits_of(h: float) -> np.uint32:
     return max(np.uint32(1), np.float32(h).view(np.uint32))
 
 
+def _refuse_nan(largest: np.uint32) -> None:
+    if largest > INFINITY:
+        raise FloatingPointError(NAN)
+
+
 def _kth_bits(bits: np.ndarray, k: int) -> np.uint32:
     """The bits of the k-th largest magnitude."""
     counts = np.zeros(BINS, np.int64)
-    _histogram(bits, counts)
+    _refuse_nan(_histogram(bits, counts))
     from_top = np.cumsum(counts[::-1])
     place = int(np.searchsorted(from_top, k))  # bins from the top, before the one that holds the k-th
     bin_ = BINS - 1 - place
@@ -101,7 +114,8 @@ def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
         case TopK(k):
             least = _kth_bits(bits, k)
     values, indices = np.empty(bits.size, np.uint32), np.empty(bits.size, np.int32)
-    n = _take_at_least(bits, least, values, indices)
+    n, largest = _take_at_least(bits, least, values, indices)
+    _refuse_nan(largest)
     if isinstance(rule, TopK) and n > rule.k:
         n = _put_back_ties(bits, values, indices, n, least, n - rule.k)
     return torch.from_numpy(values[:n].view(np.float32)), torch.from_numpy(indices[:n])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from harness.select import Rule, Threshold, TopK
+from harness.select import NAN, Rule, Threshold, TopK
 
 
 def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
@@ -20,9 +20,12 @@ def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
 def _indices(acc: Tensor, rule: Rule) -> Tensor:
     match rule:
         case TopK(k):
-            return torch.topk(acc.abs(), k, sorted=False).indices
+            top = torch.topk(acc.abs(), k, sorted=False)
+            _refuse_nan(top.values)  # NaN ranks highest: if there is one, it is among them
+            return top.indices
         case Threshold(h):
             magnitude = acc.abs()
+            _refuse_nan(magnitude.max())  # of a comparison NaN would just drop out
             # Where h is 0 only the non-zero entries count; "> 0" is the same comparison made once.
             mask = magnitude >= h if h > 0 else magnitude > 0
             return mask.nonzero().view(-1)
@@ -32,4 +35,11 @@ def _indices(acc: Tensor, rule: Rule) -> Tensor:
 
 def kth_magnitude(acc: Tensor, k: int) -> float:
     """The k-th largest magnitude of ``acc``, shape (d,), 1 <= k <= d (paper, Algorithm 1)."""
-    return torch.topk(acc.abs(), k, sorted=False).values.min().item()
+    top = torch.topk(acc.abs(), k, sorted=False).values
+    _refuse_nan(top)
+    return top.min().item()
+
+
+def _refuse_nan(magnitudes: Tensor) -> None:
+    if magnitudes.isnan().any():
+        raise FloatingPointError(NAN)

@@ -52,10 +52,7 @@ def predict(run: Path, calibration: Path) -> dict:
 def show(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "Model": style.MODELS.get(row["model"], row["model"]),
-            "Data": style.data_label(row),
-            "Method": style.method_label(row["method"]),
-            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            **style.run_columns(row),
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
             "Measured (ms)": f"{row['measured_s'] * 1e3:.0f}",

@@ -30,10 +30,7 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
 
     return pd.DataFrame(
         {
-            "Model": style.MODELS.get(row["model"], row["model"]),
-            "Data": style.data_label(row),
-            "Method": style.method_label(row["method"]),
-            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            **style.run_columns(row),
             "Training accuracy (%)": cell(row, "train_accuracy", 100),
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),

@@ -14,10 +14,7 @@ from harness.timing_summary import summarise
 def show(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "Model": style.MODELS.get(row["model"], row["model"]),
-            "Data": style.data_label(row),
-            "Method": style.method_label(row["method"]),
-            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            **style.run_columns(row),
             "Iteration (ms)": f"{row['iteration_s'] * 1e3:.0f} [{row['iteration_s_min'] * 1e3:.0f}, "
             f"{row['iteration_s_max'] * 1e3:.0f}]",
             "Epoch (s)": style.number(row["epoch_s"]),
