@@ -12,7 +12,7 @@ KEPT = ROOT / "results" / "reference"
 def keep() -> None:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
-    for path in [*(ROOT / "results").glob("table[12].*"), ROOT / "results" / "provenance.json"]:
+    for path in [*(ROOT / "results").glob("table[12].[cmt]*"), ROOT / "results" / "provenance.json"]:
         shutil.copy(path, KEPT)
     for path in sorted((ROOT / "figures").glob("figure*")):
         shutil.copy(path, KEPT)
