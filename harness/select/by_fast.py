@@ -21,29 +21,23 @@ BINS = 1 << 16
 
 @njit(cache=True, nogil=True)
 def _histogram(bits, counts):
-    """Count the magnitudes by their upper bits; return the largest."""
-    largest = np.uint32(0)
+    """Count the magnitudes by their upper bits."""
     for b in bits:
-        magnitude = b & MAGNITUDE
-        counts[magnitude >> LOW_BITS] += 1
-        largest = max(largest, magnitude)
-    return largest
+        counts[(b & MAGNITUDE) >> LOW_BITS] += 1
 
 
 @njit(cache=True, nogil=True)
 def _take_at_least(bits, least, values, indices):
-    """Move the entries of magnitude >= ``least`` (bits) out of ``bits``; return how many, and the largest."""
-    n, largest = 0, np.uint32(0)
+    """Move the entries of magnitude >= ``least`` (bits) out of ``bits``; return how many."""
+    n = 0
     for i in range(bits.size):
         b = bits[i]
-        magnitude = b & MAGNITUDE
-        largest = max(largest, magnitude)
-        taken = np.uint32(magnitude >= least)
+        taken = np.uint32((b & MAGNITUDE) >= least)
         values[n] = b
         indices[n] = i
         n += taken
         bits[i] = b * (np.uint32(1) - taken)
-    return n, largest
+    return n
 
 
 @njit(cache=True, nogil=True)
@@ -84,15 +78,17 @@ def _bits_of(h: float) -> np.uint32:
     return max(np.uint32(1), np.float32(h).view(np.uint32))
 
 
-def _refuse_nan(largest: np.uint32) -> None:
-    if largest > INFINITY:
+def _refuse_nan(bits: np.ndarray) -> None:
+    if ((bits & MAGNITUDE) > INFINITY).any():
         raise FloatingPointError(NAN)
 
 
 def _kth_bits(bits: np.ndarray, k: int) -> np.uint32:
     """The bits of the k-th largest magnitude."""
     counts = np.zeros(BINS, np.int64)
-    _refuse_nan(_histogram(bits, counts))
+    _histogram(bits, counts)
+    if counts[INFINITY >> LOW_BITS :].any():
+        _refuse_nan(bits)
     from_top = np.cumsum(counts[::-1])
     place = int(np.searchsorted(from_top, k))  # bins from the top, before the one that holds the k-th
     bin_ = BINS - 1 - place
@@ -114,8 +110,8 @@ def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
         case TopK(k):
             least = _kth_bits(bits, k)
     values, indices = np.empty(bits.size, np.uint32), np.empty(bits.size, np.int32)
-    n, largest = _take_at_least(bits, least, values, indices)
-    _refuse_nan(largest)
+    n = _take_at_least(bits, least, values, indices)
+    _refuse_nan(values[:n])  # NaN ranks above every threshold: if there is one, it was taken
     if isinstance(rule, TopK) and n > rule.k:
         n = _put_back_ties(bits, values, indices, n, least, n - rule.k)
     return torch.from_numpy(values[:n].view(np.float32)), torch.from_numpy(indices[:n])
