@@ -64,6 +64,7 @@ def copy_project(folder: Path) -> Path:
         "reference", "logs", "smoke", "*.csv",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
+    (ROOT / "data").mkdir(exist_ok=True)
     (folder / "data").symlink_to(ROOT / "data")
     return folder
 
