@@ -67,8 +67,19 @@ def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
     return (weighted["seconds"] / weighted["share"]).rename("seconds").reset_index()
 
 
-def costs(layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.DataFrame) -> tuple[Costs, dict]:
-    """The model's costs, and a record of the fits for the plan file."""
+@dataclass(frozen=True)
+class Calibration:
+    """What the calibration runs of one model and one method say: ``sizes`` of the layers, the ``costs`` of
+    the time model, optimizer and other (``rest_s``), and a record of the ``fits``."""
+
+    sizes: list[int]
+    costs: Costs
+    rest_s: float
+    fits: dict
+
+
+def calibration(layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.DataFrame) -> Calibration:
+    """From the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs."""
     sparsify, communicate = (
         fit(table["entries"], table["seconds"])
         for table in (amortised(samples, "sparsify_s"), amortised(samples, "communication_s"))
@@ -77,4 +88,7 @@ def costs(layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.DataFrame)
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
-    return Costs(float(iterations["forward_s"].median()), backward, sparsify, communicate), record
+    measured = Costs(float(iterations["forward_s"].median()), backward, sparsify, communicate)
+    sizes = layers.groupby("layer")["entries"].first().tolist()
+    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
+    return Calibration(sizes, measured, rest_s, record)

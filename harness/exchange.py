@@ -23,6 +23,7 @@ class _Open:
     request: Request
     bucket: int
     posted: int = 0
+    posted_at: float = 0.0
     pending: Pending | None = None
 
 
@@ -37,15 +38,14 @@ class Exchange:
     def __init__(self, method: Method, groups, buckets: list[Bucket], topology, clock: Clock):
         self.method, self.buckets = method, buckets
         self.groups, self.topology, self._clock = groups, topology, clock
+        self._bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
         self._label = "other" if method.exact else "sparsify"
 
     def begin(self, step: int) -> None:
         self._step = step
         self._missing = [stop - start for start, stop in self.groups]
-        self._bucket_of = [b for b, (i, j) in enumerate(self.groups) for _ in range(i, j)]
         self._next = 0
         self._open: deque[_Open] = deque()
-        self._posted_at: dict[int, float] = {}
         self.communications: list[tuple[int, float, float]] = []
         self.topology.reset()
 
@@ -73,7 +73,7 @@ class Exchange:
         """Post what may go: a bucket's first round follows the last round of the bucket before."""
         for item in self._open:
             if item.pending is None:
-                self._posted_at[item.bucket] = time.perf_counter()
+                item.posted_at = time.perf_counter()
                 item.pending = self.topology.start(item.request)
                 item.posted += 1
             if item.posted < self.method.rounds:
@@ -88,7 +88,7 @@ class Exchange:
                     return
                 with self._clock("communication"):
                     head.pending.wait()
-            self.communications.append((head.bucket, self._posted_at[head.bucket], time.perf_counter()))
+            self.communications.append((head.bucket, head.posted_at, time.perf_counter()))
             with self._clock(self._label):
                 answer = self.topology.finish(head.request, head.pending)
                 try:

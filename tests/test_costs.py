@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.costs import LEAST_R2, amortised, costs, fit
+from harness.costs import LEAST_R2, amortised, calibration, fit
 from harness.planner import exact
 from harness.spec import RunSpec
 
@@ -47,10 +47,12 @@ def test_phases_are_amortised_by_their_share():
 
 def test_samples_become_costs_that_planners_take():
     layers = pd.DataFrame({"layer": [0, 0, 1, 1], "entries": [10, 10, 99, 99], "backward_s": [0.1, 0.3, 0.5, 0.5]})
-    iterations = pd.DataFrame({"forward_s": [1.0, 2.0, 3.0]})
+    iterations = pd.DataFrame({"forward_s": [1.0, 2.0, 3.0], "optimizer_s": 0.5, "other_s": 0.25})
     samples = pd.DataFrame({"entries": SIZES, "phase": "step", "share": 1.0})
     samples["sparsify_s"], samples["communication_s"] = 1e-9 * SIZES, 1.0 + 1e-9 * SIZES
-    found, record = costs(layers, iterations, samples)
+    known = calibration(layers, iterations, samples)
+    found, record = known.costs, known.fits
+    assert known.sizes == [10, 99] and known.rest_s == 0.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert record["communicate"]["alpha"] == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
     assert exact([10, 99], found) == [(0, 2)]

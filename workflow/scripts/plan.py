@@ -17,24 +17,21 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 def build(paths, spec: dict) -> dict:
     """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
-    layers, iterations, samples = map(pd.read_csv, files)
-    measured, record = costs.costs(layers, iterations, samples)
-    sizes = layers.groupby("layer")["entries"].first().tolist()
-    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
+    known = costs.calibration(*map(pd.read_csv, files))
     comparison, plans = {}, {}
     for name, planner in planners(spec["bucket_bytes"] // 4).items():
-        plans[name] = planner(sizes, measured)
-        times = asdict(schedule(sizes, measured, plans[name]))
+        plans[name] = planner(known.sizes, known.costs)
+        times = asdict(schedule(known.sizes, known.costs, plans[name]))
         comparison[name] = {"groups": len(plans[name])} | {part: times[part] for part in BREAKDOWN}
-        comparison[name]["iteration_s"] += rest_s
+        comparison[name]["iteration_s"] += known.rest_s
     return {
         **{key: spec[key] for key in ("model", "method", "ratio", "engine", "topology", "workers")},
         "calibration": hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16],
         "planner": spec["planner"],
         "groups": plans[spec["planner"]],
-        "sizes": sizes,
-        "optimizer_and_other_s": rest_s,
-        "fits": record,
+        "sizes": known.sizes,
+        "optimizer_and_other_s": known.rest_s,
+        "fits": known.fits,
         "comparison": comparison,
     }
 

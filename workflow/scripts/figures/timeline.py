@@ -29,10 +29,9 @@ LOOK = {
 
 def predicted(files, groups: pd.DataFrame) -> pd.DataFrame:
     """The model's schedule as intervals, in the form of a run's trace."""
-    layers, iterations, samples = map(pd.read_csv, (files.layers, files.iterations, files.samples))
-    measured, _ = costs.costs(layers, iterations, samples)
+    known = costs.calibration(*map(pd.read_csv, (files.layers, files.iterations, files.samples)))
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(layers.groupby("layer")["entries"].first().tolist(), measured, plan)
+    times = schedule(known.sizes, known.costs, plan)
     rows = [("compute", "forward", 0.0, times.forward_s)]
     rows += [("compute", "backward", *interval) for interval in times.backward]
     rows += [("compute", "sparsify", *interval) for interval in times.sparsify]

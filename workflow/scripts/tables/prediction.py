@@ -19,16 +19,14 @@ def predict(run: Path, calibration: Path) -> dict:
     """One row for the timing run in the folder ``run``."""
     about = json.loads((run / "run.json").read_text())
     spec = RunSpec.from_json(json.dumps(about["spec"]))
-    layers = pd.read_csv(calibration / "layers" / spec.model / "layers.csv")
-    iterations = pd.read_csv(calibration / "layers" / spec.model / "iterations.csv")
-    samples = pd.read_csv(calibration / "exchanges" / config.exchange_name(spec) / "samples.csv")
-    measured_costs, fits = costs.costs(layers, iterations, samples)
+    model, exchange = calibration / "layers" / spec.model, calibration / "exchanges" / config.exchange_name(spec)
+    files = (model / "layers.csv", model / "iterations.csv", exchange / "samples.csv")
+    known = costs.calibration(*map(pd.read_csv, files))
     groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(layers.groupby("layer")["entries"].first().tolist(), measured_costs, plan)
-    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
+    times = schedule(known.sizes, known.costs, plan)
     timed = pd.read_csv(run / "iterations.csv").query("variant == @spec.method")
-    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + rest_s
+    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     return {
         **{key: getattr(spec, key) for key in ("model", "method", "ratio", "topology", "engine", "workers")},
         "network": about["provenance"]["network"],
@@ -43,9 +41,9 @@ def predict(run: Path, calibration: Path) -> dict:
         "measured_sparsify_s": amortise(timed, "sparsify_s"),
         "predicted_communication_s": times.communication_s,
         "measured_communication_s": amortise(timed, "communication_s"),
-        "r2_sparsify": fits["sparsify"]["r2"],
-        "r2_communicate": fits["communicate"]["r2"],
-        "warnings": "; ".join(fits["warnings"]),
+        "r2_sparsify": known.fits["sparsify"]["r2"],
+        "r2_communicate": known.fits["communicate"]["r2"],
+        "warnings": "; ".join(known.fits["warnings"]),
     }
 
 
