@@ -12,6 +12,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/calibrate.smk"
+include: "workflow/rules/studies.smk"
 include: "workflow/rules/artefacts.smk"
 
 

@@ -5,9 +5,11 @@ Every error is one line: where, what, and what would be right.
 
 import ast
 import difflib
+import operator
+import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jsonschema
@@ -26,11 +28,12 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration; ``runs`` and ``calibrations``: name -> spec, accuracy runs first."""
+    """A checked configuration; ``runs``, ``calibrations``, ``studies``: name -> spec, accuracy runs first."""
 
     values: dict
     runs: dict[str, RunSpec]
     calibrations: dict[str, RunSpec]
+    studies: dict[str, RunSpec]
 
 
 def load(values: dict, where: str) -> Config:
@@ -41,8 +44,8 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_plan, _check_data)
-    return Config(values, _expand(values), _calibrations(values))
+    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan)
+    return Config(values, _expand(values), _calibrations(values), _studies(values))
 
 
 def check_machine(values: dict, where: str) -> None:
@@ -102,6 +105,8 @@ def _check_plugins(values: dict) -> str | None:
     return None
 
 
+BOUND = re.compile(r"Annotated\[(\w+), '(>=|>) (\S+)'\]")
+BEYOND = {">=": operator.ge, ">": operator.gt}
 TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
@@ -118,15 +123,20 @@ def _check_options(values: dict) -> str | None:
                 allowed = ast.literal_eval(known[key].removeprefix("Literal"))
                 if value not in allowed:
                     return f"{where}.{key}: {value!r} is not valid; give one of: {', '.join(map(str, allowed))}"
-            wanted = TYPES.get(known[key])
+            bound = BOUND.fullmatch(known[key])
+            kind = bound[1] if bound else known[key]
+            wanted = TYPES.get(kind)
             if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-                return f"{where}.{key}: {value!r} is not valid; give a value of type {known[key]}"
+                return f"{where}.{key}: {value!r} is not valid; give a value of type {kind}"
+            if bound and not BEYOND[bound[2]](value, float(bound[3])):
+                return f"{where}.{key}: {value!r} is not valid; give a value {bound[2]} {bound[3]}"
     return None
 
 
 def _check_plan(values: dict) -> str | None:
-    extra = set(values["accuracy"]["ratios"]) - set(values["timing"]["ratios"])
-    if values["planner"] == "layer" or not extra:
+    planned = [s for name, s in _expand(values).items() if name.startswith("accuracy/") and needs_plan(s)]
+    extra = {spec.ratio for spec in planned} - set(values["timing"]["ratios"])
+    if not extra:
         return None
     return f"accuracy.ratios: {min(extra)} has no plan; give only ratios of timing.ratios, or planner: layer"
 
@@ -171,12 +181,12 @@ def _expand(values: dict) -> dict[str, RunSpec]:
     methods = _methods(values)
     runs = {}
     for name, model in values["models"].items():
-        common = _recipe(values, name, model)
+        recipe = _recipe(values, name, model)
         for method in methods:
-            accuracy, timing = (_method(values, method, kind) | common for kind in ("accuracy", "timing"))
+            timing = recipe | _method(values, method, "timing")
             for ratio in _ratios(values, method, "accuracy"):
                 for seed in values["seeds"]:
-                    spec = RunSpec(kind="accuracy", ratio=ratio, seed=seed, **accuracy, **_curve(values, model))
+                    spec = _accuracy(values, name, method, ratio, seed)
                     runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
             for topology in values["topologies"]:
                 for ratio in _ratios(values, method, "timing"):
@@ -184,6 +194,12 @@ def _expand(values: dict) -> dict[str, RunSpec]:
                     spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks)
                     runs[f"timing/{_name(spec)}-{topology}"] = spec
     return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
+
+
+def _accuracy(values: dict, name: str, method: str, ratio: float | None, seed: int) -> RunSpec:
+    model = values["models"][name]
+    shared = _recipe(values, name, model) | _method(values, method, "accuracy") | _curve(values, model)
+    return RunSpec(kind="accuracy", ratio=ratio, seed=seed, **shared)
 
 
 def _methods(values: dict) -> list[str]:
@@ -207,6 +223,29 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
                 )  # fmt: skip
                 found[f"exchanges/{exchange_name(spec)}"] = spec
     return found
+
+
+def _studies(values: dict) -> dict[str, RunSpec]:
+    """Runs beyond the paper: every planner in one timing run, and accuracy against the refresh interval."""
+    found = {}
+    for name, spec in _expand(values).items():
+        if spec.kind == "timing" and plugins.scope(spec.method) == "plan":
+            found[name.replace("timing/", "planners/")] = replace(spec, kind="planners")
+    model = next(iter(values["models"]))
+    for method in (m for m in _methods(values) if "refresh_every" in plugins.fields(m)):
+        for ratio in values["timing"]["ratios"]:
+            for s in values["studies"]["refresh_every"]:
+                for seed in values["seeds"]:
+                    spec = _accuracy(values, model, method, ratio, seed)
+                    spec = replace(spec, options=spec.options | {"refresh_every": s})
+                    found[f"accuracy/{_name(spec)}-s{s}-seed{seed}"] = spec
+    return found
+
+
+def needs_plan(spec: RunSpec) -> bool:
+    """Whether a run reads a plan: its method merges layers by one, or takes each layer's ratio from one."""
+    merges = plugins.scope(spec.method) == "plan" and spec.planner != "layer"
+    return merges or bool(spec.options.get("adaptive"))
 
 
 def exchange_name(spec: RunSpec) -> str:

@@ -78,8 +78,13 @@ class Calibration:
     fits: dict
 
 
-def calibration(layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.DataFrame) -> Calibration:
-    """From the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs."""
+def calibration(
+    layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.DataFrame, within: str = "group"
+) -> Calibration:
+    """From the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs.
+
+    ``within``: "layer" if the method selects in each layer of a merged group by itself.
+    """
     sparsify, communicate = (
         fit(table["entries"], table["seconds"])
         for table in (amortised(samples, "sparsify_s"), amortised(samples, "communication_s"))
@@ -88,7 +93,8 @@ def calibration(layers: pd.DataFrame, iterations: pd.DataFrame, samples: pd.Data
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
-    measured = Costs(float(iterations["forward_s"].median()), backward, sparsify, communicate)
+    forward_s = float(iterations["forward_s"].median())
+    measured = Costs(forward_s, backward, sparsify, communicate, per_layer=within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
     return Calibration(sizes, measured, rest_s, record)

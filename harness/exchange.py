@@ -33,6 +33,7 @@ class Exchange:
     ``groups``: (start, stop) ranges of layers, in exchange order; ``buckets``: theirs, likewise.
     ``communications``: (bucket, posted, seen done) of the last step, by the host's clock; done is seen
     between two layers' backward or while waiting, so that the end is late by up to one layer.
+    ``sent_entries``: what each bucket sent in the last step.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], topology, clock: Clock):
@@ -47,6 +48,7 @@ class Exchange:
         self._next = 0
         self._open: deque[_Open] = deque()
         self.communications: list[tuple[int, float, float]] = []
+        self.sent_entries = [0] * len(self.buckets)
         self.topology.reset()
 
     def ready(self, layer: int) -> None:
@@ -74,7 +76,9 @@ class Exchange:
         for item in self._open:
             if item.pending is None:
                 item.posted_at = time.perf_counter()
+                before = self.topology.sent_entries
                 item.pending = self.topology.start(item.request)
+                self.sent_entries[item.bucket] += self.topology.sent_entries - before
                 item.posted += 1
             if item.posted < self.method.rounds:
                 return

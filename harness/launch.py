@@ -3,6 +3,7 @@
 python -m harness.launch '<spec as JSON>' <run folder> <log file> [<plan file>]
 """
 
+import hashlib
 import json
 import os
 import re
@@ -133,11 +134,22 @@ def _stop(process: subprocess.Popen) -> None:
             continue
 
 
+def check_calibration(plan: dict) -> None:
+    """ValueError in one line if the calibration that the plan was made from is not the one that is there."""
+    for path, known in plan["calibration"].items():
+        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != known:
+            raise ValueError(
+                f"the plan is from another calibration than {path}; delete the plan and let the workflow make it again"
+            )
+
+
 def main(spec_json: str, folder: str, log: str, plan: str = "") -> int:
     spec = RunSpec.from_json(spec_json)
     if plan:
         try:
-            spec = spec.planned(json.loads(Path(plan).read_text()))
+            found = json.loads(Path(plan).read_text())
+            check_calibration(found)
+            spec = spec.planned(found)
         except ValueError as error:
             sys.exit(f"error: {plan}: {error}")
     return launch(spec, Path(folder), Path(log))

@@ -28,10 +28,14 @@ class Bucket:
 
     ``index``: place in the order of exchange, 0 first; it names the bucket's state.
     ``gradient``: shape (d,), this worker's gradient / workers; a method may overwrite it.
+    ``layers``: entries of each layer in it, in order; empty where it is one piece.
+    ``ratio``: of this bucket alone, where a plan gives one.
     """
 
     index: int
     gradient: Tensor
+    layers: tuple[int, ...] = ()
+    ratio: float | None = None
 
     @property
     def size(self) -> int:
@@ -122,9 +126,13 @@ class Sparsifier(Method):
         """The implementation of selection: ``take`` and ``kth_magnitude``."""
         return select.implementation(self.selection)
 
-    def k(self, bucket: Bucket) -> int:
-        """k = max(1, floor(ratio * d)); the small term undoes the rounding of, say, 0.29 * 100."""
-        return max(1, int(self.ratio * bucket.size + 1e-6))
+    def ratio_of(self, bucket: Bucket) -> float:
+        return bucket.ratio or self.ratio
+
+    def k(self, bucket: Bucket, entries: int | None = None) -> int:
+        """k = max(1, floor(ratio * d)), d = ``entries`` or the whole bucket."""
+        # The small term undoes the rounding of, say, 0.29 * 100.
+        return max(1, int(self.ratio_of(bucket) * (entries or bucket.size) + 1e-6))
 
     def residual(self, bucket: Bucket) -> Tensor:
         if bucket.index not in self.residuals:
@@ -146,7 +154,7 @@ class Sparsifier(Method):
         """
         rms = bucket.gradient.square().mean().sqrt()
         triangular = torch.rand_like(bucket.gradient) - torch.rand_like(bucket.gradient)
-        self.residuals[bucket.index] = triangular.mul_(rms / self.ratio**0.5)
+        self.residuals[bucket.index] = triangular.mul_(rms / self.ratio_of(bucket) ** 0.5)
 
     def state_dict(self) -> dict:
         return {"residuals": self.residuals}

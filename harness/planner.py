@@ -78,11 +78,13 @@ def omgs(sizes: Sequence[int], costs: Costs) -> Plan:
     def better(merged: Plan, apart: Plan) -> bool:
         at = _differ(merged, apart)
         times = schedule(sizes, costs, apart)
-        one, two = (sum(sizes[i:j]) for i, j in apart[at : at + 2])
+        (start, middle), (_, stop) = apart[at : at + 2]
+        one, two = sum(sizes[start:middle]), sum(sizes[middle:stop])
         idle_until = times.communicate[at][0] - times.sparsify[at][1]
         next_backward = times.backward[at + 1][1] - times.backward[at + 1][0]
-        sparsify, communicate = costs.sparsify, costs.communicate
-        longer = next_backward + sparsify(one + two) - sparsify(one) - sparsify(two) - idle_until
+        sparsify, communicate = costs.sparsify_group, costs.communicate
+        apart_s = sparsify(sizes[start:middle]) + sparsify(sizes[middle:stop])
+        longer = next_backward + sparsify(sizes[start:stop]) - apart_s - idle_until
         return longer < communicate(one) + communicate(two) - communicate(one + two)
 
     return _merge_where(sizes, better)
@@ -102,6 +104,7 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
     """
     total = np.concatenate([[0], np.cumsum(sizes)])
     backward = np.concatenate([[0.0], np.cumsum(costs.backward_s)])
+    selected = np.concatenate([[0.0], np.cumsum([costs.sparsify(d) for d in sizes])])
     # A state: computing ended, communicating ended, start of the last group, state before it.
     fronts = [np.array([[costs.forward_s, 0.0, -1, -1]])]
     for stop in range(1, len(sizes) + 1):
@@ -109,7 +112,8 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
         before = np.concatenate([np.arange(len(front)) for front in fronts])
         states = np.concatenate(fronts)
         entries = total[stop] - total[start]
-        computed = states[:, 0] + backward[stop] - backward[start] + costs.sparsify(entries)
+        sparsify_s = selected[stop] - selected[start] if costs.per_layer else costs.sparsify(entries)
+        computed = states[:, 0] + backward[stop] - backward[start] + sparsify_s
         sent = np.maximum(computed, states[:, 1]) + costs.communicate(entries)
         order = np.lexsort((sent, computed))
         best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order][:-1]]))
@@ -122,6 +126,22 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
         plan.append((int(start), stop))
         stop, place = int(start), int(place_before)
     return plan[::-1]
+
+
+def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[float]:
+    """LAGS's own choice (Shi et al., ECAI 2020, Section 5): per layer the largest ratio whose communication
+    hides behind the next layer's backward, and at least ``ratio``, for which ``costs`` were measured.
+
+    The time that grows with the size is taken as proportional to what is sent. Nothing hides the last layer's.
+    """
+    startup = costs.communicate(0)
+    ratios = []
+    for size, hidden in zip(sizes, [*costs.backward_s[1:], 0.0], strict=True):
+        grows = costs.communicate(size) - startup
+        left = hidden - costs.sparsify(size) - startup
+        fits = ratio * left / grows if grows > 0 else float(left >= 0)
+        ratios.append(min(1.0, max(ratio, fits)))
+    return ratios
 
 
 def planners(most: int) -> dict[str, Callable[[Sequence[int], Costs], Plan]]:

@@ -17,11 +17,12 @@ from harness.data import DATASETS
 from harness.progress import Progress
 from harness.results import write_run
 from harness.spec import RunSpec
-from harness.train import time_iterations, train
+from harness.train import time_iterations, time_planners, train
 
 WORK = {
     "accuracy": train,
     "timing": time_iterations,
+    "planners": time_planners,
     "layers": calibrate.layers,
     "exchanges": calibrate.exchanges,
 }

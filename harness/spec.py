@@ -9,7 +9,7 @@ from typing import Any, Literal
 class RunSpec:
     """One run. Times are in seconds, budgets in epochs, batch sizes per worker."""
 
-    kind: Literal["accuracy", "timing", "layers", "exchanges"]
+    kind: Literal["accuracy", "timing", "planners", "layers", "exchanges"]
     model: str  # "" for exchanges, which need none
     method: str
     ratio: float | None  # None for exact methods
@@ -18,6 +18,8 @@ class RunSpec:
 
     planner: str = "layer"  # how methods of scope "plan" merge layers
     groups: tuple[tuple[int, int], ...] = ()  # what the planner found: (start, stop) of layers, last layer first
+    ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
+    plans: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # planners: their groups
 
     engine: str = "horovod"
     topology: str = "allgather"
@@ -52,8 +54,9 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
         values = json.loads(text)
-        groups = tuple(map(tuple, values["groups"]))
-        return cls(**values | {"lr_steps": tuple(values["lr_steps"]), "groups": groups})
+        values |= {key: tuple(values[key]) for key in ("lr_steps", "ratios")}
+        values["groups"] = _groups(values["groups"])
+        return cls(**values | {"plans": {name: _groups(plan) for name, plan in values["plans"].items()}})
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""
@@ -63,7 +66,9 @@ class RunSpec:
                     f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}; "
                     "delete the plan and let the workflow make it again"
                 )
-        return replace(self, groups=tuple(map(tuple, plan["groups"])))
+        if self.kind == "planners":
+            return replace(self, plans={name: _groups(row["plan"]) for name, row in plan["comparison"].items()})
+        return replace(self, groups=_groups(plan["groups"]), ratios=tuple(plan["ratios"]))
 
     def learning_rate(self, epoch: float) -> float:
         """The rate at ``epoch`` of this run: stepped by 10 at ``lr_steps``, after a linear warm-up."""
@@ -75,3 +80,7 @@ class RunSpec:
     def title(self) -> str:
         ratio = f" at {self.ratio}" if self.ratio else ""
         return f"{self.kind} {self.model} {self.method}{ratio}"
+
+
+def _groups(plan) -> tuple[tuple[int, int], ...]:
+    return tuple(map(tuple, plan))

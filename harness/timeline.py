@@ -17,12 +17,19 @@ class Costs:
 
     ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify`` and ``communicate``: t_s and t_c of a
     group, from its number of entries before sparsification; both must also take numpy arrays.
+    ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
+    on the merged whole (eq. 6).
     """
 
     forward_s: float
     backward_s: Sequence[float]
     sparsify: Callable[[float], float]
     communicate: Callable[[float], float]
+    per_layer: bool = False
+
+    def sparsify_group(self, sizes: Sequence[int]) -> float:
+        """t_s of a group of layers of these sizes."""
+        return sum(map(self.sparsify, sizes)) if self.per_layer else self.sparsify(sum(sizes))
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
         entries = sum(sizes[start:stop])
         begun, now = now, now + sum(costs.backward_s[start:stop])
         backward.append((begun, now))  # (3), (6)
-        begun, now = now, now + costs.sparsify(entries)
+        begun, now = now, now + costs.sparsify_group(sizes[start:stop])
         sparsify.append((begun, now))  # (4)
         begun = max(now, link_free)  # (5)
         link_free = begun + costs.communicate(entries)

@@ -20,18 +20,28 @@ def amortise(iterations: pd.DataFrame, column: str) -> float:
     return float((medians * shares).sum() / shares.sum())
 
 
+def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
+    """Iteration time of a variant, and its speed-up against ``dense`` in the same blocks: median, least, most."""
+    by_block, dense_by_block = (
+        pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby("block")]) for rows in (own, dense)
+    )
+    speedups = dense_by_block / by_block
+    return {
+        "iteration_s": amortise(own, "iteration_s"),
+        "iteration_s_min": by_block.min(),
+        "iteration_s_max": by_block.max(),
+        "speedup": speedups.median(),
+        "speedup_min": speedups.min(),
+        "speedup_max": speedups.max(),
+    }
+
+
 def _row(run: pd.DataFrame) -> dict:
     first = run.iloc[0]
     own = run[run["variant"] == first["method"]]
     dense = run[run["variant"] == "none"]
     row = {key: first[key] for key in RUN + CONSTANT}
-    row["iteration_s"] = amortise(own, "iteration_s")
-    by_block = [amortise(block, "iteration_s") for _, block in own.groupby("block")]
-    row["iteration_s_min"], row["iteration_s_max"] = min(by_block), max(by_block)
-    dense_by_block = [amortise(block, "iteration_s") for _, block in dense.groupby("block")]
-    speedups = pd.Series(dense_by_block) / pd.Series(by_block)
-    row["speedup"] = speedups.median()
-    row["speedup_min"], row["speedup_max"] = speedups.min(), speedups.max()
+    row |= compare(own, dense)
     steps = -(-first["train_images"] // (first["batch"] * first["workers"]))
     row["epoch_s"] = row["iteration_s"] * steps
     row["training_s"] = row["epoch_s"] * first["epochs"]

@@ -54,10 +54,14 @@ class Trainer:
 
         return hook
 
-    def prepare(self, method: Method) -> Exchange:
-        """Cut the gradient into this method's buckets."""
-        groups = cut(self.flat.sizes, method.scope, self.spec)
-        buckets = [Bucket(i, self.flat.slice(*group)) for i, group in enumerate(groups)]
+    def prepare(self, method: Method, groups: Plan | None = None) -> Exchange:
+        """Cut the gradient into this method's buckets, or into those of ``groups``."""
+        groups = groups or cut(self.flat.sizes, method.scope, self.spec)
+        ratios = self.spec.ratios if self.spec.ratios and not method.exact else [None] * len(groups)
+        buckets = [
+            Bucket(i, self.flat.slice(start, stop), tuple(self.flat.sizes[start:stop]), ratio)
+            for i, ((start, stop), ratio) in enumerate(zip(groups, ratios, strict=True))
+        ]
         topology = TOPOLOGIES[self.spec.topology](self.comm)
         return Exchange(method, groups, buckets, topology, self.clock)
 
@@ -157,7 +161,7 @@ def epochs_of(spec: RunSpec, comm: Communicator, data) -> Iterator:
 
 
 def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
-    """An accuracy run: ``points`` of the curves, and ``iterations`` with their parts.
+    """An accuracy run: ``points`` of the curves, ``iterations`` with their parts, ``groups`` and ``sent``.
 
     Training accuracy and loss are means over the augmented batches since the point before, as the
     model was when it saw them; test accuracy and loss are taken at the point.
@@ -168,12 +172,13 @@ def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> 
     epoch_steps = -(-data.train_size // (spec.batch * comm.world_size))
     total = max(spec.evaluations, round(spec.train_epochs * epoch_steps))
     marks = {round(total * (i + 1) / spec.evaluations) for i in range(spec.evaluations)}
-    points, iterations = [], []
+    points, iterations, sent = [], [], []
     sums, begun = torch.zeros(3, dtype=torch.float64, device=device), time.perf_counter()
     for number in range(1, total + 1):
         trainer.optimizer.lr = spec.learning_rate((number - 1) / epoch_steps)
         row, batch_sums = trainer.step(exchange, number, stream)
         iterations.append(row)
+        sent.append(sent_row(exchange, step=number))
         sums += batch_sums
         if number in marks:
             point = {"epoch": number / epoch_steps, "step": number}
@@ -182,23 +187,69 @@ def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> 
             points.append(point | {"elapsed_s": time.perf_counter() - begun})
             sums.zero_()
         report(number, total)
-    return {"points": points, "iterations": iterations}
+    return {"points": points, "iterations": iterations, "groups": group_rows(spec.method, exchange), "sent": sent}
+
+
+def sent_row(exchange: Exchange, **about) -> dict:
+    """How many entries of each bucket were sent in the last step; column: the bucket's index."""
+    return about | {str(bucket): n for bucket, n in enumerate(exchange.sent_entries)}
+
+
+def group_rows(variant: str, exchange: Exchange) -> list[dict]:
+    """Which layers are exchanged together: bucket by bucket (start, stop) and their entries."""
+    return [
+        {"variant": variant, "bucket": bucket.index, "start": start, "stop": stop, "entries": bucket.size}
+        for (start, stop), bucket in zip(exchange.groups, exchange.buckets, strict=True)
+    ]
 
 
 def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
     """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
 
-    Block by block: ``repeats`` iterations of uncompressed, then the method's first ``repeats`` steps
-    of each phase of its cycle. Block 0 warms up, one step of each phase, and is not kept. The method
-    starts from its steady state (``Method.settle``); the density of every iteration is recorded, so
-    that this can be seen. ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together.
+    ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together. ``sent``:
+    entries that the method sent of each bucket.
     """
     trainer = Trainer(spec, comm, data, device)
-    trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
-    stream = epochs_of(spec, comm, data)
     variants = {"none": trainer.prepare(make_method("none", None, {}))}
     if spec.method != "none":
         variants[spec.method] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
+    sent = []
+
+    def note(variant: str, row: dict) -> None:
+        if variant == spec.method:
+            sent.append(sent_row(variants[variant], block=row["block"], step=row["step"]))
+
+    iterations = in_turns(trainer, variants, report, note)
+    groups = [row for variant, exchange in variants.items() for row in group_rows(variant, exchange)]
+    trace = trace_of(trainer.clock, variants[spec.method])
+    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
+
+
+def time_planners(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+    """One method under each of ``spec.plans`` and uncompressed, in turns: ``iterations`` and ``groups``.
+
+    Planners that found the same groups are one variant, under the name of the first.
+    """
+    trainer = Trainer(spec, comm, data, device)
+    variants = {"none": trainer.prepare(make_method("none", None, {}))}
+    distinct = {plan: name for name, plan in reversed(spec.plans.items())}
+    for plan, name in reversed(distinct.items()):
+        variants[name] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options), list(plan))
+    iterations = in_turns(trainer, variants, report)
+    named = {"none": "none"} | {name: distinct[plan] for name, plan in spec.plans.items()}
+    groups = [row | {"variant": v, "timed_as": t} for v, t in named.items() for row in group_rows(v, variants[t])]
+    return {"iterations": iterations, "groups": groups}
+
+
+def in_turns(trainer: Trainer, variants: dict[str, Exchange], report: Callable, note=lambda variant, row: None):
+    """The timed ``iterations`` of all variants, block by block, so that a drifting machine moves all.
+
+    In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0
+    warms up, one step of each phase, and is not kept. Methods start from their steady state
+    (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
+    """
+    spec, stream = trainer.spec, epochs_of(trainer.spec, trainer.comm, trainer.data)
+    trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
     iterations = []
     for block in range(spec.blocks + 1):
         for variant, exchange in variants.items():
@@ -212,14 +263,9 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
                 if block:
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": variant, "share": share} | row)
+                    note(variant, iterations[-1])
         report(block, spec.blocks)
-    trace = trace_of(trainer.clock, exchange)
-    groups = [
-        {"variant": variant, "start": start, "stop": stop, "entries": bucket.size}
-        for variant, exchange in variants.items()
-        for (start, stop), bucket in zip(exchange.groups, exchange.buckets, strict=True)
-    ]
-    return {"iterations": iterations, "groups": groups, "trace": trace}
+    return iterations
 
 
 def trace_of(clock: Clock, exchange: Exchange) -> list[dict]:

@@ -1,9 +1,12 @@
 """DLGS: per bucket, the entries at or above a threshold that Top-K refreshes every s iterations."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from harness.method import Sparsifier, Threshold
+import torch
+from torch import Tensor
+
+from harness.method import Sparsifier, Threshold, TopK
 
 
 @dataclass
@@ -11,16 +14,19 @@ class DLGS(Sparsifier):
     """Dynamic layer-wise gradient sparsification (paper, Section 2, Algorithm 1).
 
     The threshold is refreshed when (i - 1) mod s == 0, before masking; between refreshes it is
-    reused, so the number of entries sent drifts. No cap is applied. ``refresh="literal"`` is the printed
+    reused, so the number of entries sent drifts. ``refresh="literal"`` is the printed
     algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after masking, so that the
-    first s iterations send everything.
+    first s iterations send everything. ``within="layer"`` keeps one threshold for each layer of a
+    merged group (Section 3.4, step 5) where eq. (6) has one for the group.
     """
 
     scope = "plan"
 
-    refresh_every: int = 32  # s; the paper never gives it
+    refresh_every: Annotated[int, ">= 1"] = 32  # s; the paper never gives it
     refresh: Literal["before", "literal"] = "before"
-    thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    within: Literal["group", "layer"] = "group"
+    density_cap: Annotated[float, "> 0"] = 1.0  # of a bucket at most this part is sent; the paper has no cap
+    thresholds: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def cycle(self) -> int:
@@ -31,10 +37,20 @@ class DLGS(Sparsifier):
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
     def select(self, acc, bucket, step):
-        before = self.thresholds.get(bucket.index, 0.0)
+        sizes = (bucket.layers if self.within == "layer" else ()) or (bucket.size,)
+        thresholds = self.thresholds.get(bucket.index, [0.0] * len(sizes))
         if self.phase(step) == "refresh":
-            self.thresholds[bucket.index] = self.selector.kth_magnitude(acc, self.k(bucket))
-        return Threshold(before if self.refresh == "literal" else self.thresholds[bucket.index])
+            fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in acc.split(sizes)]
+            self.thresholds[bucket.index] = fresh
+            thresholds = thresholds if self.refresh == "literal" else fresh
+        rule = Threshold(thresholds[0]) if len(sizes) == 1 else _at_least(acc, thresholds, sizes)
+        return self._capped(rule, acc, bucket) if self.density_cap < 1 else rule
+
+    def _capped(self, rule, acc, bucket):
+        """``rule``, or the largest entries alone where it would send more than the cap allows."""
+        most = max(1, int(self.density_cap * bucket.size))
+        chosen = len(rule) if isinstance(rule, Tensor) else int((acc.abs() >= rule.h).sum())
+        return TopK(most) if chosen > most else rule
 
     def state_dict(self):
         return super().state_dict() | {"thresholds": self.thresholds}
@@ -42,3 +58,11 @@ class DLGS(Sparsifier):
     def load_state_dict(self, state):
         super().load_state_dict(state)
         self.thresholds = dict(state["thresholds"])
+
+
+def _at_least(acc: Tensor, thresholds: list[float], sizes: tuple[int, ...]) -> Tensor:
+    """Indices of the entries whose magnitude is at least their layer's threshold, and not zero."""
+    lengths = torch.tensor(sizes, device=acc.device)
+    h = torch.tensor(thresholds, device=acc.device, dtype=acc.dtype).repeat_interleave(lengths)
+    # Not "< h", rather than ">= h": NaN is chosen too, and refused when it is taken.
+    return (~(acc.abs() < h) & (acc != 0)).nonzero().view(-1)

@@ -7,9 +7,15 @@ from harness.method import Sparsifier, TopK
 
 @dataclass
 class LAGS(Sparsifier):
-    """Layer-wise adaptive gradient sparsification at one ratio (Shi et al., ECAI 2020)."""
+    """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020); at one ratio, as in the paper.
+
+    ``adaptive=True``: each layer has the ratio of its own that the plan gives it, so that its communication
+    hides behind the next layer's backward; ``ratio`` is then the smallest.
+    """
 
     scope = "layer"
+
+    adaptive: bool = False
 
     def select(self, acc, bucket, step):
         return TopK(self.k(bucket))

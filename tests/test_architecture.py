@@ -39,6 +39,7 @@ NO_TORCH = [
     "timing_summary",
     "costs",
     "launch",
+    "tidy",
 ]
 
 

@@ -38,8 +38,24 @@ def test_a_short_run_scales_the_schedule():
 
 
 def test_specs_survive_json():
-    for spec in config.load(read("paper"), "paper").runs.values():
+    loaded = config.load(read("paper"), "paper")
+    for spec in [*loaded.runs.values(), *loaded.calibrations.values(), *loaded.studies.values()]:
         assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_studies_are_every_planner_and_the_refresh_intervals():
+    studies = config.load(read("paper") | {"studies": {"refresh_every": [1, 8]}}, "paper").studies
+    assert sum(name.startswith("planners/") for name in studies) == 3 * 2  # models x ratios, DLGS alone
+    accuracy = [spec for spec in studies.values() if spec.kind == "accuracy"]
+    assert len(accuracy) == 2 * 2 * 3 and {spec.options["refresh_every"] for spec in accuracy} == {1, 8}
+    assert {spec.model for spec in accuracy} == {"resnet20"}
+
+
+def test_a_plan_is_read_where_layers_are_merged_or_ratios_are_chosen():
+    for planner, adaptive, expected in [("layer", False, set()), ("paper", False, {"dlgs"}), ("layer", True, {"lags"})]:
+        values = read("paper") | {"planner": planner, "method_options": {"lags": {"adaptive": adaptive}}}
+        runs = config.load(values, "paper").runs.values()
+        assert {spec.method for spec in runs if config.needs_plan(spec)} == expected
 
 
 def test_imagenet_replaces_its_stand_in_where_it_is_configured():
@@ -60,6 +76,9 @@ MISTAKES = {
     r"ratios.1: 0 is not valid; give a ratio k/d in \(0, 1\]": {"timing": {"ratios": [0.1, 0]}},
     "unknown key .refrsh.*known: .*refresh_every": {"method_options": {"dlgs": {"refrsh": 3}}},
     "refresh_every: 'x' is not valid; give a value of type int": {"method_options": {"dlgs": {"refresh_every": "x"}}},
+    "refresh_every: 0 is not valid; give a value >= 1": {"method_options": {"dlgs": {"refresh_every": 0}}},
+    "density_cap: 0 is not valid; give a value > 0": {"method_options": {"dlgs": {"density_cap": 0}}},
+    "studies.refresh_every.0: 0 is not valid; give a refresh interval": {"studies": {"refresh_every": [0]}},
     "refresh: 'often' is not valid; give one of: before, literal": {"method_options": {"dlgs": {"refresh": "often"}}},
     "method_options: no file methods/sgd.py": {"method_options": {"sgd": {}}},
     "no file models/resnet21.py .did you mean 'resnet20'": {

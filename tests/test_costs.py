@@ -1,5 +1,7 @@
 """Fits are robust, never negative, and say when they are poor; plans are for one run only."""
 
+import hashlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.costs import LEAST_R2, amortised, calibration, fit
+from harness.launch import check_calibration
 from harness.planner import exact
 from harness.spec import RunSpec
 
@@ -59,7 +62,7 @@ def test_samples_become_costs_that_planners_take():
 
 
 PLAN = {"model": "vgg16", "method": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
-PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]]}
+PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
 
 
 def test_a_plan_reaches_the_run_it_was_made_for():
@@ -73,3 +76,13 @@ def test_a_plan_for_another_run_is_refused_with_the_reason(key, value):
     spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper")
     with pytest.raises(ValueError, match=f"the plan is for {key} {value}, this run has {key} {PLAN[key]}"):
         spec.planned(PLAN | {key: value})
+
+
+def test_a_plan_from_another_calibration_is_refused_with_the_reason(tmp_path):
+    file = tmp_path / "samples.csv"
+    file.write_text("1\n")
+    plan = {"calibration": {str(file): hashlib.sha256(b"1\n").hexdigest()}}
+    check_calibration(plan)
+    file.write_text("2\n")
+    with pytest.raises(ValueError, match="the plan is from another calibration than"):
+        check_calibration(plan)

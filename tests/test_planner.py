@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.planner import exact, merge_all, merge_up_to, omgs, paper, per_layer, planners
+from harness.planner import adaptive_ratios, exact, merge_all, merge_up_to, omgs, paper, per_layer, planners
 from harness.timeline import Costs, schedule
 
 positive = st.floats(0, 10)
@@ -26,7 +26,7 @@ def chains(draw, longest: int):
     backward = draw(st.lists(positive, min_size=len(sizes), max_size=len(sizes)))
     shapes = [draw(st.sampled_from(sorted(SHAPES))) for _ in range(2)]
     sparsify, communicate = (SHAPES[s](draw(positive), draw(st.floats(0, 0.01))) for s in shapes)
-    return sizes, Costs(draw(positive), backward, sparsify, communicate)
+    return sizes, Costs(draw(positive), backward, sparsify, communicate, per_layer=draw(st.booleans()))
 
 
 def every_plan(layers: int):
@@ -93,6 +93,18 @@ def test_the_model_by_hand():
     merged = schedule([5, 5], costs, [(0, 2)])
     assert merged.communicate == [(7, 11)] and merged.iteration_s == 11
     assert paper([5, 5], costs) == exact([5, 5], costs) == [(0, 2)]
+
+
+def test_selecting_layer_by_layer_costs_the_same_however_layers_are_merged():
+    costs = Costs(1, [2, 3], lambda d: 1 + d, lambda d: 4, per_layer=True)
+    for plan in ([(0, 1), (1, 2)], [(0, 2)]):
+        assert schedule([5, 7], costs, plan).sparsify_s == 14
+
+
+def test_adaptive_ratios_hide_communication_where_they_can():
+    """Communication 1 + d/10 at ratio 0.1, so 1 + d * ratio; selecting 1. Next backwards: 12, 2, 200, none."""
+    costs = Costs(1, [9, 12, 2, 200], lambda d: 1, lambda d: 1 + d / 10)
+    assert adaptive_ratios([20, 20, 20, 20], costs, 0.1) == pytest.approx([0.5, 0.1, 1.0, 0.1])
 
 
 def test_the_greedy_pass_is_not_optimal():

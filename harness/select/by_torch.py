@@ -13,6 +13,8 @@ def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """
     chosen = _indices(acc, rule)
     values = acc[chosen]
+    if isinstance(rule, Tensor):
+        _refuse_nan(values)
     acc.index_fill_(0, chosen, 0)
     return values, chosen
 

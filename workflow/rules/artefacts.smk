@@ -7,7 +7,7 @@ rule collect:
         timing=expand(
             f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=runs_of("timing")
         ),
-        code=["harness/style.py"],
+        code=["harness/tidy.py"],
     output:
         accuracy=f"{RESULTS}/accuracy.csv",
         timing=f"{RESULTS}/timing.csv",

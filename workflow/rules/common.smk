@@ -44,6 +44,7 @@ except configuration.ConfigError as error:
 
 RUNS = CONFIG.runs
 CALIBRATIONS = CONFIG.calibrations
+STUDIES = CONFIG.studies
 GPUS = CONFIG.values["workers"] if CONFIG.values["device"] == "cuda" else 0
 RESULTS = CONFIG.values["output"]["results"]
 FIGURE_FOLDER = CONFIG.values["output"]["figures"]
@@ -67,7 +68,10 @@ DRAWN = [
 ]
 
 TABLES = expand(
-    "{results}/table{n}.{ext}", results=RESULTS, n=["1", "2"], ext=["csv", "md", "tex"]
+    "{results}/{table}.{ext}",
+    results=RESULTS,
+    table=["table1", "table2", "prediction"],
+    ext=["csv", "md", "tex"],
 )
 FIGURES = expand(
     "{folder}/figure{n}.{ext}", folder=FIGURE_FOLDER, n=DRAWN, ext=["svg", "png"]
@@ -82,8 +86,12 @@ def calibrations_of(kind):
     return [Path(name).name for name, spec in CALIBRATIONS.items() if spec.kind == kind]
 
 
+def studies_of(kind):
+    return [Path(name).name for name, spec in STUDIES.items() if spec.kind == kind]
+
+
 def find(kind, run):
-    return (RUNS | CALIBRATIONS)[f"{kind}/{run}"]
+    return (RUNS | CALIBRATIONS | STUDIES)[f"{kind}/{run}"]
 
 
 def timed(run):
@@ -95,11 +103,11 @@ def spec_of(kind):
 
 
 def plan_of(kind):
-    """The plan file of a run whose method merges layers by a plan, made for the timing runs."""
+    """The plan file of a run that reads one, made for the timing runs."""
 
     def file(wildcards):
         spec = find(kind, wildcards.run)
-        if plugins.scope(spec.method) != "plan" or spec.planner == "layer":
+        if kind != "planners" and not configuration.needs_plan(spec):
             return []
         name = f"{spec.model}-{configuration.exchange_name(spec)}"
         return f"{RUN_FOLDER}/plans/{name}.json"
@@ -117,7 +125,10 @@ def code_of(kind):
         if spec.model:
             found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
         found |= plugins.imports(CODE / "harness" / "comm" / f"{spec.engine}.py")
-        if kind == "timing":  # uncompressed runs beside every timed method
+        if kind in (
+            "timing",
+            "planners",
+        ):  # uncompressed runs beside every timed method
             found |= plugins.imports(CODE / "methods" / "none.py")
         return sorted(os.path.relpath(f) for f in found)
 

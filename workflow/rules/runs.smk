@@ -12,6 +12,8 @@ rule accuracy:
         f"{RUN_FOLDER}/accuracy/{{run}}/run.json",
         f"{RUN_FOLDER}/accuracy/{{run}}/points.csv",
         f"{RUN_FOLDER}/accuracy/{{run}}/iterations.csv",
+        f"{RUN_FOLDER}/accuracy/{{run}}/groups.csv",
+        f"{RUN_FOLDER}/accuracy/{{run}}/sent.csv",
     params:
         spec=spec_of("accuracy"),
         folder=f"{RUN_FOLDER}/accuracy/{{run}}",
@@ -37,6 +39,7 @@ rule timing:
         f"{RUN_FOLDER}/timing/{{run}}/run.json",
         f"{RUN_FOLDER}/timing/{{run}}/iterations.csv",
         f"{RUN_FOLDER}/timing/{{run}}/groups.csv",
+        f"{RUN_FOLDER}/timing/{{run}}/sent.csv",
         f"{RUN_FOLDER}/timing/{{run}}/trace.csv",
         f"{RUN_FOLDER}/timing/{{run}}/trace.json",
     params:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness import costs, style
-from harness.planner import planners
+from harness.planner import adaptive_ratios, per_layer, planners
 from harness.timeline import schedule
 
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
@@ -17,18 +17,20 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 def build(paths, spec: dict) -> dict:
     """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
-    known = costs.calibration(*map(pd.read_csv, files))
-    comparison, plans = {}, {}
+    known = costs.calibration(*map(pd.read_csv, files), within=spec["options"].get("within", "group"))
+    comparison = {}
     for name, planner in planners(spec["bucket_bytes"] // 4).items():
-        plans[name] = planner(known.sizes, known.costs)
-        times = asdict(schedule(known.sizes, known.costs, plans[name]))
-        comparison[name] = {"groups": len(plans[name])} | {part: times[part] for part in BREAKDOWN}
+        plan = planner(known.sizes, known.costs)
+        times = asdict(schedule(known.sizes, known.costs, plan))
+        comparison[name] = {"groups": len(plan)} | {part: times[part] for part in BREAKDOWN} | {"plan": plan}
         comparison[name]["iteration_s"] += known.rest_s
+    adaptive = spec["options"].get("adaptive")
     return {
         **{key: spec[key] for key in ("model", "method", "ratio", "engine", "topology", "workers")},
-        "calibration": hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16],
+        "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
         "planner": spec["planner"],
-        "groups": plans[spec["planner"]],
+        "groups": per_layer(known.sizes) if adaptive else comparison[spec["planner"]]["plan"],
+        "ratios": adaptive_ratios(known.sizes, known.costs, spec["ratio"]) if adaptive else [],
         "sizes": known.sizes,
         "optimizer_and_other_s": known.rest_s,
         "fits": known.fits,

@@ -21,7 +21,7 @@ def predict(run: Path, calibration: Path) -> dict:
     spec = RunSpec.from_json(json.dumps(about["spec"]))
     model, exchange = calibration / "layers" / spec.model, calibration / "exchanges" / config.exchange_name(spec)
     files = (model / "layers.csv", model / "iterations.csv", exchange / "samples.csv")
-    known = costs.calibration(*map(pd.read_csv, files))
+    known = costs.calibration(*map(pd.read_csv, files), within=spec.options.get("within", "group"))
     groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)

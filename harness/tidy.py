@@ -1,0 +1,25 @@
+"""Tidy tables from run folders: one row per observation, each with its run's spec and machine. No torch."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+SPEC = ["model", "method", "ratio", "topology", "engine", "workers", "threads", "seed"]
+SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
+TRAIN_IMAGES = {"cifar10": 50_000, "imagenet100": 130_000}
+
+
+def read(paths: list) -> pd.DataFrame:
+    """All rows of the runs' tables, each with its run's spec and machine."""
+    tables = []
+    for path in map(Path, paths):
+        run = json.loads((path.parent / "run.json").read_text())
+        rows = pd.read_csv(path)
+        for position, key in enumerate(SPEC):
+            rows.insert(position, key, run["spec"][key])
+        rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
+        rows["machine"] = run["provenance"]["machine"]
+        rows["network"] = run["provenance"]["network"]
+        tables.append(rows)
+    return pd.concat(tables, ignore_index=True)

@@ -1,0 +1,50 @@
+"""Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
+
+Points: medians of each size, amortised over the phases of a cycle; lines: alpha + beta * entries, least
+absolute relative error; R^2 in brackets, poor below 0.9. Above: sparsification, t_s; below: communication, t_c."""
+
+import textwrap
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from harness import costs, style
+from harness.tidy import read
+
+style.log_errors(snakemake)
+samples = read(snakemake.input.samples)
+methods = style.in_order(samples["method"])
+columns = list(samples[["topology", "ratio"]].dropna().drop_duplicates().itertuples(index=False))
+parts = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)"}
+figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
+                            sharey="row", squeeze=False)  # fmt: skip
+for line, (part, label) in zip(grid, parts.items(), strict=True):
+    for axes, (topology, ratio) in zip(line, columns, strict=True):
+        here = samples[(samples["topology"] == topology) & (samples["ratio"].isna() | (samples["ratio"] == ratio))]
+        for method in methods:
+            rows = here[here["method"] == method]
+            if rows.empty or not rows[part].any():
+                continue
+            points = costs.amortised(rows, part)
+            fitted = costs.fit(points["entries"], points["seconds"])
+            look = style.line(method, methods)
+            axes.plot(points["entries"], points["seconds"] * 1e3, **look | {"linestyle": "", "label": None})
+            x = np.geomspace(points["entries"].min(), points["entries"].max(), 100)
+            name = f"{look['label']} ({fitted.r2:.2f})"
+            axes.plot(x, fitted(x) * 1e3, **look | {"marker": "", "label": name, "linewidth": 1})
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(f"ratio {ratio:g}, {topology}", fontsize=9)
+        axes.legend(frameon=False, fontsize=7)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    line[0].set_ylabel(label)
+for axes in grid[-1]:
+    axes.set_xlabel("entries of the bucket before sparsification")
+each = samples.groupby(["method", "ratio", "topology", "entries", "phase"], dropna=False).size()
+note = f"{style.setting(samples)}; n = {each.min()} to {each.max()} samples of each size and phase"
+figure.supxlabel(textwrap.fill(note, 65 * len(columns)), fontsize=6.5, color="0.3", x=0.02, ha="left")
+style.save_figure(figure, snakemake.output)
