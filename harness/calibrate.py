@@ -19,6 +19,7 @@ from harness.train import Trainer, epochs_of, make_method, phase_share, timed_st
 
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 9
+TOGETHER = 8  # buckets
 CHEAP = 2**20  # entries: below this, samples cost little and latency is what they show; take more
 
 
@@ -66,32 +67,57 @@ def layers(spec: RunSpec, comm: Communicator, data, device, report: Callable) ->
     return {"layers": rows, "iterations": iterations}
 
 
+class Apart(Exchange):
+    """An exchange whose selections are all done before the first communication and whose communications have
+    all arrived before the first is unpacked, so that t_s and t_c are timed apart."""
+
+    def _post(self) -> None:
+        if self._next >= len(self.buckets) - 1:
+            super()._post()
+
+    def finish(self) -> None:
+        for item in self._open:
+            if item.pending is not None:
+                with self._clock("communication"):
+                    item.pending.wait()
+        super().finish()
+
+
 def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
-    """``samples``: t_s and t_c of one bucket by size and phase, at the method's steady state."""
+    """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state.
+
+    One bucket alone shows the latency of its communication as well, several together what each costs
+    when they follow each other, as they do behind backward.
+    """
     sizes = np.geomspace(SMALLEST, spec.largest_entries, SIZES).round().astype(int).tolist()
+    cases = [(size, count) for size in sizes for count in (1, TOGETHER) if count * size <= spec.largest_entries]
     samples = []
-    for done, size in enumerate(sizes, start=1):
-        bucket = Bucket(0, torch.randn(size, device=device))
+    for done, (size, count) in enumerate(cases, start=1):
+        buckets = [Bucket(i, torch.randn(size, device=device)) for i in range(count)]
         method = make_method(spec.method, spec.ratio, spec.options)
-        method.settle(bucket)
         clock = Clock(device)
-        exchange = Exchange(method, [(0, 1)], [bucket], TOPOLOGIES[spec.topology](comm), clock)
-        turns = spec.repeats * (4 if size < CHEAP else 1)
+        groups = [(i, i + 1) for i in range(count)]
+        exchange = Apart(method, groups, buckets, TOPOLOGIES[spec.topology](comm), clock)
+        for bucket in buckets:
+            method.settle(bucket)
+        turns = spec.repeats * (4 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
             for step in timed_steps(method, repeats=1):
-                bucket.gradient.normal_()
+                for bucket in buckets:
+                    bucket.gradient.normal_()
                 comm.barrier()
                 clock.start()
                 exchange.begin(turn * method.cycle + step)
-                exchange.ready(0)
+                for layer in reversed(range(count)):  # the first bucket comes last: all begin at once
+                    exchange.ready(layer)
                 exchange.finish()
                 parts = clock.stop()
                 if turn:
                     phase = method.phase(step)
                     samples.append(
-                        {"entries": size, "phase": phase, "share": phase_share(method, phase)}
+                        {"entries": size, "buckets": count, "phase": phase, "share": phase_share(method, phase)}
                         | {key: parts[key] for key in ("sparsify_s", "communication_s")}
                         | {"sent_bytes": exchange.topology.sent_bytes}
                     )
-        report(done, len(sizes))
+        report(done, len(cases))
     return {"samples": samples}

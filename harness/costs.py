@@ -1,5 +1,6 @@
 """From calibration samples to the costs that planners use: robust fits. No torch."""
 
+import itertools
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -12,11 +13,15 @@ LEAST_R2 = 0.9  # below this a fit is called poor, in the plan and wherever it i
 
 @dataclass(frozen=True)
 class Fit:
-    """seconds = alpha + beta * entries. ``r2``: of the fit weighted by 1 / seconds^2."""
+    """seconds = alpha + beta * entries for each bucket, and ``once`` for buckets that go together.
+
+    ``r2``: of the fit weighted by 1 / seconds^2.
+    """
 
     alpha: float
     beta: float
     r2: float
+    once: float = 0.0
 
     def __call__(self, entries):
         return self.alpha + self.beta * entries
@@ -25,15 +30,18 @@ class Fit:
         return "" if self.r2 >= LEAST_R2 else f"the fit is poor: R^2 = {self.r2:.2f}, below {LEAST_R2}"
 
 
-def fit(entries, seconds) -> Fit:
-    """Least absolute relative error, alpha and beta not negative, by reweighted least squares.
+def fit(entries, seconds, buckets=None) -> Fit:
+    """Least absolute relative error, nothing negative, by reweighted least squares.
 
-    Relative, since sizes span five decades and every size counts the same; absolute, since single
-    slow samples are noise of the machine, not of the method.
+    ``buckets``: how many of these entries each took the seconds together; without, all were alone and
+    nothing is spent ``once``. Relative, since sizes span five decades and every size counts the same;
+    absolute, since single slow samples are noise of the machine, not of the method.
     """
     x, y = np.asarray(entries, float), np.asarray(seconds, float)
+    n = np.ones_like(x) if buckets is None else np.asarray(buckets, float)
     scale = np.maximum(y, 1e-9)
-    columns = np.stack([np.ones_like(x), x], axis=1) / scale[:, None]
+    terms = np.stack([n, n * x] + ([np.ones_like(x)] if buckets is not None else []), axis=1)
+    columns = terms / scale[:, None]
     target = y / scale
     weights = np.ones_like(x)
     for _ in range(50):
@@ -41,29 +49,30 @@ def fit(entries, seconds) -> Fit:
         residual = np.abs(columns @ solution - target)
         weights = 1 / np.sqrt(np.maximum(residual, 1e-6))
     w = 1 / scale**2
-    predicted = solution[0] + solution[1] * x
+    predicted = terms @ solution
     spread = (w * (y - np.average(y, weights=w)) ** 2).sum()
     r2 = 1 - (w * (y - predicted) ** 2).sum() / spread if spread > 0 else 1.0
-    return Fit(float(solution[0]), float(solution[1]), float(r2))
+    return Fit(float(solution[0]), float(solution[1]), float(r2), *map(float, solution[2:]))
 
 
 def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares in two unknowns, neither negative: where one would be, it is 0."""
-    solution = np.linalg.lstsq(columns, target, rcond=None)[0]
-    if (solution >= 0).all():
-        return solution
-    candidates = []
-    for i in (0, 1):
-        one = np.zeros(2)
-        one[i] = max(0.0, (columns[:, i] @ target) / (columns[:, i] @ columns[:, i]))
-        candidates.append(one)
-    return min(candidates, key=lambda s: ((columns @ s - target) ** 2).sum())
+    """Least squares in few unknowns, none negative: the best of all choices of which are 0."""
+    unknowns = columns.shape[1]
+    best, least = np.zeros(unknowns), (target**2).sum()
+    for used in itertools.product([False, True], repeat=unknowns):
+        solution = np.zeros(unknowns)
+        solution[list(used)] = np.linalg.lstsq(columns[:, used], target, rcond=None)[0]
+        error = ((columns @ solution - target) ** 2).sum()
+        if (solution >= 0).all() and error < least:
+            best, least = solution, error
+    return best
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """(entries, seconds): the median of each phase, weighted by its share of a cycle."""
-    medians = samples.groupby(["entries", "phase"]).agg(seconds=(column, "median"), share=("share", "first"))
-    weighted = medians.assign(seconds=medians["seconds"] * medians["share"]).groupby("entries").sum()
+    """(entries, buckets, seconds): the median of each phase, weighted by its share of a cycle."""
+    case = ["entries", "buckets"]
+    medians = samples.groupby([*case, "phase"]).agg(seconds=(column, "median"), share=("share", "first"))
+    weighted = medians.assign(seconds=medians["seconds"] * medians["share"]).groupby(case).sum()
     return (weighted["seconds"] / weighted["share"]).rename("seconds").reset_index()
 
 
@@ -85,16 +94,15 @@ def calibration(
 
     ``within``: "layer" if the method selects in each layer of a merged group by itself.
     """
-    sparsify, communicate = (
-        fit(table["entries"], table["seconds"])
-        for table in (amortised(samples, "sparsify_s"), amortised(samples, "communication_s"))
-    )
+    alone, together = amortised(samples, "sparsify_s"), amortised(samples, "communication_s")
+    sparsify = fit(alone["entries"], alone["seconds"] / alone["buckets"])
+    communicate = fit(together["entries"], together["seconds"], together["buckets"])
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, per_layer=within == "layer")
+    measured = Costs(forward_s, backward, sparsify, communicate, communicate.once, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
     return Calibration(sizes, measured, rest_s, record)

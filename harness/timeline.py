@@ -17,6 +17,8 @@ class Costs:
 
     ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify`` and ``communicate``: t_s and t_c of a
     group, from its number of entries before sparsification; both must also take numpy arrays.
+    ``latency_s``: what a communication takes beyond its turn on the link; it overlaps the next one's, so that
+    only the last one's is waited for (the paper has none: 0).
     ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
     on the merged whole (eq. 6).
     """
@@ -25,6 +27,7 @@ class Costs:
     backward_s: Sequence[float]
     sparsify: Callable[[float], float]
     communicate: Callable[[float], float]
+    latency_s: float = 0.0
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
@@ -65,6 +68,6 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
         forward_s=costs.forward_s,
         backward_s=sum(costs.backward_s),
         sparsify_s=sum(end - begin for begin, end in sparsify),
-        communication_s=link_free - now,  # (2)
-        iteration_s=link_free,  # (7)
+        communication_s=link_free + costs.latency_s - now,  # (2)
+        iteration_s=link_free + costs.latency_s,  # (7)
     )  # fmt: skip

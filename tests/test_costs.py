@@ -24,6 +24,15 @@ def test_a_line_is_found_again(alpha, beta):
     assert found.r2 > 0.99 and not found.warning()
 
 
+@settings(deadline=None)
+@given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7), st.floats(1e-6, 1e-2))
+def test_a_latency_shared_by_buckets_is_told_from_what_each_costs(alpha, beta, once):
+    entries, buckets = np.tile(SIZES, 2), np.repeat([1, 8], len(SIZES))
+    seconds = once + buckets * (alpha + beta * entries)
+    found = fit(entries, seconds, buckets)
+    assert found.once + buckets * found(entries) == pytest.approx(seconds, rel=1e-2)
+
+
 def test_one_slow_sample_hardly_moves_the_fit():
     seconds = 1e-3 + 2e-9 * SIZES
     seconds[3] *= 20
@@ -44,20 +53,22 @@ def test_noise_is_called_a_poor_fit():
 
 def test_phases_are_amortised_by_their_share():
     rows = [(10, "refresh", 0.25, 4.0), (10, "reuse", 0.75, 1.0), (10, "reuse", 0.75, 1.2), (10, "reuse", 0.75, 9.0)]
-    samples = pd.DataFrame(rows, columns=["entries", "phase", "share", "sparsify_s"])
+    samples = pd.DataFrame(rows, columns=["entries", "phase", "share", "sparsify_s"]).assign(buckets=1)
     assert amortised(samples, "sparsify_s")["seconds"].tolist() == pytest.approx([0.25 * 4 + 0.75 * 1.2])
 
 
 def test_samples_become_costs_that_planners_take():
     layers = pd.DataFrame({"layer": [0, 0, 1, 1], "entries": [10, 10, 99, 99], "backward_s": [0.1, 0.3, 0.5, 0.5]})
     iterations = pd.DataFrame({"forward_s": [1.0, 2.0, 3.0], "optimizer_s": 0.5, "other_s": 0.25})
-    samples = pd.DataFrame({"entries": SIZES, "phase": "step", "share": 1.0})
-    samples["sparsify_s"], samples["communication_s"] = 1e-9 * SIZES, 1.0 + 1e-9 * SIZES
+    samples = pd.concat([pd.DataFrame({"entries": SIZES, "buckets": n, "phase": "step", "share": 1.0}) for n in (1, 8)])
+    n, entries = samples["buckets"], samples["entries"]
+    samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     known = calibration(layers, iterations, samples)
     found, record = known.costs, known.fits
     assert known.sizes == [10, 99] and known.rest_s == 0.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert record["communicate"]["alpha"] == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
+    assert found.latency_s == pytest.approx(0.5, rel=1e-3)
     assert exact([10, 99], found) == [(0, 2)]
 
 

@@ -107,6 +107,12 @@ def test_adaptive_ratios_hide_communication_where_they_can():
     assert adaptive_ratios([20, 20, 20, 20], costs, 0.1) == pytest.approx([0.5, 0.1, 1.0, 0.1])
 
 
+def test_only_the_last_communications_latency_is_waited_for():
+    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, latency_s=10)
+    times = schedule([5, 5], costs, [(0, 1), (1, 2)])
+    assert (times.iteration_s, times.communication_s) == (22, 14) and times.communicate == [(4, 8), (8, 12)]
+
+
 def test_the_greedy_pass_is_not_optimal():
     """The paper calls Algorithm 2 optimal; a chain on which it is not."""
     numbers = np.random.default_rng(3)

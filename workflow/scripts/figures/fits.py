@@ -1,7 +1,9 @@
 """Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
 
-Points: medians of each size, amortised over the phases of a cycle; lines: alpha + beta * entries, least
-absolute relative error; R^2 in brackets, poor below 0.9. Above: sparsification, t_s; below: communication, t_c."""
+Above: sparsification, t_s; below: communication, t_c. Points: medians of each size, amortised over the phases
+of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: alpha + beta *
+entries, and for communication a latency that buckets sent together share; least absolute relative error; R^2 in
+brackets, poor below 0.9."""
 
 import textwrap
 
@@ -29,12 +31,18 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
             if rows.empty or not rows[part].any():
                 continue
             points = costs.amortised(rows, part)
-            fitted = costs.fit(points["entries"], points["seconds"])
+            buckets = points["buckets"] if part == "communication_s" else None
+            each = points["seconds"] / points["buckets"]
+            fitted = costs.fit(points["entries"], each if buckets is None else points["seconds"], buckets)
             look = style.line(method, methods)
-            axes.plot(points["entries"], points["seconds"] * 1e3, **look | {"linestyle": "", "label": None})
-            x = np.geomspace(points["entries"].min(), points["entries"].max(), 100)
-            name = f"{look['label']} ({fitted.r2:.2f})"
-            axes.plot(x, fitted(x) * 1e3, **look | {"marker": "", "label": name, "linewidth": 1})
+            for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
+                x, y = points["entries"][points["buckets"] == count], each[points["buckets"] == count]
+                axes.plot(x, y * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
+                x = np.geomspace(x.min(), x.max(), 100)
+                name = f"{look['label']} ({fitted.r2:.2f})" if count == 1 else None
+                width = 1.2 if count == 1 else 0.6
+                line_look = look | {"marker": "", "label": name, "linewidth": width}
+                axes.plot(x, (fitted(x) + fitted.once / count) * 1e3, **line_look)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_title(f"ratio {ratio:g}, {topology}", fontsize=9)
