@@ -24,6 +24,8 @@ class RunSpec:
     workers: int = 2
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
+    network: Literal["host", "testbed"] = "host"
+    rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link
     seed: int = 0
 
     data: str = "cifar10"
@@ -53,7 +55,8 @@ class RunSpec:
     def from_json(cls, text: str) -> "RunSpec":
         values = json.loads(text)
         groups = tuple(map(tuple, values["groups"]))
-        return cls(**values | {"lr_steps": tuple(values["lr_steps"]), "groups": groups})
+        tuples = {key: tuple(values[key]) for key in ("lr_steps", "rates_mbit")}
+        return cls(**values | tuples | {"groups": groups})
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""

@@ -23,6 +23,8 @@ def read(paths: list[str]) -> pd.DataFrame:
         rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
         rows["machine"] = run["provenance"]["machine"]
         rows["network"] = run["provenance"]["network"]
+        for key in style.LINKS:  # of a testbed
+            rows[key] = float(run["provenance"].get(key, "nan"))
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)
 
