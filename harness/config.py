@@ -15,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import yaml
 
-from harness import plugins
+from harness import plugins, testbed
 from harness.imagenet100 import class_ids
 from harness.spec import RunSpec
 
@@ -34,6 +34,7 @@ class Config:
     runs: dict[str, RunSpec]
     calibrations: dict[str, RunSpec]
     studies: dict[str, RunSpec]
+    warning: str = ""  # one line, if the runs are not quite what was asked for
 
 
 def load(values: dict, where: str) -> Config:
@@ -44,13 +45,15 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan)
-    return Config(values, _expand(values), _calibrations(values), _studies(values))
+    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan, _check_hosts)
+    values, warning = _with_network(values)
+    warning = warning and f"{where}: {warning}"
+    return Config(values, _expand(values), _calibrations(values), _studies(values), warning)
 
 
 def check_machine(values: dict, where: str) -> None:
     """Raise ConfigError unless this machine has what the configuration asks of it."""
-    _require(values, where, _check_folders, _check_gpus)
+    _require(values, where, _check_folders, _check_gpus, _check_testbed)
 
 
 def _require(values: dict, where: str, *checks) -> None:
@@ -177,6 +180,47 @@ def _check_gpus(values: dict) -> str | None:
     )
 
 
+def _check_hosts(values: dict) -> str | None:
+    hosts = range(values["workers"])
+    for host in values["testbed"]["host_rates_mbit"]:
+        if str(host) not in map(str, hosts):
+            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {hosts[-1]}, one per worker"
+    if values["network"] == "testbed" and _unfit(values):
+        return f"network: {_unfit(values)}; give host"
+    return None
+
+
+def _unfit(values: dict) -> str:
+    """Why no testbed could serve this configuration, or nothing."""
+    if values["device"] == "cuda":
+        return "testbed is for device: cpu, since GPUs of one machine need no network"
+    return "testbed needs 2 workers, which has links to shape" if values["workers"] < 2 else ""
+
+
+def _check_testbed(values: dict) -> str | None:
+    if values["network"] == "testbed" and testbed.available():
+        return f"network: no testbed here: {testbed.available()}; give host"
+    return None
+
+
+def _with_network(values: dict) -> tuple[dict, str]:
+    """``values`` with auto decided for this machine, and what a person should know of it."""
+    if values["network"] != "auto":
+        return values, ""
+    missing = _unfit(values) or testbed.available()
+    warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
+    return values | {"network": "host" if missing else "testbed"}, warning
+
+
+def _links(values: dict) -> dict:
+    """The part of a RunSpec that says over which network it is timed."""
+    if values["network"] == "host":
+        return {}
+    own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
+    rates = (own.get(str(host), values["testbed"]["rate_mbit"]) for host in range(values["workers"]))
+    return {"network": "testbed", "rates_mbit": tuple(map(float, rates))}
+
+
 def _expand(values: dict) -> dict[str, RunSpec]:
     methods = _methods(values)
     runs = {}
@@ -191,7 +235,7 @@ def _expand(values: dict) -> dict[str, RunSpec]:
             for topology in values["topologies"]:
                 for ratio in _ratios(values, method, "timing"):
                     blocks = {k: values["timing"][k] for k in ("blocks", "repeats")}
-                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks)
+                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks, **_links(values))
                     runs[f"timing/{_name(spec)}-{topology}"] = spec
     return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
 
@@ -219,7 +263,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
             for topology in values["topologies"]:
                 spec = RunSpec(
                     kind="exchanges", model="", ratio=ratio, topology=topology, repeats=5,
-                    **shared, **_method(values, method, "timing"),
+                    **shared, **_links(values), **_method(values, method, "timing"),
                 )  # fmt: skip
                 found[f"exchanges/{exchange_name(spec)}"] = spec
     return found

@@ -21,12 +21,21 @@ def provenance(spec: RunSpec) -> dict:
     packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
     return {
         "machine": machine(spec.device),
-        "network": "loopback" if _one_machine() else "host",
+        **_network(spec),
         "python": platform.python_version(),
         "versions": {p: version(p) for p in packages if _installed(p)},
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _network(spec: RunSpec) -> dict:
+    """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured."""
+    if spec.network == "testbed":
+        slowest, fastest = min(spec.rates_mbit), max(spec.rates_mbit)
+        measured = float(os.environ["TESTBED_MEASURED_MBIT"])  # harness/hosts.py
+        return {"network": "testbed", "rate_mbit": slowest, "fastest_mbit": fastest, "measured_mbit": measured}
+    return {"network": "loopback" if _one_machine() else "host"}
 
 
 def machine(device: str) -> str:

@@ -26,6 +26,8 @@ class RunSpec:
     workers: int = 2
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
+    network: Literal["host", "testbed"] = "host"
+    rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link
     seed: int = 0
 
     data: str = "cifar10"
@@ -54,13 +56,13 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
         values = json.loads(text)
-        values |= {key: tuple(values[key]) for key in ("lr_steps", "ratios")}
+        values |= {key: tuple(values[key]) for key in ("lr_steps", "ratios", "rates_mbit")}
         values["groups"] = _groups(values["groups"])
         return cls(**values | {"plans": {name: _groups(plan) for name, plan in values["plans"].items()}})
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""
-        for key in ("model", "method", "ratio", "engine", "topology", "workers", "planner"):
+        for key in ("model", "method", "ratio", "engine", "topology", "network", "workers", "planner"):
             if plan[key] != getattr(self, key):
                 raise ValueError(
                     f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}; "

@@ -14,6 +14,8 @@ METHODS = {"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLG
 MODELS = {"resnet20": "ResNet-20", "vgg16": "VGG16", "resnet50": "ResNet-50"}
 DATA = {"cifar10": "CIFAR-10", "imagenet100": "ImageNet-100"}
 
+LINKS = ["rate_mbit", "fastest_mbit", "measured_mbit"]  # of a testbed: the slowest, the fastest, the slowest measured
+
 _COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
 _DASHES = ["-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
@@ -78,9 +80,24 @@ def run_columns(row) -> dict[str, str]:
 def setting(table: pd.DataFrame) -> str:
     """Machine, network, engine and workers of the rows, for captions."""
     parts = []
-    for row in table.drop_duplicates(["machine", "network", "engine", "workers"]).to_dict("records"):
-        parts.append(f"{row['machine']}; {row['network']} network; {row['engine']}, {row['workers']} workers")
+    keys = ["machine", "network", "rate_mbit", "fastest_mbit", "engine", "workers"]
+    keys = [key for key in keys if key in table]
+    for _, rows in table.groupby(keys, dropna=False, sort=False):
+        row = rows.iloc[0]
+        parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {row['workers']} workers")
     return " / ".join(parts)
+
+
+def network(rows: pd.DataFrame) -> str:
+    """The network of rows that share one; of a testbed its rates and what a TCP stream reached."""
+    row = rows.iloc[0]
+    words = f"{row['network']} network"
+    if row["network"] != "testbed":
+        return words
+    rate, fastest = row["rate_mbit"], row["fastest_mbit"]
+    words += f", {rate:g} Mb/s links" if rate == fastest else f", links of {rate:g} to {fastest:g} Mb/s"
+    least, most = rows["measured_mbit"].min(), rows["measured_mbit"].max()
+    return f"{words} (measured {least:.0f}" + (f" to {most:.0f})" if least != most else ")")
 
 
 def number(value: float) -> str:

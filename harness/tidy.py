@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness import style
+
 SPEC = ["model", "method", "ratio", "topology", "engine", "workers", "threads", "seed"]
 SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
 TRAIN_IMAGES = {"cifar10": 50_000, "imagenet100": 130_000}
@@ -21,5 +23,7 @@ def read(paths: list) -> pd.DataFrame:
         rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
         rows["machine"] = run["provenance"]["machine"]
         rows["network"] = run["provenance"]["network"]
+        for key in style.LINKS:  # of a testbed
+            rows[key] = float(run["provenance"].get(key, "nan"))
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)

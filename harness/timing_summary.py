@@ -4,7 +4,8 @@ import pandas as pd
 
 PARTS = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
 RUN = ["model", "method", "ratio", "topology"]
-CONSTANT = ["network", "workers", "engine", "data", "stand_in", "batch", "epochs", "train_images", "machine"]
+CONSTANT = ["network", "rate_mbit", "fastest_mbit", "measured_mbit", "workers", "engine"]
+CONSTANT += ["data", "stand_in", "batch", "epochs", "train_images", "machine"]
 
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:

@@ -130,6 +130,8 @@ def code_of(kind):
             "planners",
         ):  # uncompressed runs beside every timed method
             found |= plugins.imports(CODE / "methods" / "none.py")
+        if spec.network == "testbed":
+            found |= plugins.imports(CODE / "harness" / "hosts.py")
         return sorted(os.path.relpath(f) for f in found)
 
     return files
@@ -143,6 +145,8 @@ def images_of(kind):
 
 onstart:
     try:
+        if CONFIG.warning:
+            print(f"warning: {CONFIG.warning}", file=sys.stderr)
         if workflow.local_exec:
             configuration.check_machine(CONFIG.values, where())
         if Path(CIFAR10).exists():

@@ -69,8 +69,8 @@ def main() -> None:
     ratio = f" at {spec['ratio']:g}" if spec["ratio"] else ""
     name = f"{style.MODELS.get(spec['model'], spec['model'])}, {style.method_label(spec['method'])}{ratio}"
     where = about["provenance"]
-    note = f"{name}, {len(groups)} group(s) ({spec['planner']}); {where['machine']}; {where['network']} network; "
-    note += f"{spec['engine']}, {spec['workers']} workers; one iteration, n = 1"
+    note = f"{name}, {len(groups)} group(s) ({spec['planner']}); {where['machine']}; "
+    note += f"{style.network(pd.DataFrame([where]))}; {spec['engine']}, {spec['workers']} workers; one iteration, n = 1"
     figure.supxlabel(textwrap.fill(note, 130), fontsize=6.5, color="0.3", x=0.02, ha="left")
     style.save_figure(figure, snakemake.output)
 

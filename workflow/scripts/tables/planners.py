@@ -21,6 +21,7 @@ def rows_of(iterations: Path, plan: Path) -> list[dict]:
     timed_as = groups.groupby("variant")["timed_as"].first()
     dense = timed[timed["variant"] == "none"]
     about = ["model", "method", "ratio", "topology", "engine", "workers", "data", "stand_in", "machine", "network"]
+    about += style.LINKS
     rows = []
     for planner, predicted in planned["comparison"].items():
         own = timed[timed["variant"] == timed_as[planner]]

@@ -30,6 +30,7 @@ def predict(run: Path, calibration: Path) -> dict:
     return {
         **{key: getattr(spec, key) for key in ("model", "method", "ratio", "topology", "engine", "workers")},
         "network": about["provenance"]["network"],
+        **{key: about["provenance"].get(key, float("nan")) for key in style.LINKS},
         "machine": about["provenance"]["machine"],
         "data": spec.data,
         "stand_in": spec.stand_in,
