@@ -103,7 +103,7 @@ class Method:
 
 @dataclass
 class Sparsifier(Method):
-    """Error feedback, wire format and variable counts, done once: a subclass writes ``select``.
+    """Error feedback, wire format and variable counts, done once: a subclass writes ``select`` or ``rule``.
 
     The residual is what was not sent: it is added to the next gradient (paper, Algorithm 1).
     Law: sent + residual == gradient + old residual, bit for bit.
@@ -116,6 +116,13 @@ class Sparsifier(Method):
     def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:
         """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
         raise NotImplementedError
+
+    def rule(self, bucket: Bucket, step: int) -> TopK | Threshold | None:
+        """The rule, where it is known before ``acc`` is: one pass can then accumulate and take.
+
+        None, the default: ``select`` is to be asked.
+        """
+        return None
 
     @cached_property
     def selector(self):
@@ -132,9 +139,11 @@ class Sparsifier(Method):
         return self.residuals[bucket.index]
 
     def exchange(self, bucket: Bucket, step: int) -> Generator[Request, Any, Tensor]:
-        acc = self.residual(bucket).add_(bucket.gradient)
-        rule = self.select(acc, bucket, step)
-        values, indices = self.selector.take(acc, rule)  # what stays in acc is the new residual
+        acc, gradient = self.residual(bucket), bucket.gradient
+        rule = self.rule(bucket, step)
+        if rule is None:
+            rule, gradient = self.select(acc.add_(gradient), bucket, step), None
+        values, indices = self.selector.take(acc, rule, gradient)  # what stays in acc is the new residual
         return (yield Sum(values, indices, out=bucket.gradient))
 
     def settle(self, bucket: Bucket) -> None:

@@ -30,11 +30,19 @@ class DLGS(Sparsifier):
         turn = step if self.refresh == "literal" else step - 1
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
+    def rule(self, bucket, step):
+        return None if self.phase(step) == "refresh" else Threshold(self.threshold(bucket))
+
     def select(self, acc, bucket, step):
-        before = self.thresholds.get(bucket.index, 0.0)
-        if self.phase(step) == "refresh":
-            self.thresholds[bucket.index] = self.selector.kth_magnitude(acc, self.k(bucket))
-        return Threshold(before if self.refresh == "literal" else self.thresholds[bucket.index])
+        fresh = self.selector.kth_magnitude(acc, self.k(bucket))
+        used = self.threshold(bucket) if self.refresh == "literal" else fresh
+        self.thresholds[bucket.index] = fresh
+        return Threshold(used)
+
+    def threshold(self, bucket):
+        if self.refresh == "literal":
+            self.thresholds.setdefault(bucket.index, 0.0)
+        return self.thresholds[bucket.index]
 
     def state_dict(self):
         return super().state_dict() | {"thresholds": self.thresholds}

@@ -57,6 +57,23 @@ def test_what_is_sent_and_what_is_kept_add_up_bit_for_bit(name, size, ratio, see
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
+@given(size=st.integers(1, 500), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
+@settings(max_examples=20, deadline=None)
+def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
+    methods = make(name, ratio), make(name, ratio)
+    methods[1].selection = "fast"
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(1, 5):
+        gradient = torch.randn(size, generator=generator)
+        sent = []
+        for method in methods:
+            request = next(method.exchange(Bucket(0, gradient.clone()), step))
+            sent.append(torch.zeros(size).index_put((request.indices.long(),), request.values))
+        assert torch.equal(*sent)
+        assert torch.equal(*(method.residuals[0] for method in methods))
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
 def test_at_ratio_one_the_first_step_is_dense(name):
     aggregates = run_workers(2, lambda comm: exchange_steps(comm, make(name, 1.0), gradients(comm.rank, 1)))[0][0]
     shares = [gradients(rank, 1)[0] for rank in range(2)]

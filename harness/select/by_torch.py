@@ -6,11 +6,14 @@ from torch import Tensor
 from harness.select import NAN, Rule, Threshold, TopK
 
 
-def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Take the entries that ``rule`` chooses out of ``acc``, shape (d,): they become 0 there.
 
-    Returns their values, shape (n,), and their int64 indices, shape (n,).
+    Returns their values, shape (n,), and their int64 indices, shape (n,). ``gradient``, shape (d,), if
+    given, is added to ``acc`` before.
     """
+    if gradient is not None:
+        acc.add_(gradient)
     chosen = _indices(acc, rule)
     values = acc[chosen]
     acc.index_fill_(0, chosen, 0)
