@@ -112,6 +112,7 @@ class Sparsifier(Method):
     ratio: float  # k / d asked for, in (0, 1]
     selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    rooms: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:
         """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
@@ -126,7 +127,7 @@ class Sparsifier(Method):
 
     @cached_property
     def selector(self):
-        """The implementation of selection: ``take`` and ``kth_magnitude``."""
+        """The implementation of selection: ``take``, ``kth_magnitude`` and ``room``."""
         return select.implementation(self.selection)
 
     def k(self, bucket: Bucket) -> int:
@@ -143,8 +144,14 @@ class Sparsifier(Method):
         rule = self.rule(bucket, step)
         if rule is None:
             rule, gradient = self.select(acc.add_(gradient), bucket, step), None
-        values, indices = self.selector.take(acc, rule, gradient)  # what stays in acc is the new residual
-        return (yield Sum(values, indices, out=bucket.gradient))
+        # While the request is under way its memory is in no one else's reach; then the next step's is ready.
+        room = self.rooms.pop(bucket.index, None)
+        if room is None:
+            room = self.selector.room(acc)
+        values, indices = self.selector.take(acc, rule, gradient, room)  # what stays in acc is the new residual
+        aggregate = yield Sum(values, indices, out=bucket.gradient)
+        self.rooms[bucket.index] = room
+        return aggregate
 
     def settle(self, bucket: Bucket) -> None:
         """Draw the residual from its steady law, so that timing need not wait hundreds of steps.

@@ -53,8 +53,15 @@ TOPOLOGIES = {"allgather": AllGather}
 
 
 def pack(values: Tensor, indices: Tensor) -> Tensor:
-    """float32 values (k,) and indices (k,) as one int32 message (2k,): the values' bits, then indices."""
-    return torch.cat([values.view(torch.int32), indices.to(torch.int32)])
+    """float32 values (k,) and indices (k,) as one int32 message (2k,): the values' bits, then indices.
+
+    Nothing is copied where the indices follow the values in memory already.
+    """
+    bits, indices = values.view(torch.int32), indices.to(torch.int32)
+    one_memory = bits.untyped_storage().data_ptr() == indices.untyped_storage().data_ptr()
+    if one_memory and indices.storage_offset() == bits.storage_offset() + bits.numel():
+        return bits.as_strided((2 * bits.numel(),), (1,))
+    return torch.cat([bits, indices])
 
 
 def add_packed(out: Tensor, message: Tensor) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness import plugins
 from harness.comm.local import run_workers
 from harness.method import Bucket, Sum
-from harness.topology import COUNT_BYTES, AllGather
+from harness.topology import COUNT_BYTES, AllGather, pack
 
 WORKERS = 3
 
@@ -71,6 +71,30 @@ def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
             sent.append(torch.zeros(size).index_put((request.indices.long(),), request.values))
         assert torch.equal(*sent)
         assert torch.equal(*(method.residuals[0] for method in methods))
+
+
+def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
+    method = make("lags", 0.1)
+    method.selection = "fast"
+    bucket = Bucket(0, torch.randn(1000))
+
+    def begin():
+        segments = method.exchange(bucket, 1)
+        request = next(segments)
+        assert pack(request.values, request.indices).data_ptr() == request.values.data_ptr()
+        return segments, request.values.data_ptr()
+
+    def end(segments):
+        with pytest.raises(StopIteration):
+            segments.send(bucket.gradient)
+
+    (first, first_place), (second, second_place) = begin(), begin()
+    assert first_place != second_place
+    end(second)
+    third, third_place = begin()
+    assert third_place == second_place
+    end(first)
+    end(third)
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)

@@ -101,14 +101,23 @@ def _fits(acc: Tensor) -> bool:
     return acc.dtype == torch.float32 and acc.device.type == "cpu"
 
 
-def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As ``by_torch.take``, for float32 on CPU; int32 indices, rising. Ties go to the lowest index."""
+def room(acc: Tensor) -> Tensor | None:
+    """As ``by_torch.room``: int32, shape (2d,). Of so much only what is written to becomes real memory."""
+    return torch.empty(2 * acc.numel(), dtype=torch.int32) if _fits(acc) else None
+
+
+def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As ``by_torch.take``, for float32 on CPU; int32 indices, rising. Ties go to the lowest index.
+
+    The indices follow the values in memory, so that both can travel as they lie.
+    """
     if not _fits(acc) or isinstance(rule, Tensor):
         return by_torch.take(acc, rule, gradient)
     floats = acc.numpy()
     bits = floats.view(np.uint32)
     added = floats[:0] if gradient is None else gradient.numpy()
-    values, indices = np.empty(bits.size, np.uint32), np.empty(bits.size, np.int32)
+    both = torch.empty(2 * bits.size, dtype=torch.int32) if room is None else room
+    values, indices = both.numpy().view(np.uint32)[: bits.size], both.numpy()[bits.size :]
     least = _bits_of(rule.h) if isinstance(rule, Threshold) else _bound(floats, added, rule.k)
     n, nan = _take_at_least(floats, bits, added, least, values, indices)
     if nan:  # it ranks above every threshold: if there is one, it was taken
@@ -120,7 +129,8 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None) -> tuple[Tenso
         if n > rule.k:
             _put_back_below(bits, values[:n], indices[:n], *_kth(values[:n] & MAGNITUDE, rule.k))
             n = rule.k
-    return torch.from_numpy(values[:n].view(np.float32)), torch.from_numpy(indices[:n])
+    both.numpy()[n : 2 * n] = indices[:n]
+    return both[:n].view(torch.float32), both[n : 2 * n]
 
 
 def kth_magnitude(acc: Tensor, k: int) -> float:
