@@ -75,7 +75,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
         method = make_method(spec.method, spec.ratio, spec.options)
         method.settle(bucket)
         clock = Clock(device)
-        exchange = Exchange(method, [(0, 1)], [bucket], TOPOLOGIES[spec.topology](comm), clock)
+        exchange = Exchange(method, [(0, 1)], [bucket], TOPOLOGIES[spec.topology](comm, spec.wire), clock)
         turns = spec.repeats * (4 if size < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
             for step in timed_steps(method, repeats=1):

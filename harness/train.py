@@ -58,7 +58,7 @@ class Trainer:
         """Cut the gradient into this method's buckets."""
         groups = cut(self.flat.sizes, method.scope, self.spec)
         buckets = [Bucket(i, self.flat.slice(*group)) for i, group in enumerate(groups)]
-        topology = TOPOLOGIES[self.spec.topology](self.comm)
+        topology = TOPOLOGIES[self.spec.topology](self.comm, self.spec.wire)
         return Exchange(method, groups, buckets, topology, self.clock)
 
     def step(self, exchange: Exchange, number: int, batches: Iterator) -> tuple[dict, Tensor]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from harness import plugins
 from harness.comm.local import run_workers
 from harness.method import Bucket, Sum
-from harness.topology import COUNT_BYTES, AllGather, pack
+from harness.topology import COUNT_BYTES, AllGather
+from harness.wire import FORMATS, Indices
 
 WORKERS = 3
 
@@ -28,6 +29,21 @@ def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name):
             for a, b in zip(step, other, strict=True):
                 assert torch.equal(a, b)
                 assert a.dtype == torch.float32 and a.shape == b.shape
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_every_selection_and_wire_format_gives_the_same_bits(name):
+    def work(comm, selection, wire):
+        method = make(name)
+        method.selection = selection
+        return exchange_steps(comm, method, gradients(comm.rank, 6, (7, 70_000, 300, 1)), wire=wire)
+
+    expected, *others = [
+        run_workers(WORKERS, lambda comm, s=s, w=w: work(comm, s, w))[0] for s in ("torch", "fast") for w in FORMATS
+    ]
+    for other in others:
+        for step, found in zip(expected, other, strict=True):
+            assert all(map(torch.equal, step, found))
 
 
 @pytest.mark.parametrize("name", [m for m in METHODS if make(m).exact])
@@ -81,7 +97,7 @@ def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
     def begin():
         segments = method.exchange(bucket, 1)
         request = next(segments)
-        assert pack(request.values, request.indices).data_ptr() == request.values.data_ptr()
+        assert Indices.pack(request.values, request.indices, 1000).data_ptr() == request.values.data_ptr()
         return segments, request.values.data_ptr()
 
     def end(segments):
@@ -162,10 +178,11 @@ class Recorder:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_bytes_counted_are_the_bytes_that_moved(name):
+@pytest.mark.parametrize("wire", FORMATS)
+def test_bytes_counted_are_the_bytes_that_moved(name, wire):
     def work(comm):
         recorder = Recorder(comm)
-        topology = AllGather(recorder)
+        topology = AllGather(recorder, wire)
         bucket = Bucket(0, gradients(comm.rank, 1, sizes=(500,))[0][0])
         segments = make(name).exchange(bucket, 1)
         request = next(segments)
