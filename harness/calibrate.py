@@ -97,7 +97,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
         method = make_method(spec.method, spec.ratio, spec.options)
         clock = Clock(device)
         groups = [(i, i + 1) for i in range(count)]
-        exchange = Apart(method, groups, buckets, TOPOLOGIES[spec.topology](comm), clock)
+        exchange = Apart(method, groups, buckets, TOPOLOGIES[spec.topology](comm, spec.wire), clock)
         for bucket in buckets:
             method.settle(bucket)
         turns = spec.repeats * (4 if size * count < CHEAP else 1)

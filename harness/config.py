@@ -45,7 +45,7 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan, _check_hosts)
+    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan, _check_wire, _check_hosts)
     values, warning = _with_network(values)
     warning = warning and f"{where}: {warning}"
     return Config(values, _expand(values), _calibrations(values), _studies(values), warning)
@@ -148,6 +148,12 @@ def _check_data(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model["data"] == "imagenet100" and not values["data"]["imagenet"] and "stand_in" not in model:
             return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+    return None
+
+
+def _check_wire(values: dict) -> str | None:
+    if values["wire"] == "smallest" and values["device"] == "cuda":
+        return "wire: smallest is for device: cpu; give indices"
     return None
 
 
@@ -256,7 +262,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
     for name, model in values["models"].items():
         recipe = _recipe(values, name, model)
         found[f"layers/{name}"] = RunSpec(kind="layers", method="none", ratio=None, repeats=20, **recipe)
-    shared = {k: values[k] for k in ("engine", "workers", "threads", "device")}
+    shared = {k: values[k] for k in ("engine", "workers", "threads", "device", "wire")}
     shared["largest_entries"] = max(map(plugins.parameters, values["models"]))
     for method in _methods(values):
         for ratio in _ratios(values, method, "timing"):
@@ -317,7 +323,7 @@ def _recipe(values: dict, name: str, model: dict) -> dict:
     stand_in = model["data"] == "imagenet100" and not imagenet
     data = model["stand_in"] if stand_in else model["data"]
     kept = ("batch", "epochs", "lr", "momentum", "weight_decay", "warmup_epochs")
-    shared = ("engine", "workers", "threads", "device", "bucket_bytes", "planner")
+    shared = ("engine", "workers", "threads", "device", "wire", "bucket_bytes", "planner")
     return {k: values[k] for k in shared} | {k: model[k] for k in kept} | {
         "model": name,
         "data": data,

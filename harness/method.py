@@ -107,7 +107,7 @@ class Method:
 
 @dataclass
 class Sparsifier(Method):
-    """Error feedback, wire format and variable counts, done once: a subclass writes ``select``.
+    """Error feedback, wire format and variable counts, done once: a subclass writes ``select`` or ``rule``.
 
     The residual is what was not sent: it is added to the next gradient (paper, Algorithm 1).
     Law: sent + residual == gradient + old residual, bit for bit.
@@ -116,14 +116,22 @@ class Sparsifier(Method):
     ratio: float  # k / d asked for, in (0, 1]
     selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    rooms: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, acc: Tensor, bucket: Bucket, step: int) -> Tensor | TopK | Threshold:
         """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
         raise NotImplementedError
 
+    def rule(self, bucket: Bucket, step: int) -> TopK | Threshold | None:
+        """The rule, where it is known before ``acc`` is: one pass can then accumulate and take.
+
+        None, the default: ``select`` is to be asked.
+        """
+        return None
+
     @cached_property
     def selector(self):
-        """The implementation of selection: ``take`` and ``kth_magnitude``."""
+        """The implementation of selection: ``take``, ``kth_magnitude`` and ``room``."""
         return select.implementation(self.selection)
 
     def ratio_of(self, bucket: Bucket) -> float:
@@ -140,10 +148,18 @@ class Sparsifier(Method):
         return self.residuals[bucket.index]
 
     def exchange(self, bucket: Bucket, step: int) -> Generator[Request, Any, Tensor]:
-        acc = self.residual(bucket).add_(bucket.gradient)
-        rule = self.select(acc, bucket, step)
-        values, indices = self.selector.take(acc, rule)  # what stays in acc is the new residual
-        return (yield Sum(values, indices, out=bucket.gradient))
+        acc, gradient = self.residual(bucket), bucket.gradient
+        rule = self.rule(bucket, step)
+        if rule is None:
+            rule, gradient = self.select(acc.add_(gradient), bucket, step), None
+        # While the request is under way its memory is in no one else's reach; then the next step's is ready.
+        room = self.rooms.pop(bucket.index, None)
+        if room is None:
+            room = self.selector.room(acc)
+        values, indices = self.selector.take(acc, rule, gradient, room)  # what stays in acc is the new residual
+        aggregate = yield Sum(values, indices, out=bucket.gradient)
+        self.rooms[bucket.index] = room
+        return aggregate
 
     def settle(self, bucket: Bucket) -> None:
         """Draw the residual from its steady law, so that timing need not wait hundreds of steps.

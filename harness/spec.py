@@ -23,6 +23,7 @@ class RunSpec:
 
     engine: str = "horovod"
     topology: str = "allgather"
+    wire: Literal["indices", "smallest"] = "indices"  # how places travel
     workers: int = 2
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"

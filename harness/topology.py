@@ -1,14 +1,12 @@
 """Topologies: how a method's requests are answered on a communicator.
 
-``allgather``: dense sums by all-reduce, sparse sums by all-gather of (values, indices).
+``allgather``: dense sums by all-reduce, sparse sums by all-gather of (values, indices) in a format of ``harness.wire``.
 Counts what this worker hands to the network: bytes (values, indices and counts) and gradient entries.
 """
 
-import torch
-from torch import Tensor
-
 from harness.comm import Communicator, Pending
 from harness.method import Gather, Request, Sum
+from harness.wire import FORMATS
 
 COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
 
@@ -16,8 +14,8 @@ COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
 class AllGather:
     """Collectives among equals. ``sent_bytes`` and ``sent_entries``: since the last ``reset``."""
 
-    def __init__(self, comm: Communicator):
-        self._comm = comm
+    def __init__(self, comm: Communicator, wire: str = "indices"):
+        self._comm, self._format = comm, FORMATS[wire]
         self.reset()
 
     def reset(self) -> None:
@@ -30,7 +28,7 @@ class AllGather:
                 self.sent_entries += values.numel()
                 return self._comm.start_allreduce(values)
             case Sum(values, indices):
-                message = pack(values, indices)
+                message = self._format.pack(values, indices, request.out.numel())
                 self.sent_entries += values.numel()
             case Gather(tensor):
                 message = tensor
@@ -44,20 +42,9 @@ class AllGather:
         if isinstance(request, Sum) and request.indices is not None:
             out = request.out.zero_()
             for message in answer:  # in rank order: the same bits everywhere
-                add_packed(out, message)
+                self._format.add(out, message)
             return out
         return answer
 
 
 TOPOLOGIES = {"allgather": AllGather}
-
-
-def pack(values: Tensor, indices: Tensor) -> Tensor:
-    """float32 values (k,) and indices (k,) as one int32 message (2k,): the values' bits, then indices."""
-    return torch.cat([values.view(torch.int32), indices.to(torch.int32)])
-
-
-def add_packed(out: Tensor, message: Tensor) -> None:
-    """Add a packed message to ``out``, shape (d,)."""
-    values, indices = message.tensor_split(2)
-    out.index_add_(0, indices, values.view(torch.float32))

@@ -62,7 +62,7 @@ class Trainer:
             Bucket(i, self.flat.slice(start, stop), tuple(self.flat.sizes[start:stop]), ratio)
             for i, ((start, stop), ratio) in enumerate(zip(groups, ratios, strict=True))
         ]
-        topology = TOPOLOGIES[self.spec.topology](self.comm)
+        topology = TOPOLOGIES[self.spec.topology](self.comm, self.spec.wire)
         return Exchange(method, groups, buckets, topology, self.clock)
 
     def step(self, exchange: Exchange, number: int, batches: Iterator) -> tuple[dict, Tensor]:

@@ -36,6 +36,12 @@ class DLGS(Sparsifier):
         turn = step if self.refresh == "literal" else step - 1
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
+    def rule(self, bucket, step):
+        # A reused threshold is known before the gradient, unless layers or a cap ask for a closer look.
+        if self.phase(step) == "refresh" or self.within == "layer" or self.density_cap < 1:
+            return None
+        return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
+
     def select(self, acc, bucket, step):
         sizes = (bucket.layers if self.within == "layer" else ()) or (bucket.size,)
         thresholds = self.thresholds.get(bucket.index, [0.0] * len(sizes))

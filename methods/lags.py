@@ -17,5 +17,5 @@ class LAGS(Sparsifier):
 
     adaptive: bool = False
 
-    def select(self, acc, bucket, step):
+    def rule(self, bucket, step):
         return TopK(self.k(bucket))

@@ -11,5 +11,5 @@ class GlobalTopK(Sparsifier):
 
     scope = "model"
 
-    def select(self, acc, bucket, step):
+    def rule(self, bucket, step):
         return TopK(self.k(bucket))

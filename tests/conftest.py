@@ -28,11 +28,13 @@ def make(name: str, ratio: float = 0.1):
     return method() if method.exact else method(ratio=ratio)
 
 
-def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1) -> list[list[torch.Tensor]]:
+def exchange_steps(
+    comm, method, steps: list[list[torch.Tensor]], first: int = 1, wire: str = "indices"
+) -> list[list[torch.Tensor]]:
     """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates."""
     buckets = [Bucket(i, g.clone()) for i, g in enumerate(steps[0])]
     clock = Clock(torch.device("cpu"))
-    exchange = Exchange(method, [(i, i + 1) for i in range(len(buckets))], buckets, AllGather(comm), clock)
+    exchange = Exchange(method, [(i, i + 1) for i in range(len(buckets))], buckets, AllGather(comm, wire), clock)
     aggregates = []
     for number, gradients in enumerate(steps, start=first):
         for bucket, gradient in zip(buckets, gradients, strict=True):

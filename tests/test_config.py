@@ -92,6 +92,7 @@ MISTAKES = {
         "models": {"resnet50": {"data": "imagenet100", "batch": 3, "epochs": 1, "lr": 1}}
     },
     "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
+    "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
 }
 

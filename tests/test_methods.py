@@ -12,6 +12,7 @@ from harness import plugins
 from harness.comm.local import run_workers
 from harness.method import Bucket, Sum
 from harness.topology import COUNT_BYTES, AllGather
+from harness.wire import FORMATS, Indices
 
 WORKERS = 3
 
@@ -28,6 +29,21 @@ def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name):
             for a, b in zip(step, other, strict=True):
                 assert torch.equal(a, b)
                 assert a.dtype == torch.float32 and a.shape == b.shape
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_every_selection_and_wire_format_gives_the_same_bits(name):
+    def work(comm, selection, wire):
+        method = make(name)
+        method.selection = selection
+        return exchange_steps(comm, method, gradients(comm.rank, 6, (7, 70_000, 300, 1)), wire=wire)
+
+    expected, *others = [
+        run_workers(WORKERS, lambda comm, s=s, w=w: work(comm, s, w))[0] for s in ("torch", "fast") for w in FORMATS
+    ]
+    for other in others:
+        for step, found in zip(expected, other, strict=True):
+            assert all(map(torch.equal, step, found))
 
 
 @pytest.mark.parametrize("name", [m for m in METHODS if make(m).exact])
@@ -54,6 +70,47 @@ def test_what_is_sent_and_what_is_kept_add_up_bit_for_bit(name, size, ratio, see
         residual = method.residual(bucket)
         assert torch.equal(sent + residual, expected)
         assert not (sent * residual).any()  # an entry is sent whole or kept whole
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+@given(size=st.integers(1, 500), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
+@settings(max_examples=20, deadline=None)
+def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
+    methods = make(name, ratio), make(name, ratio)
+    methods[1].selection = "fast"
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(1, 5):
+        gradient = torch.randn(size, generator=generator)
+        sent = []
+        for method in methods:
+            request = next(method.exchange(Bucket(0, gradient.clone()), step))
+            sent.append(torch.zeros(size).index_put((request.indices.long(),), request.values))
+        assert torch.equal(*sent)
+        assert torch.equal(*(method.residuals[0] for method in methods))
+
+
+def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
+    method = make("lags", 0.1)
+    method.selection = "fast"
+    bucket = Bucket(0, torch.randn(1000))
+
+    def begin():
+        segments = method.exchange(bucket, 1)
+        request = next(segments)
+        assert Indices.pack(request.values, request.indices, 1000).data_ptr() == request.values.data_ptr()
+        return segments, request.values.data_ptr()
+
+    def end(segments):
+        with pytest.raises(StopIteration):
+            segments.send(bucket.gradient)
+
+    (first, first_place), (second, second_place) = begin(), begin()
+    assert first_place != second_place
+    end(second)
+    third, third_place = begin()
+    assert third_place == second_place
+    end(first)
+    end(third)
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
@@ -161,10 +218,11 @@ class Recorder:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_bytes_counted_are_the_bytes_that_moved(name):
+@pytest.mark.parametrize("wire", FORMATS)
+def test_bytes_counted_are_the_bytes_that_moved(name, wire):
     def work(comm):
         recorder = Recorder(comm)
-        topology = AllGather(recorder)
+        topology = AllGather(recorder, wire)
         bucket = Bucket(0, gradients(comm.rank, 1, sizes=(500,))[0][0])
         segments = make(name).exchange(bucket, 1)
         request = next(segments)

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness import select
-from harness.select import Threshold, TopK
+from harness.select import Threshold, TopK, by_fast
 
 floats = st.one_of(
     st.floats(-100, 100, width=32),
@@ -17,11 +17,12 @@ vectors = st.lists(floats, min_size=1, max_size=80)
 both = pytest.mark.parametrize("name", select.IMPLEMENTATIONS)
 
 
-def taken(name: str, values: list[float], rule):
+def taken(name: str, values: list[float], rule, gradient: list[float] | None = None):
     """(values, indices, what is left), after the laws that hold for every rule."""
     acc = torch.tensor(values, dtype=torch.float32)
-    before = acc.clone()
-    sent, indices = select.implementation(name).take(acc, rule)
+    added = None if gradient is None else torch.tensor(gradient, dtype=torch.float32)
+    before = acc.clone() if added is None else acc + added
+    sent, indices = select.implementation(name).take(acc, rule, added)
     chosen = indices.long()
     assert len(set(chosen.tolist())) == len(chosen)
     assert torch.equal(sent.view(torch.int32), before[chosen].view(torch.int32))
@@ -60,11 +61,24 @@ def test_threshold_takes_what_reaches_it_and_is_not_zero(name, values, h):
 
 
 @both
+@given(st.lists(st.tuples(floats, st.floats(-100, 100, width=32)), min_size=1, max_size=80), st.data())
+@settings(deadline=None)
+def test_a_gradient_is_added_before_anything_is_chosen(name, pairs, data):
+    values, gradient = map(list, zip(*pairs, strict=True))
+    rules = st.one_of(st.builds(TopK, st.integers(1, len(pairs))), st.builds(Threshold, st.floats(0, 100, width=32)))
+    rule = data.draw(rules)
+    together = taken(name, values, rule, gradient)
+    assert together == taken(name, (np.float32(values) + np.float32(gradient)).tolist(), rule)
+
+
+@both
 @pytest.mark.parametrize("rule", [TopK(1), TopK(3), Threshold(0.0), Threshold(2.5)])
 def test_nan_is_refused_before_anything_is_sent(name, rule):
     nan = torch.tensor([1.0, float("nan"), -3.0, float("inf")])
     with pytest.raises(FloatingPointError, match="NaN"):
         select.implementation(name).take(nan.clone(), rule)
+    with pytest.raises(FloatingPointError, match="NaN"):
+        select.implementation(name).take(torch.full((4,), float("inf")), rule, -nan)  # inf - inf
     with pytest.raises(FloatingPointError, match="NaN"):
         select.implementation(name).kth_magnitude(nan, 2)
 
@@ -75,24 +89,51 @@ def test_indices_pass_through(name):
     assert chosen == [2, 0]
 
 
-@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 1023, 2**20 + 7])
-@pytest.mark.parametrize("kind", ["normal", "constant", "zero", "heavy"])
+SEEN = by_fast.STRIDE  # of each so many entries, the first few are in the sample that bounds the k-th
+
+
+KINDS = {
+    "normal": lambda acc: acc,
+    "constant": lambda acc: acc * 0 + 2,
+    "zero": lambda acc: acc * 0,
+    "heavy": lambda acc: acc**9,
+    "denormal": lambda acc: acc * 1e-42,
+    "infinite": lambda acc: torch.where(acc > 2, acc * torch.inf, acc),
+    "mostly zero": lambda acc: torch.where(acc.abs() > 3, acc, 0),
+    "large where sampled": lambda acc: torch.where(torch.arange(len(acc)) % SEEN < 16, acc + 9, acc),
+    "small where sampled": lambda acc: torch.where(torch.arange(len(acc)) % SEEN < 16, acc / 99, acc),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 1023, 2**16, 2**20 + 7])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fast_equals_torch_on_large_inputs(size, kind):
-    generator = torch.Generator().manual_seed(size)
-    acc = torch.randn(size, generator=generator)
-    acc = {"normal": acc, "constant": acc * 0 + 2, "zero": acc * 0, "heavy": acc**9}[kind]
+    acc = KINDS[kind](torch.randn(size, generator=torch.Generator().manual_seed(size)))
+    compare(acc, {1, *(max(1, size // share) for share in (10, 100, 1000)), size})
+
+
+def test_fast_equals_torch_on_very_large_inputs():
+    compare(torch.randn(2**25 + 3, generator=torch.Generator().manual_seed(0)), {2**25 // 100})
+
+
+def compare(acc, ks):
+    """Both implementations on ``acc``, for every rule: bit for bit, but for which of equals Top-K takes."""
     by_torch, fast = map(select.implementation, select.IMPLEMENTATIONS)
-    for k in {1, max(1, size // 100), max(1, size // 10), size}:
+    for k in ks:
         h = by_torch.kth_magnitude(acc, k)
         assert fast.kth_magnitude(acc, k) == h
-        left_torch, left_fast = acc.clone(), acc.clone()
-        slow, _ = by_torch.take(left_torch, Threshold(h))
-        quick, _ = fast.take(left_fast, Threshold(h))
-        assert torch.equal(slow, quick) and torch.equal(left_torch, left_fast)
-        slow, _ = by_torch.take(acc.clone(), TopK(k))
-        quick, indices = fast.take(acc.clone(), TopK(k))
-        assert torch.equal(slow.abs().sort().values, quick.abs().sort().values)
-        assert (indices[1:] > indices[:-1]).all()
+        for rule in (Threshold(h), TopK(k)):
+            left_torch, left_fast = acc / 2, acc / 2
+            slow, _ = by_torch.take(left_torch, rule, acc / 2)
+            quick, indices = fast.take(left_fast, rule, acc / 2)
+            assert (indices[1:] > indices[:-1]).all()
+            if isinstance(rule, Threshold):
+                assert torch.equal(slow, quick) and torch.equal(left_torch, left_fast)
+            else:
+                assert torch.equal(slow.abs().sort().values, quick.abs().sort().values)
+                assert not left_fast[indices].any()
+                left_fast[indices] = quick
+                assert torch.equal(left_fast, acc / 2 + acc / 2)
 
 
 def test_an_unknown_implementation_is_refused_by_name():

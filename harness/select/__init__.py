@@ -1,8 +1,8 @@
 """Selection: which entries of a vector are sent, and taking them out of it.
 
-Two implementations of one interface, ``take`` and ``kth_magnitude``: ``torch`` is the reference and
-what the paper used; ``fast`` reads memory once or twice. They choose the same entries, and refuse NaN
-with a FloatingPointError before anything is sent.
+Two implementations of one interface, ``take``, ``kth_magnitude`` and ``room``: ``torch`` is the reference and
+what the paper used; ``fast`` accumulates and takes in one pass over memory. They choose the same entries,
+and refuse NaN with a FloatingPointError before anything is sent.
 """
 
 import importlib
@@ -33,7 +33,7 @@ Rule = Tensor | TopK | Threshold
 
 
 def implementation(name: str):
-    """The module that implements ``take`` and ``kth_magnitude``."""
+    """The module that implements ``take``, ``kth_magnitude`` and ``room``."""
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"selection {name!r} is not known; one of: {', '.join(IMPLEMENTATIONS)}")
     return importlib.import_module(f"harness.select.by_{name}")

@@ -6,11 +6,19 @@ from torch import Tensor
 from harness.select import NAN, Rule, Threshold, TopK
 
 
-def take(acc: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+def room(acc: Tensor) -> Tensor | None:
+    """Memory for what ``take`` returns, to be handed to it in every step; None if it has no use for any."""
+    return None
+
+
+def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Take the entries that ``rule`` chooses out of ``acc``, shape (d,): they become 0 there.
 
-    Returns their values, shape (n,), and their int64 indices, shape (n,).
+    Returns their values, shape (n,), and their int64 indices, shape (n,), which lie in ``room`` if one is
+    given. ``gradient``, shape (d,), if given, is added to ``acc`` before.
     """
+    if gradient is not None:
+        acc.add_(gradient)
     chosen = _indices(acc, rule)
     values = acc[chosen]
     if isinstance(rule, Tensor):
