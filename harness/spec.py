@@ -63,7 +63,7 @@ class RunSpec:
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""
-        for key in ("model", "method", "ratio", "engine", "topology", "network", "workers", "planner"):
+        for key in ("model", "method", "ratio", "engine", "topology", "workers", "planner"):
             if plan[key] != getattr(self, key):
                 raise ValueError(
                     f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}; "

@@ -73,7 +73,7 @@ def test_samples_become_costs_that_planners_take():
 
 
 PLAN = {"model": "vgg16", "method": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
-PLAN |= {"network": "host", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
+PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
 
 
 def test_a_plan_reaches_the_run_it_was_made_for():

@@ -26,7 +26,7 @@ def build(paths, spec: dict) -> dict:
         comparison[name]["iteration_s"] += known.rest_s
     adaptive = spec["options"].get("adaptive")
     return {
-        **{key: spec[key] for key in ("model", "method", "ratio", "engine", "topology", "network", "workers")},
+        **{key: spec[key] for key in ("model", "method", "ratio", "engine", "topology", "workers")},
         "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
         "planner": spec["planner"],
         "groups": per_layer(known.sizes) if adaptive else comparison[spec["planner"]]["plan"],
