@@ -12,6 +12,8 @@ import torch
 from harness.comm import Communicator
 from harness.exchange import Exchange
 from harness.method import Bucket
+from harness.optimizer import SGD
+from harness.server import Serving
 from harness.spec import RunSpec
 from harness.timing import Clock
 from harness.topology import TOPOLOGIES
@@ -76,6 +78,8 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
         method.settle(bucket)
         clock = Clock(device)
         exchange = Exchange(method, [(0, 1)], [bucket], TOPOLOGIES[spec.topology](comm), clock)
+        if spec.serves(comm.rank):
+            exchange = Serving(exchange, bucket.gradient, SGD(torch.zeros_like(bucket.gradient), 0.0, 0.9, 0.0))
         turns = spec.repeats * (4 if size < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
             for step in timed_steps(method, repeats=1):

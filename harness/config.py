@@ -41,7 +41,7 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_plan, _check_data)
+    _require(values, where, _check_plugins, _check_options, _check_topologies, _check_plan, _check_data)
     return Config(values, _expand(values), _calibrations(values))
 
 
@@ -124,7 +124,24 @@ def _check_options(values: dict) -> str | None:
     return None
 
 
+def _check_topologies(values: dict) -> str | None:
+    if values["methods"] == "all":  # then a server's timing runs are those of the methods it can answer
+        return None
+    for topology in values["topologies"]:
+        for method in values["methods"]:
+            if not _answers(topology, method):
+                return f"topologies: {topology} cannot answer {method}, which asks for more than one sum; leave out one"
+    return None
+
+
+def _answers(topology: str, method: str) -> bool:
+    """Whether the topology has an answer to what the method asks."""
+    return topology == "allgather" or plugins.one_sum(method) is not None
+
+
 def _check_plan(values: dict) -> str | None:
+    if values["planner"] != "layer" and "allgather" not in values["topologies"]:
+        return "topologies: accuracy runs use the plans for allgather; add it, or give planner: layer"
     extra = set(values["accuracy"]["ratios"]) - set(values["timing"]["ratios"])
     if values["planner"] == "layer" or not extra:
         return None
@@ -158,13 +175,21 @@ def _check_gpus(values: dict) -> str | None:
     listed = ""
     if shutil.which("nvidia-smi"):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    found = listed.count("GPU ")
-    if found >= values["workers"]:
+    found, wanted = listed.count("GPU "), gpus(values)
+    if found >= wanted:
         return None
+    server = " and a server" if wanted > values["workers"] else ""
     return (
-        f"device: cuda with {values['workers']} workers needs {values['workers']} GPUs, this machine shows {found}; "
+        f"device: cuda with {values['workers']} workers{server} needs {wanted} GPUs, this machine shows {found}; "
         "use fewer workers or device: cpu, or run where the GPUs are"
     )
+
+
+def gpus(values: dict) -> int:
+    """How many GPUs the largest run takes: one per process."""
+    if values["device"] != "cuda":
+        return 0
+    return values["workers"] + any(topology != "allgather" for topology in values["topologies"])
 
 
 def _expand(values: dict) -> dict[str, RunSpec]:
@@ -178,7 +203,7 @@ def _expand(values: dict) -> dict[str, RunSpec]:
                 for seed in values["seeds"]:
                     spec = RunSpec(kind="accuracy", ratio=ratio, seed=seed, **accuracy, **_curve(values, model))
                     runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
-            for topology in values["topologies"]:
+            for topology in _topologies(values, method):
                 for ratio in _ratios(values, method, "timing"):
                     blocks = {k: values["timing"][k] for k in ("blocks", "repeats")}
                     spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks)
@@ -188,6 +213,10 @@ def _expand(values: dict) -> dict[str, RunSpec]:
 
 def _methods(values: dict) -> list[str]:
     return plugins.names("methods") if values["methods"] == "all" else values["methods"]
+
+
+def _topologies(values: dict, method: str) -> list[str]:
+    return [topology for topology in values["topologies"] if _answers(topology, method)]
 
 
 def _calibrations(values: dict) -> dict[str, RunSpec]:
@@ -200,7 +229,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
     shared["largest_entries"] = max(map(plugins.parameters, values["models"]))
     for method in _methods(values):
         for ratio in _ratios(values, method, "timing"):
-            for topology in values["topologies"]:
+            for topology in _topologies(values, method):
                 spec = RunSpec(
                     kind="exchanges", model="", ratio=ratio, topology=topology, repeats=5,
                     **shared, **_method(values, method, "timing"),

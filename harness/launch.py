@@ -37,12 +37,12 @@ def command(spec: RunSpec, folder: Path) -> list[str]:
     """The engine's own launcher, from the environment this runs in."""
     bin_ = Path(sys.executable).parent
     worker = ["-m", "harness.run", str(folder)]
-    workers = str(spec.workers)
+    processes = str(spec.workers + spec.servers)
     match spec.engine:
         case "horovod":
-            return [str(bin_ / "horovodrun"), "-np", workers, "--gloo", sys.executable, *worker]
+            return [str(bin_ / "horovodrun"), "-np", processes, "--gloo", sys.executable, *worker]
         case "torch_dist":
-            return [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", workers, *worker]
+            return [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", processes, *worker]
     raise ValueError(f"no launcher for engine {spec.engine!r}")
 
 

@@ -20,8 +20,8 @@ class RunSpec:
     groups: tuple[tuple[int, int], ...] = ()  # what the planner found: (start, stop) of layers, last layer first
 
     engine: str = "horovod"
-    topology: str = "allgather"
-    workers: int = 2
+    topology: Literal["allgather", "ps-weights", "ps-sparse"] = "allgather"
+    workers: int = 2  # a parameter server is a process more
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
@@ -45,6 +45,14 @@ class RunSpec:
     blocks: int = 5  # timing: turns of (uncompressed, method)
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     largest_entries: int = 0  # exchanges: the largest bucket to measure
+
+    @property
+    def servers(self) -> int:
+        """How many processes train nothing; they are the last ranks."""
+        return int(self.topology != "allgather")
+
+    def serves(self, rank: int) -> bool:
+        return rank >= self.workers
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -1,8 +1,16 @@
 """Topologies: how a method's requests are answered on a communicator.
 
 ``allgather``: dense sums by all-reduce, sparse sums by all-gather of (values, indices).
-Counts what this worker hands to the network: bytes (values, indices and counts) and gradient entries.
+``ps-weights``, ``ps-sparse``: a parameter server adds up what the workers push; they pull the weights that
+its optimizer makes of the sum (the paper's words), or the sum, in the form in which it was pushed.
+
+Counted is what this worker hands to the engine, bytes (values, indices and counts) and gradient entries,
+and the bytes that the engine hands it from others: the sum, or the others' messages. The network may carry
+more: a ring moves 2 (N - 1) / N times the bytes of an all-reduce, each way.
 """
+
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,14 +22,14 @@ COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
 
 
 class AllGather:
-    """Collectives among equals. ``sent_bytes`` and ``sent_entries``: since the last ``reset``."""
+    """Collectives among equals. ``sent_bytes``, ``received_bytes``, ``sent_entries``: since the last ``reset``."""
 
     def __init__(self, comm: Communicator):
         self._comm = comm
         self.reset()
 
     def reset(self) -> None:
-        self.sent_bytes = self.sent_entries = 0
+        self.sent_bytes = self.received_bytes = self.sent_entries = 0
 
     def start(self, request: Request) -> Pending:
         match request:
@@ -41,15 +49,80 @@ class AllGather:
     def finish(self, request: Request, pending: Pending):
         """The answer; call when ``pending`` is done, or to wait for it."""
         answer = pending.wait()
-        if isinstance(request, Sum) and request.indices is not None:
-            out = request.out.zero_()
-            for message in answer:  # in rank order: the same bits everywhere
-                add_packed(out, message)
-            return out
-        return answer
+        if isinstance(request, Sum) and request.indices is None:
+            self.received_bytes += answer.nbytes
+            return answer
+        others = (message for rank, message in enumerate(answer) if rank != self._comm.rank)
+        self.received_bytes += sum(message.nbytes + COUNT_BYTES for message in others)
+        return add_up(request.out, answer) if isinstance(request, Sum) else answer
 
 
-TOPOLOGIES = {"allgather": AllGather}
+class ParameterServer:
+    """A server, the last rank, between the workers: a push is an all-to-all in which only the server
+    receives, a pull one in which only it sends.
+
+    The server's link is the bottleneck: it takes in every worker's push, then gives out as many answers.
+    """
+
+    def __init__(self, comm: Communicator, pull: Literal["weights", "sparse"]):
+        self.pull, self._comm = pull, comm
+        self._workers = comm.world_size - 1
+        self.reset()
+
+    def reset(self) -> None:
+        self.sent_bytes = self.received_bytes = self.sent_entries = 0
+
+    def start(self, request: Request) -> Pending:
+        """A worker's push, and its pull at once behind it."""
+        if not isinstance(request, Sum):
+            raise TypeError("a parameter server answers sums only")
+        sparse = request.indices is not None
+        message = pack(request.values, request.indices) if sparse else request.values
+        self.sent_entries += request.values.numel()
+        self.sent_bytes += message.nbytes + COUNT_BYTES
+        push = self._comm.start_alltoall([message[:0]] * self._workers + [message])
+        return PushPull(push, self._take(sparse and self.pull == "sparse"))
+
+    def finish(self, request: Sum, pending: "PushPull") -> Tensor:
+        """The answer, which for ``weights`` is no gradient: the bucket's new weights."""
+        message = pending.wait()[self._workers]
+        self.received_bytes += message.nbytes + COUNT_BYTES
+        out = request.values if request.out is None else request.out
+        return add_up(out, [message]) if message.dtype == torch.int32 else out.copy_(message)
+
+    def collect(self, sparse: bool) -> Pending:
+        """On the server: the next bucket's messages, the workers' in rank order, then its own, empty."""
+        return self._take(sparse)
+
+    def answer(self, message: Tensor) -> Pending:
+        """On the server: give all workers the same message."""
+        return self._comm.start_alltoall([message] * self._workers + [message[:0]])
+
+    def _take(self, sparse: bool) -> Pending:
+        """This rank's part in an all-to-all in which it sends nothing; packed messages are int32."""
+        nothing = torch.empty(0, dtype=torch.int32 if sparse else torch.float32, device=self._comm.device)
+        return self._comm.start_alltoall([nothing] * self._comm.world_size)
+
+
+class PushPull:
+    """Two communications under way, of which the second brings the answer."""
+
+    def __init__(self, push: Pending, pull: Pending):
+        self._push, self._pull = push, pull
+
+    def done(self) -> bool:
+        return self._push.done() and self._pull.done()
+
+    def wait(self):
+        self._push.wait()
+        return self._pull.wait()
+
+
+TOPOLOGIES = {
+    "allgather": AllGather,
+    "ps-weights": partial(ParameterServer, pull="weights"),
+    "ps-sparse": partial(ParameterServer, pull="sparse"),
+}
 
 
 def pack(values: Tensor, indices: Tensor) -> Tensor:
@@ -57,7 +130,16 @@ def pack(values: Tensor, indices: Tensor) -> Tensor:
     return torch.cat([values.view(torch.int32), indices.to(torch.int32)])
 
 
-def add_packed(out: Tensor, message: Tensor) -> None:
-    """Add a packed message to ``out``, shape (d,)."""
-    values, indices = message.tensor_split(2)
-    out.index_add_(0, indices, values.view(torch.float32))
+def add_up(out: Tensor, messages: list[Tensor]) -> Tensor:
+    """Write the sum of messages, packed (2k,) or dense (d,), to ``out``, shape (d,); return it.
+
+    Added in the order given, rank order: the same bits everywhere.
+    """
+    out.zero_()
+    for message in messages:
+        if message.dtype == torch.int32:
+            values, indices = message.tensor_split(2)
+            out.index_add_(0, indices, values.view(torch.float32))
+        else:
+            out += message
+    return out
