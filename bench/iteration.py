@@ -37,7 +37,9 @@ def batch(seed: int):
 
 
 def ours(comm, engine: str, model: str):
-    spec = RunSpec(kind="timing", model=model, method="none", ratio=None, engine=engine, lr=1e-4)
+    spec = RunSpec(
+        kind="timing", model=model, method="none", ratio=None, engine=engine, lr=1e-4, workers=comm.world_size
+    )
     trainer = Trainer(spec, comm, None, CPU)
     exchange = trainer.prepare(make_method("none", None, {}))
     steps = itertools.count(1)

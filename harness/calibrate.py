@@ -12,6 +12,8 @@ import torch
 from harness.comm import Communicator
 from harness.exchange import Exchange
 from harness.method import Bucket
+from harness.optimizer import SGD
+from harness.server import Serving
 from harness.spec import RunSpec
 from harness.timing import Clock
 from harness.topology import TOPOLOGIES
@@ -98,6 +100,9 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
         clock = Clock(device)
         groups = [(i, i + 1) for i in range(count)]
         exchange = Apart(method, groups, buckets, TOPOLOGIES[spec.topology](comm, spec.wire), clock)
+        if spec.serves(comm.rank):
+            gradients = torch.empty(size * count, device=device)
+            exchange = Serving(exchange, gradients, SGD(torch.zeros_like(gradients), 0.0, 0.9, 0.0))
         for bucket in buckets:
             method.settle(bucket)
         turns = spec.repeats * (4 if size * count < CHEAP else 1)

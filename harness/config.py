@@ -45,7 +45,8 @@ def load(values: dict, where: str) -> Config:
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error)}")
     values = _with_defaults(values, schema)
-    _require(values, where, _check_plugins, _check_options, _check_data, _check_plan, _check_wire, _check_hosts)
+    _require(values, where, _check_plugins, _check_options, _check_topologies, _check_data, _check_plan)
+    _require(values, where, _check_wire, _check_hosts)
     values, warning = _with_network(values)
     warning = warning and f"{where}: {warning}"
     return Config(values, _expand(values), _calibrations(values), _studies(values), warning)
@@ -136,8 +137,25 @@ def _check_options(values: dict) -> str | None:
     return None
 
 
+def _check_topologies(values: dict) -> str | None:
+    if values["methods"] == "all":  # then a server's timing runs are those of the methods it can answer
+        return None
+    for topology in values["topologies"]:
+        for method in values["methods"]:
+            if not _answers(topology, method):
+                return f"topologies: {topology} cannot answer {method}, which asks for more than one sum; leave out one"
+    return None
+
+
+def _answers(topology: str, method: str) -> bool:
+    """Whether the topology has an answer to what the method asks."""
+    return topology == "allgather" or plugins.one_sum(method) is not None
+
+
 def _check_plan(values: dict) -> str | None:
     planned = [s for name, s in _expand(values).items() if name.startswith("accuracy/") and needs_plan(s)]
+    if planned and "allgather" not in values["topologies"]:
+        return "topologies: accuracy runs use the plans for allgather; add it, or give planner: layer"
     extra = {spec.ratio for spec in planned} - set(values["timing"]["ratios"])
     if not extra:
         return None
@@ -177,13 +195,21 @@ def _check_gpus(values: dict) -> str | None:
     listed = ""
     if shutil.which("nvidia-smi"):
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    found = listed.count("GPU ")
-    if found >= values["workers"]:
+    found, wanted = listed.count("GPU "), gpus(values)
+    if found >= wanted:
         return None
+    server = " and a server" if wanted > values["workers"] else ""
     return (
-        f"device: cuda with {values['workers']} workers needs {values['workers']} GPUs, this machine shows {found}; "
+        f"device: cuda with {values['workers']} workers{server} needs {wanted} GPUs, this machine shows {found}; "
         "use fewer workers or device: cpu, or run where the GPUs are"
     )
+
+
+def gpus(values: dict) -> int:
+    """How many GPUs the largest run takes: one per process."""
+    if values["device"] != "cuda":
+        return 0
+    return values["workers"] + any(topology != "allgather" for topology in values["topologies"])
 
 
 def _check_hosts(values: dict) -> str | None:
@@ -238,7 +264,7 @@ def _expand(values: dict) -> dict[str, RunSpec]:
                 for seed in values["seeds"]:
                     spec = _accuracy(values, name, method, ratio, seed)
                     runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
-            for topology in values["topologies"]:
+            for topology in _topologies(values, method):
                 for ratio in _ratios(values, method, "timing"):
                     blocks = {k: values["timing"][k] for k in ("blocks", "repeats")}
                     spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks, **_links(values))
@@ -256,6 +282,10 @@ def _methods(values: dict) -> list[str]:
     return plugins.names("methods") if values["methods"] == "all" else values["methods"]
 
 
+def _topologies(values: dict, method: str) -> list[str]:
+    return [topology for topology in values["topologies"] if _answers(topology, method)]
+
+
 def _calibrations(values: dict) -> dict[str, RunSpec]:
     """Layer times per model, exchange times per method and ratio: a new method adds only its own."""
     found = {}
@@ -266,7 +296,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
     shared["largest_entries"] = max(map(plugins.parameters, values["models"]))
     for method in _methods(values):
         for ratio in _ratios(values, method, "timing"):
-            for topology in values["topologies"]:
+            for topology in _topologies(values, method):
                 spec = RunSpec(
                     kind="exchanges", model="", ratio=ratio, topology=topology, repeats=5,
                     **shared, **_links(values), **_method(values, method, "timing"),

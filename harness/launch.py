@@ -38,15 +38,15 @@ def command(spec: RunSpec, folder: Path) -> list[str]:
     """The engine's own launcher, or the testbed's, from the environment this runs in."""
     bin_ = Path(sys.executable).parent
     worker = ["-m", "harness.run", str(folder)]
-    workers = str(spec.workers)
     if spec.network == "testbed":
         rates_mbit = ",".join(f"{rate:g}" for rate in spec.rates_mbit)
         return [sys.executable, "-m", "harness.hosts", spec.engine, rates_mbit, sys.executable, *worker]
+    processes = str(spec.workers + spec.servers)
     match spec.engine:
         case "horovod":
-            return [str(bin_ / "horovodrun"), "-np", workers, "--gloo", sys.executable, *worker]
+            return [str(bin_ / "horovodrun"), "-np", processes, "--gloo", sys.executable, *worker]
         case "torch_dist":
-            return [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", workers, *worker]
+            return [str(bin_ / "torchrun"), "--standalone", "--nproc-per-node", processes, *worker]
     raise ValueError(f"no launcher for engine {spec.engine!r}")
 
 

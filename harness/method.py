@@ -74,12 +74,15 @@ class Method:
     ``exact``: the aggregate equals the dense mean; such a method has no ratio, its copies count as
     other, not as sparsification.
     ``rounds``: how many requests one exchange makes.
+    ``one_sum``: "dense" or "sparse" if the exchange is one such Sum, dense over the whole bucket or written to
+    it, and its answer is the aggregate, untouched: what a parameter server can answer. None otherwise.
     ``cycle``: the method's behaviour depends on the step only through (step - 1) mod cycle.
     """
 
     scope: ClassVar[Literal["model", "layer", "plan", "size"]] = "layer"
     exact: ClassVar[bool] = False
     rounds: ClassVar[int] = 1
+    one_sum: ClassVar[Literal["dense", "sparse"] | None] = None
 
     @property
     def cycle(self) -> int:
@@ -112,6 +115,8 @@ class Sparsifier(Method):
     The residual is what was not sent: it is added to the next gradient (paper, Algorithm 1).
     Law: sent + residual == gradient + old residual, bit for bit.
     """
+
+    one_sum = "sparse"
 
     ratio: float  # k / d asked for, in (0, 1]
     selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+VECTOR = 16  # entries: what the CPU's kernel handles at once, at most
+
 
 class SGD:
     """w <- w - lr * v, v <- momentum * v + gradient + weight_decay * w, as ``torch.optim.SGD``.
@@ -13,12 +15,24 @@ class SGD:
 
     def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float):
         self.lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
-        self._parameters, self.velocity = parameters, torch.zeros_like(parameters)
+        self.parameters, self.velocity = parameters, torch.zeros_like(parameters)
 
     @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
+    def step(self, gradient: Tensor, start: int = 0, stop: int | None = None) -> None:
+        """Update the entries start .. stop - 1, all unless given; ``gradient`` has the shape of all.
+
+        A part is updated to the very bits that a step over all gives it. The kernel rounds entries at its end
+        that do not fill a vector unlike the others, so that it gets whole vectors; the neighbours are put back.
+        """
+        size = self.parameters.numel()
+        stop = size if stop is None else stop
+        first, last = start - start % VECTOR, min(size, stop + -stop % VECTOR)
+        neighbours = [t[i:j] for t in (self.parameters, self.velocity) for i, j in ((first, start), (stop, last))]
+        before = [t.clone() for t in neighbours]
         torch._fused_sgd_(
-            [self._parameters], [gradient], [self.velocity],
+            [self.parameters[first:last]], [gradient[first:last]], [self.velocity[first:last]],
             weight_decay=self._weight_decay, momentum=self._momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
+        for tensor, kept in zip(neighbours, before, strict=True):
+            tensor.copy_(kept)

@@ -59,11 +59,26 @@ def parameters(model: str) -> int:
 @cache
 def scope(method: str) -> str:
     """How a method cuts the gradient (``Method.scope``), read from its source."""
-    for node in _classes(ROOT / "methods" / f"{method}.py").values():
-        for item in node.body:
-            if isinstance(item, ast.Assign) and any(getattr(t, "id", "") == "scope" for t in item.targets):
-                return ast.literal_eval(item.value)
-    return "layer"
+    return _constant(method, "scope")
+
+
+@cache
+def one_sum(method: str) -> str | None:
+    """What a parameter server would be asked by a method (``Method.one_sum``), read from its source."""
+    return _constant(method, "one_sum")
+
+
+def _constant(method: str, name: str):
+    """A literal that a method's class or, where it says nothing, its bases in ``harness.method`` assign."""
+    own = _classes(ROOT / "methods" / f"{method}.py")
+    classes = _classes(ROOT / "harness" / "method.py") | own
+    found = None
+    for node in own.values():
+        for item in (item for base in _lineage(node, classes) for item in classes[base].body):
+            targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
+            if any(getattr(t, "id", "") == name for t in targets):
+                found = ast.literal_eval(item.value)
+    return found
 
 
 def _lineage(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One worker of one run; the launcher starts ``workers`` of these: python -m harness.run <folder>.
+"""One process of one run, a worker or the server; the launcher starts them: python -m harness.run <folder>.
 
 Reads ``spec.json`` in the folder; rank 0 leaves the results there.
 """
@@ -34,8 +34,8 @@ def main(folder: Path) -> None:
     _die_with(int(os.environ["LAUNCHER_PID"]))
     device = torch.device(spec.device)
     comm = engines.connect(spec.engine, device)
-    if comm.world_size != spec.workers:
-        raise RuntimeError(f"{comm.world_size} workers joined, the run asks for {spec.workers}")
+    if comm.world_size != spec.workers + spec.servers:
+        raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.workers + spec.servers}")
     data = DATASETS[spec.data](Path(spec.data_root), device) if spec.model else None
     report = Progress(folder / "progress.json") if comm.rank == 0 else lambda done, total: None
     tables = WORK[spec.kind](spec, comm, data, device, report)

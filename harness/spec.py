@@ -22,9 +22,9 @@ class RunSpec:
     plans: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # planners: their groups
 
     engine: str = "horovod"
-    topology: str = "allgather"
+    topology: Literal["allgather", "ps-weights", "ps-sparse"] = "allgather"
     wire: Literal["indices", "smallest"] = "indices"  # how places travel
-    workers: int = 2
+    workers: int = 2  # a parameter server is a process more
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
@@ -50,6 +50,14 @@ class RunSpec:
     blocks: int = 5  # timing: turns of (uncompressed, method)
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     largest_entries: int = 0  # exchanges: the largest bucket to measure
+
+    @property
+    def servers(self) -> int:
+        """How many processes train nothing; they are the last ranks."""
+        return int(self.topology != "allgather")
+
+    def serves(self, rank: int) -> bool:
+        return rank >= self.workers
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

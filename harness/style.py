@@ -68,12 +68,13 @@ def data_label(row) -> str:
 
 
 def run_columns(row) -> dict[str, str]:
-    """The columns that say which run a row of a shown table is about."""
+    """The columns that say which run a row of a shown table is about; ``save_table`` may drop the last."""
     return {
         "Model": MODELS.get(row["model"], row["model"]),
         "Data": data_label(row),
         "Method": method_label(row["method"]),
         "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+        "Topology": row.get("topology", "allgather"),
     }
 
 
@@ -114,7 +115,12 @@ def log_errors(snakemake) -> None:
 
 
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
-    """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption."""
+    """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption.
+
+    The topology is shown unless it is all-gather everywhere.
+    """
+    if (shown["Topology"] == "allgather").all():
+        shown = shown.drop(columns="Topology")
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
     escaped = caption.replace("%", "\\%").replace("_", "\\_").replace("^", "\\^{}")

@@ -47,6 +47,7 @@ def _row(run: pd.DataFrame) -> dict:
     row["epoch_s"] = row["iteration_s"] * steps
     row["training_s"] = row["epoch_s"] * first["epochs"]
     row["sent_bytes"] = amortise(own, "sent_bytes")
+    row["received_bytes"] = amortise(own, "received_bytes")
     row["density"] = amortise(own, "density")
     row |= _parts(own)
     row["blocks"] = own["block"].nunique()

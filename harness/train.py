@@ -16,6 +16,7 @@ from harness.exchange import Exchange
 from harness.flat import FlatModel
 from harness.method import Bucket, Method
 from harness.optimizer import SGD
+from harness.server import Server
 from harness.spec import RunSpec
 from harness.timeline import Plan
 from harness.timing import Clock
@@ -34,8 +35,10 @@ class Trainer:
             model = plugins.load("models", spec.model).build()
         self.flat = FlatModel(model.to(device, memory_format=torch.channels_last))
         comm.broadcast(self.flat.parameters)
-        torch.manual_seed(spec.seed * comm.world_size + comm.rank)  # from here on workers draw their own
+        torch.manual_seed(spec.seed * spec.workers + comm.rank)  # from here on workers draw their own
         self.optimizer = SGD(self.flat.parameters, spec.lr, spec.momentum, spec.weight_decay)
+        # Where the server owns the optimizer, its new weights lie in the buckets in the gradients' place.
+        self.update = self.flat.parameters.copy_ if spec.topology == "ps-weights" else self.optimizer.step
         self.clock = Clock(device)
         self.exchange: Exchange | None = None
         for layer, (parameter, view) in enumerate(self.flat.views):
@@ -43,7 +46,7 @@ class Trainer:
 
     def _hook(self, layer: int, view: Tensor):
         """Put the gradient into its bucket, already divided by the workers: sums become means."""
-        share = 1 / self.comm.world_size
+        share = 1 / self.spec.workers
 
         def hook(parameter: Tensor) -> None:
             with self.clock("other"):
@@ -78,12 +81,13 @@ class Trainer:
             loss.backward()
         exchange.finish()
         with self.clock("optimizer"):
-            self.optimizer.step(self.flat.gradients)
+            self.update(self.flat.gradients)
         row = {
             "step": number,
             "phase": exchange.method.phase(number),
             **self.clock.stop(),
             "sent_bytes": exchange.topology.sent_bytes,
+            "received_bytes": exchange.topology.received_bytes,
             "density": exchange.topology.sent_entries / len(self.flat.gradients),
         }
         correct = (outputs.detach().argmax(1) == labels).sum()
@@ -96,7 +100,7 @@ class Trainer:
         self.flat.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.flat.parameters.device)
         with torch.no_grad():
-            for images, labels in self.data.test(250, self.comm.world_size, self.comm.rank, limit):
+            for images, labels in self.data.test(250, self.spec.workers, self.comm.rank, limit):
                 outputs = self.flat.model(images)
                 sums[0] += F.cross_entropy(outputs, labels, reduction="sum")
                 sums[1] += (outputs.argmax(1) == labels).sum()
@@ -109,7 +113,7 @@ class Trainer:
         buffers = self.flat.buffers()
         if not buffers:
             return
-        mean = torch.cat([b.view(-1) for b in buffers]) / self.comm.world_size
+        mean = torch.cat([b.view(-1) for b in buffers]) / self.spec.workers
         parts = self.comm.allreduce(mean).split([b.numel() for b in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
@@ -128,6 +132,12 @@ class Trainer:
             listener.start()
         with self.clock("backward"):
             loss.backward()
+
+
+def join(spec: RunSpec, comm: Communicator, data, device: torch.device) -> Trainer | Server:
+    """This process's part in the training: a worker's or the server's."""
+    trainer = Trainer(spec, comm, data, device)
+    return Server(trainer) if spec.serves(comm.rank) else trainer
 
 
 def cut(sizes: list[int], scope: str, spec: RunSpec) -> Plan:
@@ -156,7 +166,7 @@ def _means(split: str, sums: Tensor) -> dict[str, float]:
 def epochs_of(spec: RunSpec, comm: Communicator, data) -> Iterator:
     """This worker's training batches, epoch after epoch, without end."""
     return itertools.chain.from_iterable(
-        data.train(spec.batch, comm.world_size, comm.rank, spec.seed, epoch) for epoch in itertools.count()
+        data.train(spec.batch, spec.workers, comm.rank, spec.seed, epoch) for epoch in itertools.count()
     )
 
 
@@ -166,10 +176,10 @@ def train(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> 
     Training accuracy and loss are means over the augmented batches since the point before, as the
     model was when it saw them; test accuracy and loss are taken at the point.
     """
-    trainer = Trainer(spec, comm, data, device)
+    trainer = join(spec, comm, data, device)
     exchange = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
     stream = epochs_of(spec, comm, data)
-    epoch_steps = -(-data.train_size // (spec.batch * comm.world_size))
+    epoch_steps = -(-data.train_size // (spec.batch * spec.workers))
     total = max(spec.evaluations, round(spec.train_epochs * epoch_steps))
     marks = {round(total * (i + 1) / spec.evaluations) for i in range(spec.evaluations)}
     points, iterations, sent = [], [], []
@@ -209,7 +219,7 @@ def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Cal
     ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together. ``sent``:
     entries that the method sent of each bucket.
     """
-    trainer = Trainer(spec, comm, data, device)
+    trainer = join(spec, comm, data, device)
     variants = {"none": trainer.prepare(make_method("none", None, {}))}
     if spec.method != "none":
         variants[spec.method] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
@@ -230,7 +240,7 @@ def time_planners(spec: RunSpec, comm: Communicator, data, device, report: Calla
 
     Planners that found the same groups are one variant, under the name of the first.
     """
-    trainer = Trainer(spec, comm, data, device)
+    trainer = join(spec, comm, data, device)
     variants = {"none": trainer.prepare(make_method("none", None, {}))}
     distinct = {plan: name for name, plan in reversed(spec.plans.items())}
     for plan, name in reversed(distinct.items()):
@@ -241,7 +251,9 @@ def time_planners(spec: RunSpec, comm: Communicator, data, device, report: Calla
     return {"iterations": iterations, "groups": groups}
 
 
-def in_turns(trainer: Trainer, variants: dict[str, Exchange], report: Callable, note=lambda variant, row: None):
+def in_turns(
+    trainer: Trainer | Server, variants: dict[str, Exchange], report: Callable, note=lambda variant, row: None
+):
     """The timed ``iterations`` of all variants, block by block, so that a drifting machine moves all.
 
     In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0
@@ -256,8 +268,7 @@ def in_turns(trainer: Trainer, variants: dict[str, Exchange], report: Callable, 
             if block == 0:
                 trainer.step(exchange, 1, stream)  # gradients exist, kernels are chosen
                 trainer.local_gradient(stream)
-                for bucket in exchange.buckets:
-                    exchange.method.settle(bucket)
+                exchange.settle()
             for step in timed_steps(exchange.method, spec.repeats if block else 1):
                 row, _ = trainer.step(exchange, block * exchange.method.cycle + step, stream)
                 if block:

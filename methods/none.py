@@ -11,6 +11,7 @@ class Uncompressed(Method):
 
     scope = "size"
     exact = True
+    one_sum = "dense"
 
     def exchange(self, bucket: Bucket, step: int):
         return (yield Sum(bucket.gradient))

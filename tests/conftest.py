@@ -16,8 +16,10 @@ import torch  # noqa: E402
 from harness import plugins  # noqa: E402
 from harness.exchange import Exchange  # noqa: E402
 from harness.method import Bucket, Sparsifier  # noqa: E402
+from harness.optimizer import SGD  # noqa: E402
+from harness.server import Serving  # noqa: E402
 from harness.timing import Clock  # noqa: E402
-from harness.topology import AllGather  # noqa: E402
+from harness.topology import TOPOLOGIES  # noqa: E402
 
 METHODS = plugins.names("methods")
 SPARSIFIERS = [m for m in METHODS if issubclass(plugins.load("methods", m), Sparsifier)]
@@ -28,13 +30,24 @@ def make(name: str, ratio: float = 0.1):
     return method() if method.exact else method(ratio=ratio)
 
 
+def sgd(parameters: torch.Tensor) -> SGD:
+    return SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-2)
+
+
 def exchange_steps(
-    comm, method, steps: list[list[torch.Tensor]], first: int = 1, wire: str = "indices"
+    comm, method, steps: list[list[torch.Tensor]], first: int = 1, topology: str = "allgather", wire: str = "indices"
 ) -> list[list[torch.Tensor]]:
-    """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates."""
+    """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates.
+
+    With a parameter server, which has zeros as weights at first, the last rank is the server.
+    """
     buckets = [Bucket(i, g.clone()) for i, g in enumerate(steps[0])]
     clock = Clock(torch.device("cpu"))
-    exchange = Exchange(method, [(i, i + 1) for i in range(len(buckets))], buckets, AllGather(comm, wire), clock)
+    groups = [(i, i + 1) for i in range(len(buckets))]
+    exchange = Exchange(method, groups, buckets, TOPOLOGIES[topology](comm, wire), clock)
+    if topology != "allgather" and comm.rank == comm.world_size - 1:
+        flat = torch.cat(steps[0])
+        exchange = Serving(exchange, flat, sgd(torch.zeros_like(flat)))
     aggregates = []
     for number, gradients in enumerate(steps, start=first):
         for bucket, gradient in zip(buckets, gradients, strict=True):

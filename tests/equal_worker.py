@@ -1,4 +1,5 @@
-"""A worker for test_engines: trains 20 steps and saves its parameters; argument: the target file."""
+"""A process for test_engines: trains and saves its parameters; arguments: the engine, the target file,
+the methods, the topologies and the steps."""
 
 import sys
 from pathlib import Path
@@ -9,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
 from harness.spec import RunSpec
-from harness.train import Trainer, make_method
+from harness.train import join, make_method
 
-SIZE, STEPS = 64, 20
+STEPS = 20
 
 
 class Noise:
@@ -26,20 +27,22 @@ class Noise:
             yield images, torch.randint(0, 10, (4,), generator=self._generator)
 
 
-def parameters_after(comm, method: str) -> torch.Tensor:
-    spec = RunSpec(kind="accuracy", model="resnet20", method=method, ratio=None if method == "none" else 0.1)
-    trainer = Trainer(spec, comm, None, torch.device("cpu"))
+def parameters_after(comm, method: str, topology: str = "allgather", steps: int = STEPS) -> torch.Tensor:
+    spec = RunSpec(kind="accuracy", model="resnet20", method=method, ratio=None if method == "none" else 0.1,
+                   topology=topology, workers=comm.world_size - (topology != "allgather"))  # fmt: skip
+    trainer = join(spec, comm, None, torch.device("cpu"))
     exchange = trainer.prepare(make_method(spec.method, spec.ratio, {}))
     stream = iter(Noise(comm.rank))
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         trainer.step(exchange, step, stream)
     return trainer.flat.parameters
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    engine, target, methods = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
+    engine, target = sys.argv[1:3]
+    methods, topologies = (words.split(",") for words in sys.argv[3:5])
     comm = engines.connect(engine, torch.device("cpu"))
-    found = {method: parameters_after(comm, method) for method in methods}
+    found = {f"{m} {t}": parameters_after(comm, m, t, int(sys.argv[5])) for m in methods for t in topologies}
     torch.save(found, f"{target}.{comm.rank}")
     comm.close()

@@ -93,6 +93,8 @@ MISTAKES = {
     },
     "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
+    "topologies: accuracy runs use the plans for allgather": {"planner": "paper", "topologies": ["ps-weights"]},
+    "topologies.0: 'ps' is not valid; give one of: allgather, ps-weights, ps-sparse": {"topologies": ["ps"]},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
 }
 
@@ -104,10 +106,24 @@ def test_a_mistake_is_one_line_that_says_where_what_and_what_would_be_right(expe
     assert str(error.value).startswith("config/mine.yaml: ") and "\n" not in str(error.value)
 
 
+def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch):
+    monkeypatch.setattr(plugins, "one_sum", lambda method: None if method == "lags" else "sparse")
+    values = read("quick") | {"topologies": ["allgather", "ps-sparse"]}
+    with pytest.raises(config.ConfigError, match="ps-sparse cannot answer lags"):
+        config.load(values, "c")
+    runs = config.load(values | {"methods": "all"}, "c").runs
+    timed = [run for run in runs if run.startswith("timing/resnet20-lags")]
+    assert timed and all(run.endswith("allgather") for run in timed)
+    assert "timing/resnet20-dlgs-0.1-ps-sparse" in runs
+
+
 def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
     values = config.load(read("quick") | {"device": "cuda"}, "c").values
     with pytest.raises(config.ConfigError, match="needs 2 GPUs, this machine shows 0"):
+        config.check_machine(values, "c")
+    values = config.load(read("quick") | {"device": "cuda", "topologies": ["ps-weights"]}, "c").values
+    with pytest.raises(config.ConfigError, match="2 workers and a server needs 3 GPUs"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"data": {"root": "data", "imagenet": "no/such"}}, "c").values
     with pytest.raises(config.ConfigError, match="no folder no/such/train/n0"):

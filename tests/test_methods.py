@@ -4,17 +4,20 @@ import copy
 
 import pytest
 import torch
-from conftest import METHODS, SPARSIFIERS, exchange_steps, gradients, make
+from conftest import METHODS, SPARSIFIERS, exchange_steps, gradients, make, sgd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import plugins
 from harness.comm.local import run_workers
+from harness.exchange import Exchange
 from harness.method import Bucket, Sum
-from harness.topology import COUNT_BYTES, AllGather
+from harness.server import Serving
+from harness.topology import COUNT_BYTES, TOPOLOGIES
 from harness.wire import FORMATS, Indices
 
 WORKERS = 3
+SERVED = [m for m in METHODS if plugins.one_sum(m)]  # by a parameter server
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -202,11 +205,52 @@ def test_a_plan_may_give_a_bucket_a_ratio_of_its_own():
     assert int((sent_by(lags, gradient.clone()) != 0).sum()) == 100
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_asks_what_it_says(name):
+    """``one_sum`` is read from the source for configurations; it holds for a bucket of any size."""
+    method = make(name)
+    assert plugins.one_sum(name) == method.one_sum
+    if method.one_sum is None:
+        return
+    assert method.rounds == 1
+    for index, size in enumerate((1, 300)):
+        bucket = Bucket(index, torch.randn(size))
+        segments = method.exchange(bucket, 1)
+        request = next(segments)
+        assert isinstance(request, Sum)
+        written = request.values if method.one_sum == "dense" else request.out
+        assert (request.indices is None) == (method.one_sum == "dense")
+        assert written.data_ptr() == bucket.gradient.data_ptr() and written.shape == bucket.gradient.shape
+        with pytest.raises(StopIteration) as end:
+            segments.send(written.fill_(3.0))
+        assert torch.equal(end.value.value, torch.full((size,), 3.0))
+
+
+@pytest.mark.parametrize("name", SERVED)
+@given(workers=st.integers(1, 4), seed=st.integers(0, 2**16))
+@settings(max_examples=5, deadline=None)
+def test_a_parameter_server_gives_what_collectives_give_bit_for_bit(name, workers, seed):
+    def work(comm, topology="allgather"):
+        return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), topology=topology)
+
+    expected = run_workers(workers, work)[0]
+    *sums, _ = run_workers(workers + 1, lambda comm: work(comm, "ps-sparse"))
+    *weights, _ = run_workers(workers + 1, lambda comm: work(comm, "ps-weights"))
+    parameters = torch.zeros(sum(b.numel() for b in expected[0]))
+    optimizer = sgd(parameters)
+    for step, aggregate in enumerate(map(torch.cat, expected)):
+        optimizer.step(aggregate)
+        for worker in range(workers):
+            assert torch.equal(torch.cat(sums[worker][step]), aggregate)
+            assert torch.equal(torch.cat(weights[worker][step]), parameters)
+
+
 class Recorder:
     """Stands before a communicator and adds up the tensors that pass."""
 
     def __init__(self, comm):
         self._comm, self.bytes = comm, 0
+        self.rank, self.world_size, self.device = comm.rank, comm.world_size, comm.device
 
     def start_allreduce(self, tensor):
         self.bytes += tensor.nbytes
@@ -216,22 +260,40 @@ class Recorder:
         self.bytes += tensor.nbytes + COUNT_BYTES
         return self._comm.start_allgather(tensor)
 
+    def start_alltoall(self, tensors):
+        self.bytes += sum(t.nbytes + COUNT_BYTES for t in tensors if t.numel())
+        return self._comm.start_alltoall(tensors)
 
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("wire", FORMATS)
-def test_bytes_counted_are_the_bytes_that_moved(name, wire):
+def test_bytes_counted_are_the_bytes_that_moved(name, topology, wire):
+    """Sent as counted by the sender, received as counted by the others."""
+    if topology != "allgather" and name not in SERVED:
+        pytest.skip("no parameter server for this method")
+
     def work(comm):
         recorder = Recorder(comm)
-        topology = AllGather(recorder, wire)
+        asked = TOPOLOGIES[topology](recorder, wire)
         bucket = Bucket(0, gradients(comm.rank, 1, sizes=(500,))[0][0])
-        segments = make(name).exchange(bucket, 1)
-        request = next(segments)
-        topology.finish(request, topology.start(request))
-        return topology.sent_bytes, topology.sent_entries, recorder.bytes
+        method = make(name)
+        if comm.rank == WORKERS:
+            exchange = Exchange(method, [(0, 1)], [bucket], asked, None)
+            Serving(exchange, bucket.gradient, sgd(torch.ones(500))).finish()
+            return None, None, None, recorder.bytes
+        request = next(method.exchange(bucket, 1))
+        asked.finish(request, asked.start(request))
+        return asked.sent_bytes, asked.received_bytes, asked.sent_entries, recorder.bytes
 
-    for counted, entries, moved in run_workers(2, work):
-        assert counted == moved
-        assert counted >= 4 * entries > 0
+    found = run_workers(WORKERS + (topology != "allgather"), work)
+    by_all = sum(sent for sent, *_ in found[:WORKERS])
+    for sent, received, entries, moved in found[:WORKERS]:
+        assert sent == moved >= 4 * entries > 0
+        if topology != "allgather":
+            assert received == found[WORKERS][3] / WORKERS
+        elif received != sent:  # an all-reduce gives back what it took
+            assert received == by_all - sent
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)

@@ -105,6 +105,16 @@ def test_the_other_engine_runs_through_the_same_rules(smoke, environment):
     assert rows[0] == rows[1]  # two workers: the same bits on both engines
 
 
+def test_a_server_is_a_process_more(smoke, environment):
+    target = "results/smoke/runs/ps/timing/resnet20-dlgs-0.1-ps-weights"
+    settings = ["--config", "topologies=[ps-weights]", "planner=layer", "name=ps"]
+    done = snakemake(smoke, environment, f"{target}/iterations.csv", *SMOKE, *settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = list(csv.DictReader((smoke / target / "iterations.csv").open()))
+    assert {row["variant"] for row in rows} == {"none", "dlgs"}
+    assert all(float(row["received_bytes"]) > 4 * 269_722 for row in rows)  # weights, whatever was pushed
+
+
 BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass

@@ -41,6 +41,13 @@ class Communicator(ABC):
         """Collect tensors of shape (n,), n of its own on each rank; ``wait`` returns them by rank."""
 
     @abstractmethod
+    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
+        """Send ``tensors[r]``, shape (n,), any n, to rank r; ``wait`` returns what came from each rank, by rank.
+
+        One dtype on all ranks, that of the empty tensors included.
+        """
+
+    @abstractmethod
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         """Overwrite ``tensor`` with the root's, in place."""
 
@@ -56,6 +63,12 @@ class Communicator(ABC):
 
     def barrier(self) -> None:
         self.allreduce(torch.zeros(1, device=self.device))
+
+
+def joined(tensors: list[Tensor]) -> Tensor:
+    """The tensors end to end; where at most one has entries, without a copy."""
+    filled = [t for t in tensors if t.numel()] or tensors[:1]
+    return filled[0] if len(filled) == 1 else torch.cat(filled)
 
 
 class OneAtATime:

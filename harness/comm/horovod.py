@@ -7,7 +7,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator
+from harness.comm import Communicator, joined
 
 PAUSE_S = 50e-6
 _INTEGERS = {4: torch.int32, 8: torch.int64}
@@ -63,6 +63,11 @@ class Horovod(Communicator):
             parts.append(gathered[place + 1 : place + 1 + length])
             place += 1 + length
         return parts
+
+    def start_alltoall(self, tensors: list[Tensor]) -> _Handle:
+        splits = [t.numel() for t in tensors]  # Horovod tells each rank its own when it negotiates
+        handle = hvd.alltoall_async(joined(tensors), splits=splits, name=next(self._names))
+        return _Handle(handle, lambda result: list(result[0].split(result[1].tolist())))
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         hvd.broadcast_(tensor, root, name=next(self._names))

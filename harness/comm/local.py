@@ -26,7 +26,13 @@ class Local(Communicator):
         self._calls = OneAtATime(self.device)
 
     def _exchange(self, tensor: Tensor) -> list[Tensor]:
-        self._meeting.slots[self.rank] = tensor.clone()
+        return self._meet(tensor.clone())
+
+    def _alltoall(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [row[self.rank] for row in self._meet([t.clone() for t in tensors])]
+
+    def _meet(self, mine) -> list:
+        self._meeting.slots[self.rank] = mine
         self._meeting.barrier.wait()
         everyone = list(self._meeting.slots)
         self._meeting.barrier.wait()
@@ -44,6 +50,9 @@ class Local(Communicator):
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._exchange, tensor)
+
+    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
+        return self._calls.submit(self._alltoall, tensors)
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         tensor.copy_(self._calls.submit(self._exchange, tensor).wait()[root])

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm import Communicator, OneAtATime, Pending
+from harness.comm import Communicator, OneAtATime, Pending, joined
 
 
 def connect(device: torch.device) -> "TorchDist":
@@ -29,6 +29,9 @@ class TorchDist(Communicator):
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._allgather, tensor)
 
+    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
+        return self._calls.submit(self._alltoall, joined(tensors), [t.numel() for t in tensors])
+
     def _allreduce(self, tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor)
         return tensor
@@ -47,6 +50,15 @@ class TorchDist(Communicator):
         gathered = tensor.new_empty(self.world_size * longest)
         dist.all_gather_into_tensor(gathered, padded)
         return [gathered[i * longest : i * longest + n] for i, n in enumerate(counts)]
+
+    def _alltoall(self, message: Tensor, counts: list[int]) -> list[Tensor]:
+        told = torch.tensor(counts, device=message.device)
+        heard = torch.empty_like(told)
+        dist.all_to_all_single(heard, told)
+        incoming = heard.tolist()
+        received = message.new_empty(sum(incoming))
+        dist.all_to_all_single(received, message, incoming, counts)
+        return list(received.split(incoming))
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         dist.broadcast(tensor, root)

@@ -45,7 +45,7 @@ except configuration.ConfigError as error:
 RUNS = CONFIG.runs
 CALIBRATIONS = CONFIG.calibrations
 STUDIES = CONFIG.studies
-GPUS = CONFIG.values["workers"] if CONFIG.values["device"] == "cuda" else 0
+GPUS = configuration.gpus(CONFIG.values)
 RESULTS = CONFIG.values["output"]["results"]
 FIGURE_FOLDER = CONFIG.values["output"]["figures"]
 REPORT = CONFIG.values["output"]["report"]

@@ -20,13 +20,17 @@ SUMS = {
 
 
 def bars(table: pd.DataFrame) -> list[tuple[str, pd.Series]]:
-    """(label, row) from top to bottom: uncompressed, then per ratio the methods in order."""
-    exact = [(style.method_label(row["method"]), row) for _, row in table[table["ratio"].isna()].iterrows()]
-    rest = []
-    for ratio in sorted(table["ratio"].dropna().unique(), reverse=True):
-        rows = table[table["ratio"] == ratio].set_index("method")
-        rest += [(f"{style.method_label(m)}, {ratio:g}", rows.loc[m]) for m in style.in_order(rows.index)]
-    return exact + rest
+    """(label, row) from top to bottom: uncompressed, then per ratio the methods in order, each per topology."""
+    places = table["method"].map(style.in_order(table["method"]).index)
+    order = table.assign(a=-table["ratio"], b=places).sort_values(["a", "b"], na_position="first").index
+
+    def label(row) -> str:
+        words = [style.method_label(row["method"])]
+        words += [] if pd.isna(row["ratio"]) else [f"{row['ratio']:g}"]
+        words += [] if (table["topology"] == "allgather").all() else [row["topology"]]
+        return ", ".join(words)
+
+    return [(label(row), row) for _, row in table.loc[order].iterrows()]
 
 
 def draw(snakemake, model: str) -> None:
