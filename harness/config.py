@@ -28,12 +28,12 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration; ``runs``, ``calibrations``, ``studies``: name -> spec, accuracy runs first."""
+    """A checked configuration; ``runs``, ``calibrations``: name -> spec; ``studies``: study -> name -> spec."""
 
     values: dict
     runs: dict[str, RunSpec]
     calibrations: dict[str, RunSpec]
-    studies: dict[str, RunSpec]
+    studies: dict[str, dict[str, RunSpec]]
     warning: str = ""  # one line, if the runs are not quite what was asked for
 
 
@@ -49,7 +49,9 @@ def load(values: dict, where: str) -> Config:
     _require(values, where, _check_wire, _check_hosts)
     values, warning = _with_network(values)
     warning = warning and f"{where}: {warning}"
-    return Config(values, _expand(values), _calibrations(values), _studies(values), warning)
+    changed = (*_rates(values), *_servers(values))
+    calibrations = {name: spec for one in (*changed, values) for name, spec in _calibrations(one).items()}
+    return Config(values, _expand(values), calibrations, _studies(values), warning)
 
 
 def check_machine(values: dict, where: str) -> None:
@@ -140,7 +142,7 @@ def _check_options(values: dict) -> str | None:
 def _check_topologies(values: dict) -> str | None:
     if values["methods"] == "all":  # then a server's timing runs are those of the methods it can answer
         return None
-    for topology in values["topologies"]:
+    for topology in _all_topologies(values):
         for method in values["methods"]:
             if not _answers(topology, method):
                 return f"topologies: {topology} cannot answer {method}, which asks for more than one sum; leave out one"
@@ -153,9 +155,10 @@ def _answers(topology: str, method: str) -> bool:
 
 
 def _check_plan(values: dict) -> str | None:
-    planned = [s for name, s in _expand(values).items() if name.startswith("accuracy/") and needs_plan(s)]
-    if planned and "allgather" not in values["topologies"]:
-        return "topologies: accuracy runs use the plans for allgather; add it, or give planner: layer"
+    planned = [spec for spec in _expand(values).values() if spec.kind == "accuracy" and needs_plan(spec)]
+    for name in values["models"]:
+        if planned and "allgather" not in _topologies(values, name):
+            return f"topologies: {name}'s accuracy runs use the plans for allgather; add it, or give planner: layer"
     extra = {spec.ratio for spec in planned} - set(values["timing"]["ratios"])
     if not extra:
         return None
@@ -209,14 +212,14 @@ def gpus(values: dict) -> int:
     """How many GPUs the largest run takes: one per process."""
     if values["device"] != "cuda":
         return 0
-    return values["workers"] + any(topology != "allgather" for topology in values["topologies"])
+    return values["workers"] + any(topology != "allgather" for topology in _all_topologies(values))
 
 
 def _check_hosts(values: dict) -> str | None:
-    hosts = range(values["workers"])
+    hosts = range(values["workers"] + any(topology != "allgather" for topology in _all_topologies(values)))
     for host in values["testbed"]["host_rates_mbit"]:
         if str(host) not in map(str, hosts):
-            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {hosts[-1]}, one per worker"
+            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {hosts[-1]}, one per process"
     if values["network"] == "testbed" and _unfit(values):
         return f"network: {_unfit(values)}; give host"
     return None
@@ -244,13 +247,14 @@ def _with_network(values: dict) -> tuple[dict, str]:
     return values | {"network": "host" if missing else "testbed"}, warning
 
 
-def _links(values: dict) -> dict:
-    """The part of a RunSpec that says over which network it is timed."""
+def _links(values: dict, topology: str) -> dict:
+    """The part of a RunSpec that says over which network it is timed; a server's host is the last."""
     if values["network"] == "host":
-        return {}
+        return {"topology": topology}
+    hosts = range(values["workers"] + (topology != "allgather"))
     own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
-    rates = (own.get(str(host), values["testbed"]["rate_mbit"]) for host in range(values["workers"]))
-    return {"network": "testbed", "rates_mbit": tuple(map(float, rates))}
+    rates = (own.get(str(host), values["testbed"]["rate_mbit"]) for host in hosts)
+    return {"topology": topology, "network": "testbed", "rates_mbit": tuple(map(float, rates))}
 
 
 def _expand(values: dict) -> dict[str, RunSpec]:
@@ -264,11 +268,11 @@ def _expand(values: dict) -> dict[str, RunSpec]:
                 for seed in values["seeds"]:
                     spec = _accuracy(values, name, method, ratio, seed)
                     runs[f"accuracy/{_name(spec)}-seed{seed}"] = spec
-            for topology in _topologies(values, method):
+            for topology in (t for t in _topologies(values, name) if _answers(t, method)):
                 for ratio in _ratios(values, method, "timing"):
                     blocks = {k: values["timing"][k] for k in ("blocks", "repeats")}
-                    spec = RunSpec(kind="timing", ratio=ratio, topology=topology, **timing, **blocks, **_links(values))
-                    runs[f"timing/{_name(spec)}-{topology}"] = spec
+                    spec = RunSpec(kind="timing", ratio=ratio, **timing, **blocks, **_links(values, topology))
+                    runs[f"timing/{timing_name(spec)}"] = spec
     return dict(sorted(runs.items(), key=lambda item: item[0].split("/")[0]))
 
 
@@ -282,8 +286,12 @@ def _methods(values: dict) -> list[str]:
     return plugins.names("methods") if values["methods"] == "all" else values["methods"]
 
 
-def _topologies(values: dict, method: str) -> list[str]:
-    return [topology for topology in values["topologies"] if _answers(topology, method)]
+def _topologies(values: dict, model: str) -> list[str]:
+    return values["models"][model].get("topologies", values["topologies"])
+
+
+def _all_topologies(values: dict) -> list[str]:
+    return sorted({topology for model in values["models"] for topology in _topologies(values, model)})
 
 
 def _calibrations(values: dict) -> dict[str, RunSpec]:
@@ -291,27 +299,44 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
     found = {}
     for name, model in values["models"].items():
         recipe = _recipe(values, name, model)
-        found[f"layers/{name}"] = RunSpec(kind="layers", method="none", ratio=None, repeats=20, **recipe)
+        spec = RunSpec(kind="layers", method="none", ratio=None, repeats=20, **recipe)
+        found[f"layers/{layers_name(spec)}"] = spec
     shared = {k: values[k] for k in ("engine", "workers", "threads", "device", "wire")}
-    shared["largest_entries"] = max(map(plugins.parameters, values["models"]))
-    for method in _methods(values):
-        for ratio in _ratios(values, method, "timing"):
-            for topology in _topologies(values, method):
+    for topology in _all_topologies(values):
+        models = [name for name in values["models"] if topology in _topologies(values, name)]
+        shared["largest_entries"] = max(map(plugins.parameters, models))
+        for method in (m for m in _methods(values) if _answers(topology, m)):
+            for ratio in _ratios(values, method, "timing"):
                 spec = RunSpec(
-                    kind="exchanges", model="", ratio=ratio, topology=topology, repeats=5,
-                    **shared, **_links(values), **_method(values, method, "timing"),
+                    kind="exchanges", model="", ratio=ratio, repeats=5,
+                    **shared, **_links(values, topology), **_method(values, method, "timing"),
                 )  # fmt: skip
                 found[f"exchanges/{exchange_name(spec)}"] = spec
     return found
 
 
-def _studies(values: dict) -> dict[str, RunSpec]:
-    """Runs beyond the paper: every planner in one timing run, and accuracy against the refresh interval."""
-    found = {}
-    for name, spec in _expand(values).items():
-        if spec.kind == "timing" and plugins.scope(spec.method) == "plan":
-            found[name.replace("timing/", "planners/")] = replace(spec, kind="planners")
-    model = next(iter(values["models"]))
+def _studies(values: dict) -> dict[str, dict[str, RunSpec]]:
+    """Runs beyond the paper: see ``studies`` in the schema."""
+    timing = {name: spec for name, spec in _expand(values).items() if spec.kind == "timing"}
+    planners = {
+        name.replace("timing/", "planners/"): replace(spec, kind="planners")
+        for name, spec in timing.items() if plugins.scope(spec.method) == "plan"
+    }  # fmt: skip
+    return {
+        "planners": planners,
+        "refresh": _intervals(values),
+        "rates": _timing_of(_rates(values)),
+        "servers": _timing_of(_servers(values)),
+    }
+
+
+def _timing_of(changed: list[dict]) -> dict[str, RunSpec]:
+    return {name: spec for one in changed for name, spec in _expand(one).items() if spec.kind == "timing"}
+
+
+def _intervals(values: dict) -> dict[str, RunSpec]:
+    """Accuracy runs of the first model, at each of the study's refresh intervals."""
+    found, model = {}, next(iter(values["models"]))
     for method in (m for m in _methods(values) if "refresh_every" in plugins.fields(m)):
         for ratio in values["timing"]["ratios"]:
             for s in values["studies"]["refresh_every"]:
@@ -322,15 +347,49 @@ def _studies(values: dict) -> dict[str, RunSpec]:
     return found
 
 
+def _rates(values: dict) -> list[dict]:
+    """The configuration at each of the rates that the bandwidth study sweeps; empty without a testbed."""
+    study = values["studies"]["rates"]
+    if values["network"] != "testbed":
+        return []
+    models = {
+        name: model | {"topologies": ["allgather"]}
+        for name, model in values["models"].items() if name in study["models"]
+    }  # fmt: skip
+    timing = values["timing"] | {"ratios": [study["ratio"]]}
+    changed = values | {"models": models, "timing": timing}
+    return [changed | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"] if models]
+
+
+def _servers(values: dict) -> list[dict]:
+    """The configuration with the study's workers and parameter server."""
+    study = values["studies"]["servers"]
+    models = {name: model | {"topologies": study["topologies"]} for name, model in values["models"].items()}
+    return [values | {"workers": study["workers"], "models": models}] if study["topologies"] else []
+
+
 def needs_plan(spec: RunSpec) -> bool:
     """Whether a run reads a plan: its method merges layers by one, or takes each layer's ratio from one."""
     merges = plugins.scope(spec.method) == "plan" and spec.planner != "layer"
     return merges or bool(spec.options.get("adaptive"))
 
 
+def layers_name(spec: RunSpec) -> str:
+    """The name of the calibration of a run's layers."""
+    return f"{spec.model}-{spec.workers}workers"
+
+
 def exchange_name(spec: RunSpec) -> str:
-    """The name of the calibration of a run's method, ratio and topology."""
-    return spec.method + (f"-{spec.ratio}" if spec.ratio else "") + f"-{spec.topology}"
+    """The name of the calibration of a run's exchanges: method, ratio, topology, workers and links."""
+    rates = sorted(set(spec.rates_mbit))
+    links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else spec.network
+    ratio = f"-{spec.ratio}" if spec.ratio else ""
+    return f"{spec.method}{ratio}-{spec.topology}-{spec.workers}workers-{links}"
+
+
+def timing_name(spec: RunSpec) -> str:
+    """The name of a timing run, and of its plan."""
+    return f"{spec.model}-{exchange_name(spec)}"
 
 
 def _method(values: dict, method: str, kind: str) -> dict:

@@ -40,7 +40,8 @@ def arrange(table: pd.DataFrame) -> pd.DataFrame:
     models += sorted(set(table["model"]) - set(models))
     methods = in_order(table["method"])
     order = table.assign(a=table["model"].map(models.index), b=table["method"].map(methods.index), c=-table["ratio"])
-    return table.loc[order.sort_values(["a", "b", "c"], na_position="first").index].reset_index(drop=True)
+    keys = ["a", *(key for key in ("topology", "rate_mbit") if key in table), "b", "c"]
+    return table.loc[order.sort_values(keys, na_position="first", kind="stable").index].reset_index(drop=True)
 
 
 def method_label(method: str) -> str:
@@ -75,6 +76,7 @@ def run_columns(row) -> dict[str, str]:
         "Method": method_label(row["method"]),
         "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
         "Topology": row.get("topology", "allgather"),
+        "Links (Mb/s)": "" if pd.isna(row.get("rate_mbit")) else f"{row['rate_mbit']:g}",
     }
 
 

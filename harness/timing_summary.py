@@ -3,8 +3,8 @@
 import pandas as pd
 
 PARTS = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
-RUN = ["model", "method", "ratio", "topology"]
-CONSTANT = ["network", "rate_mbit", "fastest_mbit", "measured_mbit", "workers", "engine"]
+RUN = ["model", "method", "ratio", "topology", "workers", "rate_mbit"]
+CONSTANT = ["network", "fastest_mbit", "measured_mbit", "engine"]
 CONSTANT += ["data", "stand_in", "batch", "epochs", "train_images", "machine"]
 
 

@@ -39,16 +39,26 @@ def test_a_short_run_scales_the_schedule():
 
 def test_specs_survive_json():
     loaded = config.load(read("paper"), "paper")
-    for spec in [*loaded.runs.values(), *loaded.calibrations.values(), *loaded.studies.values()]:
+    for spec in [*loaded.runs.values(), *loaded.calibrations.values()]:
+        assert RunSpec.from_json(spec.to_json()) == spec
+    for spec in (spec for study in loaded.studies.values() for spec in study.values()):
         assert RunSpec.from_json(spec.to_json()) == spec
 
 
-def test_studies_are_every_planner_and_the_refresh_intervals():
-    studies = config.load(read("paper") | {"studies": {"refresh_every": [1, 8]}}, "paper").studies
-    assert sum(name.startswith("planners/") for name in studies) == 3 * 2  # models x ratios, DLGS alone
-    accuracy = [spec for spec in studies.values() if spec.kind == "accuracy"]
-    assert len(accuracy) == 2 * 2 * 3 and {spec.options["refresh_every"] for spec in accuracy} == {1, 8}
-    assert {spec.model for spec in accuracy} == {"resnet20"}
+def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
+    changes = {"network": "testbed", "device": "cpu", "studies": {"refresh_every": [1, 8]}}
+    studies = config.load(read("paper") | changes, "paper").studies
+    assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
+    assert len(studies["refresh"]) == 2 * 2 * 3  # ratios x intervals x seeds
+    assert {spec.model for spec in studies["refresh"].values()} == {"resnet20"}
+    assert len(studies["rates"]) == 4 * 4 * 2  # methods x rates x models
+    assert {spec.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
+    assert len(studies["servers"]) == 21
+    assert {(s.workers, s.servers, len(s.rates_mbit)) for s in studies["servers"].values()} == {(3, 1, 4)}
+
+
+def test_without_a_testbed_no_rates_are_swept():
+    assert not config.load(read("paper"), "paper").studies["rates"]
 
 
 def test_a_plan_is_read_where_layers_are_merged_or_ratios_are_chosen():
@@ -93,7 +103,10 @@ MISTAKES = {
     },
     "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
-    "topologies: accuracy runs use the plans for allgather": {"planner": "paper", "topologies": ["ps-weights"]},
+    "topologies: resnet20's accuracy runs use the plans for allgather": {
+        "planner": "paper",
+        "topologies": ["ps-weights"],
+    },
     "topologies.0: 'ps' is not valid; give one of: allgather, ps-weights, ps-sparse": {"topologies": ["ps"]},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
 }

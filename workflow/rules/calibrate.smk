@@ -1,7 +1,4 @@
 # Measured costs -> plans for merging layers.
-CALIBRATION = f"{RUN_FOLDER}/calibration"
-
-
 rule calibrate_layers:
     input:
         code=code_of("layers"),
@@ -50,9 +47,9 @@ rule calibrate_exchanges:
 
 rule plan:
     input:
-        layers=lambda w: f"{CALIBRATION}/layers/{timed(w.run).model}/layers.csv",
-        iterations=lambda w: f"{CALIBRATION}/layers/{timed(w.run).model}/iterations.csv",
-        samples=lambda w: f"{CALIBRATION}/exchanges/{configuration.exchange_name(timed(w.run))}/samples.csv",
+        layers=lambda w: f"{layers_of(w.run)}/layers.csv",
+        iterations=lambda w: f"{layers_of(w.run)}/iterations.csv",
+        samples=lambda w: f"{exchanges_of(w.run)}/samples.csv",
         code=["harness/timeline.py", "harness/planner.py", "harness/costs.py"],
     output:
         f"{RUN_FOLDER}/plans/{{run}}.json",

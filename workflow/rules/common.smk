@@ -43,13 +43,15 @@ except configuration.ConfigError as error:
     stop(error)
 
 RUNS = CONFIG.runs
-CALIBRATIONS = CONFIG.calibrations
-STUDIES = CONFIG.studies
+SPECS = RUNS | CONFIG.calibrations
+for study in CONFIG.studies.values():
+    SPECS |= study
 GPUS = configuration.gpus(CONFIG.values)
 RESULTS = CONFIG.values["output"]["results"]
 FIGURE_FOLDER = CONFIG.values["output"]["figures"]
 REPORT = CONFIG.values["output"]["report"]
 RUN_FOLDER = f"{RESULTS}/runs/{CONFIG.values['name']}"
+CALIBRATION = f"{RUN_FOLDER}/calibration"
 CIFAR10 = f"{CONFIG.values['data']['root']}/cifar10.npz"
 CODE = Path(workflow.basedir)
 
@@ -82,20 +84,26 @@ def runs_of(kind):
     return [Path(name).name for name, spec in RUNS.items() if spec.kind == kind]
 
 
-def calibrations_of(kind):
-    return [Path(name).name for name, spec in CALIBRATIONS.items() if spec.kind == kind]
-
-
-def studies_of(kind):
-    return [Path(name).name for name, spec in STUDIES.items() if spec.kind == kind]
+def studied(study):
+    return [Path(name).name for name in CONFIG.studies[study]]
 
 
 def find(kind, run):
-    return (RUNS | CALIBRATIONS | STUDIES)[f"{kind}/{run}"]
+    return SPECS[f"{kind}/{run}"]
 
 
 def timed(run):
     return find("timing", run)
+
+
+def layers_of(run):
+    """The calibration of the layers that a timing run trains."""
+    return f"{CALIBRATION}/layers/{configuration.layers_name(timed(run))}"
+
+
+def exchanges_of(run):
+    """The calibration of the exchanges that a timing run makes."""
+    return f"{CALIBRATION}/exchanges/{configuration.exchange_name(timed(run))}"
 
 
 def spec_of(kind):
@@ -103,13 +111,20 @@ def spec_of(kind):
 
 
 def plan_of(kind):
-    """The plan file of a run that reads one, made for the timing runs."""
+    """The plan file of a run that reads one; an accuracy run reads that of the timing run over all-gather."""
 
     def file(wildcards):
-        spec = find(kind, wildcards.run)
+        spec, name = find(kind, wildcards.run), wildcards.run
         if kind != "planners" and not configuration.needs_plan(spec):
             return []
-        name = f"{spec.model}-{configuration.exchange_name(spec)}"
+        if kind == "accuracy":
+            alike = (spec.model, spec.method, spec.ratio, spec.topology)
+            timing = map(timed, runs_of("timing"))
+            name = next(
+                configuration.timing_name(t)
+                for t in timing
+                if (t.model, t.method, t.ratio, t.topology) == alike
+            )
         return f"{RUN_FOLDER}/plans/{name}.json"
 
     return file

@@ -2,13 +2,8 @@
 rule prediction:
     input:
         timing=expand(f"{RUN_FOLDER}/timing/{{run}}/groups.csv", run=runs_of("timing")),
-        layers=expand(
-            f"{CALIBRATION}/layers/{{run}}/layers.csv", run=calibrations_of("layers")
-        ),
-        samples=expand(
-            f"{CALIBRATION}/exchanges/{{run}}/samples.csv",
-            run=calibrations_of("exchanges"),
-        ),
+        layers=[f"{layers_of(run)}/layers.csv" for run in runs_of("timing")],
+        samples=[f"{exchanges_of(run)}/samples.csv" for run in runs_of("timing")],
         code=[
             "harness/timeline.py",
             "harness/costs.py",
@@ -73,9 +68,8 @@ rule timeline:
 
 rule fits:
     input:
-        samples=expand(
-            f"{CALIBRATION}/exchanges/{{run}}/samples.csv",
-            run=calibrations_of("exchanges"),
+        samples=sorted(
+            {f"{exchanges_of(run)}/samples.csv" for run in runs_of("timing")}
         ),
         code=[
             "workflow/scripts/figures/fits.py",
@@ -131,9 +125,9 @@ rule time_planners:
 rule planners:
     input:
         timing=expand(
-            f"{RUN_FOLDER}/planners/{{run}}/iterations.csv", run=studies_of("planners")
+            f"{RUN_FOLDER}/planners/{{run}}/iterations.csv", run=studied("planners")
         ),
-        plans=expand(f"{RUN_FOLDER}/plans/{{run}}.json", run=studies_of("planners")),
+        plans=expand(f"{RUN_FOLDER}/plans/{{run}}.json", run=studied("planners")),
         code=["harness/timing_summary.py", "harness/tidy.py", "harness/style.py"],
     output:
         csv=f"{RESULTS}/planners.csv",
@@ -160,7 +154,7 @@ rule planners:
 rule collect_refresh:
     input:
         points=expand(
-            f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=studies_of("accuracy")
+            f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=studied("refresh")
         ),
         code=["harness/tidy.py"],
     output:
@@ -176,6 +170,59 @@ rule collect_refresh:
         "../scripts/collect_refresh.py"
 
 
+rule collect_study:
+    input:
+        timing=lambda w: expand(
+            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=studied(w.study)
+        ),
+        code=["harness/tidy.py"],
+    output:
+        f"{RESULTS}/{{study}}_timing.csv",
+    wildcard_constraints:
+        study="rates|servers",
+    log:
+        f"{RESULTS}/logs/collect_{{study}}.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "collecting the study: {wildcards.study}"
+    script:
+        "../scripts/collect_study.py"
+
+
+rule study_table:
+    input:
+        timing=f"{RESULTS}/{{study}}_timing.csv",
+        code=lambda w: [
+            f"workflow/scripts/tables/{w.study}.py",
+            "workflow/scripts/tables/table2.py",
+            "harness/timing_summary.py",
+            "harness/style.py",
+        ],
+    output:
+        csv=f"{RESULTS}/{{study}}.csv",
+        md=f"{RESULTS}/{{study}}.md",
+        html=report(
+            f"{RESULTS}/{{study}}.html",
+            caption="../report/artefact.rst",
+            category="Studies",
+            labels={"artefact": "{study}"},
+        ),
+        tex=f"{RESULTS}/{{study}}.tex",
+    params:
+        caption=lambda w: plugins.docstring(f"workflow/scripts/tables/{w.study}.py"),
+    wildcard_constraints:
+        study="rates|servers",
+    log:
+        f"{RESULTS}/logs/{{study}}.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "table of the study: {wildcards.study}"
+    script:
+        "../scripts/tables/{wildcards.study}.py"
+
+
 rule study_figure:
     input:
         lambda w: {
@@ -185,7 +232,19 @@ rule study_figure:
                 f"{RESULTS}/refresh_density.csv",
             ],
             "prediction": [f"{RESULTS}/prediction.csv"],
+            "rates": [f"{RESULTS}/rates.csv"],
         }[w.study],
+        calibration=lambda w: (
+            sorted(
+                {
+                    part(r)
+                    for r in runs_of("timing")
+                    for part in (layers_of, exchanges_of)
+                }
+            )
+            if w.study == "rates"
+            else []
+        ),
         code=lambda w: [
             f"workflow/scripts/figures/{w.study}.py",
             "harness/style.py",
@@ -201,7 +260,7 @@ rule study_figure:
     params:
         caption=lambda w: plugins.docstring(f"workflow/scripts/figures/{w.study}.py"),
     wildcard_constraints:
-        study="planners|refresh|prediction",
+        study="planners|refresh|prediction|rates",
     log:
         f"{RESULTS}/logs/figure-{{study}}.log",
     conda:
@@ -220,6 +279,8 @@ rule studies:
             f"{FIGURE_FOLDER}/{{study}}.svg",
             study=["fits", "planners", "refresh", "prediction"],
         ),
+        [f"{FIGURE_FOLDER}/rates.svg"] if studied("rates") else [],
+        [f"{RESULTS}/servers.csv"] if studied("servers") else [],
         expand(
             f"{FIGURE_FOLDER}/timeline-{{run}}.svg",
             run=[

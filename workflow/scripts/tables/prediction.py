@@ -19,7 +19,10 @@ def predict(run: Path, calibration: Path) -> dict:
     """One row for the timing run in the folder ``run``."""
     about = json.loads((run / "run.json").read_text())
     spec = RunSpec.from_json(json.dumps(about["spec"]))
-    model, exchange = calibration / "layers" / spec.model, calibration / "exchanges" / config.exchange_name(spec)
+    model, exchange = (
+        calibration / "layers" / config.layers_name(spec),
+        calibration / "exchanges" / config.exchange_name(spec),
+    )
     files = (model / "layers.csv", model / "iterations.csv", exchange / "samples.csv")
     known = costs.calibration(*map(pd.read_csv, files), within=spec.options.get("within", "group"))
     groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")

@@ -28,10 +28,13 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-if __name__ == "__main__":
+def build(snakemake) -> None:
     style.log_errors(snakemake)
     table = style.arrange(summarise(pd.read_csv(snakemake.input.timing)))
-    caption = (
-        " ".join(snakemake.params.caption.split()) + f" {style.setting(table)}. n counts the method's timed iterations."
-    )
+    caption = " ".join(snakemake.params.caption.split())
+    caption += f" {style.setting(table)}. n counts the method's timed iterations."
     style.save_table(table, show(table), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    build(snakemake)

@@ -1,0 +1,7 @@
+"""Bandwidth: the time of one iteration per method over links of several rates, measured as in Table 2.
+
+Every link of the testbed has the rate in the row; DLGS merges layers by a plan of its own at each rate."""
+
+from table2 import build
+
+build(snakemake)

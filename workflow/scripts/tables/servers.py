@@ -1,0 +1,8 @@
+"""Parameter server: the grid of Table 2 once more, with workers and one server as in the paper.
+
+Workers push what they send, the server adds up and its optimizer makes the new weights, which workers pull
+dense (ps-weights), or it gives back the sum in the form in which it was pushed (ps-sparse)."""
+
+from table2 import build
+
+build(snakemake)
