@@ -1,12 +1,14 @@
 """The clock adds up, and the summary of a timing run is what its docstring says."""
 
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 from conftest import make
 
+from harness import style
 from harness.timing import PARTS, Clock
 from harness.timing_summary import amortise, summarise
 from harness.train import phase_share, timed_steps
@@ -82,3 +84,12 @@ def test_one_slow_iteration_moves_neither_median_nor_parts():
     assert amortise(timing_table(rows), "iteration_s") == pytest.approx(0.1)
     table = timing_table(rows).assign(method="none")
     assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("topologies", [["allgather", "allgather"], ["allgather", "ps-weights"], ["ps-sparse"]])
+def test_tables_show_the_topology_unless_it_is_allgather_everywhere(topologies, tmp_path):
+    row = {"model": "resnet20", "data": "cifar10", "stand_in": False, "method": "dlgs", "ratio": 0.1}
+    shown = pd.DataFrame([style.run_columns(row | {"topology": topology}) for topology in topologies])
+    paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
+    style.save_table(shown, shown, "caption", paths)
+    assert ("Topology" in paths.md.read_text()) == (topologies[-1] != "allgather")
