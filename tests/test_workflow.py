@@ -14,6 +14,9 @@ import psutil
 import pytest
 from conftest import ROOT, copy_project, snakemake
 
+from harness import testbed
+
+KINDS = ("accuracy", "timing")
 SMOKE = ["--configfile", "config/smoke.yaml"]
 
 
@@ -47,6 +50,15 @@ def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(
     assert "Nothing to be done" in done.stdout + done.stderr
     assert time.monotonic() - begun < 10
     assert not list(smoke.rglob("*.partial"))
+
+
+def test_timed_runs_used_the_testbed_and_say_so(smoke):
+    if testbed.available():
+        pytest.skip(f"no testbed here: {testbed.available()}")
+    folder = smoke / "results" / "smoke"
+    networks = {kind: {r["network"] for r in csv.DictReader((folder / f"{kind}.csv").open())} for kind in KINDS}
+    assert networks == {"accuracy": {"loopback"}, "timing": {"testbed"}}
+    assert "testbed network, 1000 Mb/s links (measured " in (folder / "table2.md").read_text()
 
 
 def test_editing_a_figure_script_redraws_that_figure_only(smoke, environment):
