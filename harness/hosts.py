@@ -7,6 +7,7 @@ Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one w
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -71,6 +72,7 @@ def _forward(rank: int, worker: subprocess.Popen) -> None:
 
 def main(engine: str, rates_mbit: str, *command: str) -> int:
     die_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the testbed's end
     try:
         with Testbed([float(rate) for rate in rates_mbit.split(",")]) as testbed:
             return run(testbed, engine, list(command))

@@ -119,10 +119,11 @@ def log_errors(snakemake) -> None:
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
     """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption.
 
-    The topology is shown unless it is all-gather everywhere.
+    The topology is shown unless it is all-gather everywhere, the links' rate unless all rows share one.
     """
-    if (shown["Topology"] == "allgather").all():
-        shown = shown.drop(columns="Topology")
+    usual = [("Topology", (shown["Topology"] == "allgather").all())]
+    usual += [("Links (Mb/s)", shown["Links (Mb/s)"].nunique() == 1)]
+    shown = shown.drop(columns=[column for column, dull in usual if dull])
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
     escaped = caption.replace("%", "\\%").replace("_", "\\_").replace("^", "\\^{}")

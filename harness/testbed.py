@@ -94,18 +94,19 @@ class Testbed:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def measure_mbit(self) -> float:
-        """Mbit/s of payload of one TCP stream from the host with the slowest link to its neighbour."""
-        slowest = min(range(len(self._hosts)), key=lambda host: self.rates_mbit[host])
-        neighbour = (slowest + 1) % len(self._hosts)
+    def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
+        """Mbit/s of payload of one TCP stream; from the host with the slowest link to the next if not said."""
+        hosts = range(len(self._hosts))
+        sender = min(hosts, key=lambda host: self.rates_mbit[host]) if sender is None else sender
+        receiver = (sender + 1) % len(hosts) if receiver is None else receiver
         # What a burst lets through at once says nothing about the rate: it goes by before the count.
-        rate_mbit = self.rates_mbit[slowest]
+        rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
         settle_s = 0.2 + 2 * _burst(rate_mbit) / _bytes_s(rate_mbit)
-        spaces = [*self._user, self._hosts[neighbour][0], self._hosts[slowest][0]]
-        call = _self("stream", ",".join(map(str, spaces)), self.address(neighbour), f"{settle_s}")
+        spaces = [*self._user, self._hosts[receiver][0], self._hosts[sender][0]]
+        call = _self("stream", ",".join(map(str, spaces)), self.address(receiver), f"{settle_s}")
         done = subprocess.run(call, pass_fds=spaces, capture_output=True, text=True)
         if done.returncode:
-            raise TestbedError(f"no stream from host {slowest} to {neighbour}: {done.stderr.strip().splitlines()[-1]}")
+            raise TestbedError(f"no stream from host {sender} to {receiver}: {done.stderr.strip().splitlines()[-1]}")
         return float(done.stdout)
 
 
@@ -281,7 +282,7 @@ def main(what: str = "", *arguments: str) -> None:
             try:
                 spaces = _build([float(rate) for rate in arguments[1:]])
             except OSError as error:
-                sys.exit(f"the kernel does not allow network namespaces, or their links: {error.strerror}")
+                sys.exit(f"the kernel allows no network namespaces: {error.strerror}")
             except Exception as error:
                 sys.exit(f"the kernel lacks a part of the network (veth, bridge, tbf): {error!r}")
             socket.send_fds(socket.socket(fileno=int(arguments[0])), [b"."], spaces)

@@ -70,9 +70,14 @@ def test_a_plan_is_read_where_layers_are_merged_or_ratios_are_chosen():
 
 def test_imagenet_replaces_its_stand_in_where_it_is_configured():
     without = config.load(read("quick"), "quick").runs["accuracy/resnet50-none-seed0"]
-    given = config.load(read("quick") | {"data": {"root": "data", "imagenet": "some/folder"}}, "quick")
+    given = config.load(
+        read("quick") | {"network": "host", "data": {"root": "data", "imagenet": "some/folder"}}, "quick"
+    )
     assert (without.data, without.stand_in) == ("cifar10", True)
-    assert (given.runs["accuracy/resnet50-none-seed0"].data, given.runs["timing/resnet50-none-allgather"].stand_in) == (
+    assert (
+        given.runs["accuracy/resnet50-none-seed0"].data,
+        given.runs["timing/resnet50-none-allgather-2workers-host"].stand_in,
+    ) == (
         "imagenet100",
         False,
     )
@@ -103,7 +108,7 @@ MISTAKES = {
     },
     "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
-    "topologies: resnet20's accuracy runs use the plans for allgather": {
+    "resnet20's accuracy runs use the plans for allgather": {
         "planner": "paper",
         "topologies": ["ps-weights"],
     },
@@ -126,7 +131,7 @@ def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch)
         config.load(values, "c")
     runs = config.load(values | {"methods": "all"}, "c").runs
     timed = [run for run in runs if run.startswith("timing/resnet20-lags")]
-    assert timed and all(run.endswith("allgather") for run in timed)
+    assert timed and all("-allgather-" in run for run in timed)
     assert "timing/resnet20-dlgs-0.1-ps-sparse" in runs
 
 

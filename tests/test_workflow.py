@@ -14,6 +14,9 @@ import psutil
 import pytest
 from conftest import ROOT, copy_project, snakemake
 
+from harness import testbed
+
+KINDS = ("accuracy", "timing")
 SMOKE = ["--configfile", "config/smoke.yaml"]
 
 
@@ -47,6 +50,15 @@ def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(
     assert "Nothing to be done" in done.stdout + done.stderr
     assert time.monotonic() - begun < 10
     assert not list(smoke.rglob("*.partial"))
+
+
+def test_timed_runs_used_the_testbed_and_say_so(smoke):
+    if testbed.available():
+        pytest.skip(f"no testbed here: {testbed.available()}")
+    folder = smoke / "results" / "smoke"
+    networks = {kind: {r["network"] for r in csv.DictReader((folder / f"{kind}.csv").open())} for kind in KINDS}
+    assert networks == {"accuracy": {"loopback"}, "timing": {"testbed"}}
+    assert "testbed network, 1000 Mb/s links (measured " in (folder / "table2.md").read_text()
 
 
 def test_editing_a_figure_script_redraws_that_figure_only(smoke, environment):
@@ -134,15 +146,17 @@ class Broken(Method):
 
 
 def test_plans_reach_the_runs_and_predictions_are_made(smoke, environment):
-    plan = json.loads((smoke / "results/smoke/runs/smoke/plans/resnet20-dlgs-0.1-allgather.json").read_text())
-    for kind in ("accuracy/resnet20-dlgs-0.1-seed0", "timing/resnet20-dlgs-0.1-allgather"):
-        run = json.loads((smoke / "results/smoke/runs/smoke" / kind / "run.json").read_text())
+    runs = smoke / "results/smoke/runs/smoke"
+    plan = json.loads(next(runs.glob("plans/resnet20-dlgs-0.1-allgather-2workers-*.json")).read_text())
+    timing = next(runs.glob("timing/resnet20-dlgs-0.1-allgather-*"))
+    for folder in (runs / "accuracy/resnet20-dlgs-0.1-seed0", timing):
+        run = json.loads((folder / "run.json").read_text())
         assert run["spec"]["groups"] == plan["groups"]
     best = min(c["iteration_s"] for c in plan["comparison"].values())
     assert plan["comparison"]["exact"]["iteration_s"] == best
     done = snakemake(smoke, environment, "studies", *SMOKE)
     assert done.returncode == 0, done.stderr[-3000:]
-    trace = json.loads((smoke / "results/smoke/runs/smoke/timing/resnet20-dlgs-0.1-allgather/trace.json").read_text())
+    trace = json.loads((timing / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
     assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
     rows = list(csv.DictReader((smoke / "results" / "smoke" / "prediction.csv").open()))

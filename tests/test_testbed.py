@@ -1,0 +1,244 @@
+"""The testbed: real TCP over shaped links, engines across them, and nothing left behind by any death."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+from conftest import ROOT
+
+from harness import config, testbed
+from harness.launch import launch
+from harness.spec import RunSpec
+from harness.testbed import MARK, Testbed
+
+
+@pytest.fixture
+def here() -> None:
+    if testbed.available():
+        pytest.skip(f"no testbed here: {testbed.available()}")
+
+
+def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
+    """Whether one of three measurements is within 5 % of the rate: others use this machine too."""
+    return any(abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05 for _ in range(3))
+
+
+def until(condition, seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(condition())
+
+
+def inside(owner: int) -> list[psutil.Process]:
+    """The processes that run in testbeds of the process ``owner``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK, "").split(" ")[0] == str(owner):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def networks(processes: list[psutil.Process]) -> set[str]:
+    return {str(Path(f"/proc/{p.pid}/ns/net").readlink()) for p in processes}
+
+
+def holds_any(spaces: set[str]) -> bool:
+    """Whether any process is in one of the namespaces or holds it open."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        for link in [folder / "ns" / "net", *(folder / "fd").glob("*")]:
+            try:
+                if str(link.readlink()) in spaces:
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+@pytest.mark.parametrize("rate_mbit", [20, 200])
+def test_a_tcp_stream_has_the_rate_asked_for(here, rate_mbit):
+    with Testbed([rate_mbit, rate_mbit]) as bed:
+        assert within(bed, rate_mbit)
+
+
+def test_each_host_has_the_rate_of_its_own_link(here):
+    with Testbed([200, 50, 200]) as bed:
+        assert within(bed, 50)  # the slowest, unless said otherwise
+        assert within(bed, 50, 0, 1)
+        assert within(bed, 200, 0, 2)
+
+
+def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
+    before = set(psutil.net_if_addrs())
+    with Testbed([200, 200]) as first, Testbed([50, 50]) as second:
+        sleepers = [bed.popen(0, ["sleep", "600"]) for bed in (first, second)]
+        assert until(lambda: len(networks([*sleepers, psutil.Process()])) == 3)
+        assert within(first, 200) and within(second, 50)
+        assert set(psutil.net_if_addrs()) == before
+        spaces = networks(sleepers)
+    assert [s.returncode for s in sleepers] == [-signal.SIGKILL] * 2
+    assert until(lambda: not holds_any(spaces))
+
+
+def hosts(engine: str, rates_mbit: str, *command: str) -> list[str]:
+    return [sys.executable, "-m", "harness.hosts", engine, rates_mbit, *command]
+
+
+def test_a_killed_launcher_leaves_nothing(here):
+    """From the launcher down: what starts the run, what starts the workers, the workers, the namespaces."""
+    command = hosts("torch_dist", "200,200", "sleep", "600")
+    starter = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command})"], cwd=ROOT)
+    assert until(lambda: psutil.Process(starter.pid).children())
+    (below,) = psutil.Process(starter.pid).children()
+    assert until(lambda: sum(p.name() == "sleep" for p in inside(below.pid)) == 2)
+    spaces = networks(inside(below.pid))
+    assert len(spaces) == 2
+    starter.kill()
+    starter.wait()
+    assert until(lambda: not below.is_running() and not inside(below.pid))
+    assert until(lambda: not holds_any(spaces))
+
+
+def test_clean_ends_what_outlived_its_launcher(here):
+    outliving = hosts("torch_dist", "200,200", "sh", "-c", "sleep 600; true")  # sh dies with its parent, sleep does not
+    launcher = subprocess.Popen(outliving, cwd=ROOT)
+    assert until(lambda: sum(p.name() == "sleep" for p in inside(launcher.pid)) == 2)
+    left = inside(launcher.pid)
+    spaces = networks(left)
+    testbed.clean()
+    assert all(p.is_running() for p in left)  # they still have their launcher
+    launcher.kill()
+    launcher.wait()
+    assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
+    said = subprocess.run([sys.executable, "-m", "harness.testbed", "clean"], cwd=ROOT, capture_output=True, text=True)
+    assert said.stdout.count("sleep 600") == 2
+    assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
+
+
+def test_a_failing_worker_ends_the_others_and_is_shown(here):
+    command = hosts("torch_dist", "200,200,200", "sh", "-c", "if [ $RANK = 1 ]; then echo mine; exit 3; fi; sleep 600")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "[1]<stdout>:mine" in done.stdout and "worker 1 ended with status 3" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ["horovod", "torch_dist"])
+def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
+    target = tmp_path / engine
+    worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target), "none,dlgs"]
+    settings = {"OMP_NUM_THREADS": "1", "HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CACHE_CAPACITY": "0"}
+    done = subprocess.run(
+        hosts(engine, "1000,1000,200", *worker),
+        cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    first, *others = [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(3)]
+    for method in ("none", "dlgs"):
+        assert all(torch.equal(first[method], other[method]) for other in others)
+
+
+# Straight to Horovod, for what it opens connections of its own for.
+SETS = """
+import torch, horovod.torch as hvd
+hvd.init(process_sets="dynamic")
+rank = hvd.rank()
+parts, _ = hvd.alltoall(torch.arange(3.0) + 10 * rank, splits=torch.ones(3, dtype=torch.int32))
+assert parts.tolist() == [rank, 10 + rank, 20 + rank], parts
+ends = hvd.add_process_set([0, 2])
+if rank != 1:
+    total = hvd.allreduce(torch.tensor([float(rank)]), op=hvd.Sum, process_set=ends)
+    assert total.item() == 2, total
+hvd.barrier()
+hvd.shutdown()
+"""
+
+
+def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
+    command = hosts("horovod", "200,200,200", sys.executable, "-c", SETS)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_a_run_records_its_links(here, tmp_path):
+    spec = RunSpec(
+        kind="exchanges", model="", method="none", ratio=None, repeats=1, largest_entries=1000,
+        network="testbed", rates_mbit=(200.0, 100.0),
+    )  # fmt: skip
+    log = tmp_path / "log"
+    assert launch(spec, tmp_path / "calibration" / "run", log) == 0, log.read_text()
+    where = json.loads((tmp_path / "calibration" / "run" / "run.json").read_text())["provenance"]
+    assert (where["network"], where["rate_mbit"], where["fastest_mbit"]) == ("testbed", 100, 200)
+    assert 0 < where["measured_mbit"] <= 105
+
+
+def check(*without: str) -> subprocess.CompletedProcess:
+    """The testbed's own check, with less than this process may do."""
+    if os.geteuid() or not shutil.which(without[0]):
+        pytest.skip("takes rights away from root, with util-linux")
+    command = [*without, sys.executable, "-m", "harness.testbed", "check"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_user_namespaces_stand_in_for_root(here):
+    done = check("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")  # may map itself, and nothing else
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("no user namespaces here")
+    assert done.returncode == 0 and done.stdout.startswith("the testbed works: "), done.stderr
+
+
+def test_a_missing_privilege_is_one_line():
+    done = check("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    assert done.returncode == 1 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line == "error: no testbed here: the kernel allows no network namespaces: Operation not permitted"
+
+
+def quick(**changes) -> dict:
+    return yaml.safe_load((ROOT / "config" / "quick.yaml").read_text()) | changes
+
+
+def test_only_what_is_timed_uses_the_testbed():
+    values = quick(network="testbed", testbed={"rate_mbit": 500, "host_rates_mbit": {1: 100}})
+    found = config.load(values, "c")
+    for spec in [*found.runs.values(), *found.calibrations.values()]:
+        links = ("testbed", (500, 100)) if spec.kind in ("timing", "exchanges") else ("host", ())
+        assert (spec.network, spec.rates_mbit) == links
+        assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
+    for reason, network in (("", "testbed"), ("no such kernel", "host")):
+        monkeypatch.setattr(testbed, "available", lambda reason=reason: reason)
+        found = config.load(quick(network="auto"), "c")
+        assert {s.network for s in found.runs.values() if s.kind == "timing"} == {network}
+        assert found.warning == (reason and "c: network: auto is host, the network is not shaped: no such kernel")
+    found = config.load(quick(network="testbed"), "c")
+    with pytest.raises(config.ConfigError, match="c: network: no testbed here: no such kernel"):
+        config.check_machine(found.values, "c")
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"network": "wifi"}, "network: 'wifi' is not valid; give .*one of: host"),
+        ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give Mbit/s"),
+        ({"testbed": {"host_rates_mbit": {2: 100}}}, "no host 2; give hosts of 0 to 1"),
+        ({"network": "testbed", "workers": 1}, "network: testbed needs 2 workers"),
+        ({"network": "testbed", "device": "cuda"}, "network: testbed is for device: cpu"),
+    ],
+)
+def test_mistakes(changes, expected):
+    with pytest.raises(config.ConfigError, match=expected):
+        config.load(quick(**changes), "c")
