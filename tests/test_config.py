@@ -13,12 +13,13 @@ def read(name: str) -> dict:
 
 
 @pytest.mark.parametrize("name", ["quick", "paper"])
-def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_21_timing_runs_per_topology(name):
+def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name):
     values = read(name)
     runs = config.load(values, name).runs
     kinds = [run.split("/")[0] for run in runs]
     assert kinds.count("accuracy") == 12 * len(values["seeds"])
-    assert kinds.count("timing") == 21 * len(values["topologies"])
+    topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
+    assert kinds.count("timing") == 7 * len(topologies)
 
 
 def test_the_papers_recipe():
@@ -108,7 +109,7 @@ MISTAKES = {
     },
     "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
-    "resnet20's accuracy runs use the plans for allgather": {
+    "'s accuracy runs use the plans for allgather": {
         "planner": "paper",
         "topologies": ["ps-weights"],
     },
@@ -130,17 +131,18 @@ def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch)
     with pytest.raises(config.ConfigError, match="ps-sparse cannot answer lags"):
         config.load(values, "c")
     runs = config.load(values | {"methods": "all"}, "c").runs
-    timed = [run for run in runs if run.startswith("timing/resnet20-lags")]
+    timed = [run for run in runs if run.startswith("timing/vgg16-lags")]
     assert timed and all("-allgather-" in run for run in timed)
-    assert "timing/resnet20-dlgs-0.1-ps-sparse" in runs
+    assert any(run.startswith("timing/vgg16-dlgs-0.1-ps-sparse-2workers") for run in runs)
 
 
 def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
     values = config.load(read("quick") | {"device": "cuda"}, "c").values
-    with pytest.raises(config.ConfigError, match="needs 2 GPUs, this machine shows 0"):
+    values["models"]["resnet20"].pop("topologies")
+    with pytest.raises(config.ConfigError, match="2 workers needs 2 GPUs, this machine shows 0"):
         config.check_machine(values, "c")
-    values = config.load(read("quick") | {"device": "cuda", "topologies": ["ps-weights"]}, "c").values
+    values = config.load(read("quick") | {"device": "cuda"}, "c").values
     with pytest.raises(config.ConfigError, match="2 workers and a server needs 3 GPUs"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"data": {"root": "data", "imagenet": "no/such"}}, "c").values
@@ -155,7 +157,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
         (
             ["--config", "device=cuda"],
-            "error: config/quick.yaml and --config: device: cuda with 2 workers needs 2 GPUs",
+            "error: config/quick.yaml and --config: device: cuda with 2 workers and a server needs 3 GPUs",
         ),
     ],
 )
