@@ -2,17 +2,20 @@
 
     python bench/selection.py results/bench [--quick]
 
-Each candidate runs once per round, in turns; medians over rounds. The floor is what accumulating and
-selecting must move (read gradient and residual, write residual: 12 bytes an entry) at the bandwidth of a
-copy measured in the same rounds. DGC samples 1 % to estimate its threshold (Lin et al., 2018), Gaussian-K
-reads it off a normal distribution (Shi et al., 2019); both send about, not exactly, k entries.
+Every candidate adds the gradient to the residual and takes entries out of it, but for torch.topk and
+kthvalue, which are given the sum and only choose. Each runs once per round, in turns; medians over rounds,
+ratios of medians, and the middle half of the rounds' own ratios. The floor is what must move (read gradient and
+residual, write residual: 12 bytes an entry) at the bandwidth of a copy (8 bytes an entry: read and written)
+measured in the same rounds. DGC samples 1 % to estimate its threshold (Lin et al., 2018), Gaussian-K reads it
+off a normal distribution (Shi et al., 2019); both send about, not exactly, k entries.
 """
 
 import sys
 import time
 from pathlib import Path
-from statistics import NormalDist, median
+from statistics import NormalDist
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -23,38 +26,41 @@ from harness.select import Threshold, TopK, by_fast, by_torch
 
 SIZES = [270_000, 14_700_000, 23_700_000, 100_000_000]
 RATIOS = [0.1, 0.01, 0.001]
+FLOOR_BYTES, COPY_BYTES = 12, 8  # an entry
+MOST = 2e8  # entries that all rounds of one size and ratio may see: an idle core needs under five minutes for all
 
 
-def dgc(acc: torch.Tensor, k: int):
+def dgc(acc: torch.Tensor, k: int, gradient: torch.Tensor):
+    acc.add_(gradient)
     sample = acc[torch.randint(acc.numel(), (max(100, acc.numel() // 100),))]
     share = max(1, round(k * sample.numel() / acc.numel()))
     return by_torch.take(acc, Threshold(by_torch.kth_magnitude(sample, share)))
 
 
-def gaussian_k(acc: torch.Tensor, k: int):
+def gaussian_k(acc: torch.Tensor, k: int, gradient: torch.Tensor):
+    acc.add_(gradient)
     h = NormalDist().inv_cdf(1 - k / acc.numel() / 2) * acc.std().item()
     return by_torch.take(acc, Threshold(h))
 
 
-def candidates(gradient: torch.Tensor, k: int) -> dict:
-    """name -> a call that takes the entries out of ``acc``."""
-    h = by_fast.kth_magnitude(gradient, k)
+def candidates(residual: torch.Tensor, gradient: torch.Tensor, k: int) -> dict:
+    """name -> a call that is given a copy of ``residual``."""
+    total = residual + gradient
+    h, room = by_fast.kth_magnitude(total, k), by_fast.room(residual)
     return {
-        "torch.topk": lambda acc: torch.topk(acc.abs(), k, sorted=False),
-        "kthvalue": lambda acc: acc.abs().kthvalue(acc.numel() - k + 1),
-        "top-k, torch": lambda acc: by_torch.take(acc, TopK(k)),
-        "top-k, fast": lambda acc: by_fast.take(acc, TopK(k)),
-        "threshold, torch": lambda acc: by_torch.take(acc, Threshold(h)),
-        "threshold, fast": lambda acc: by_fast.take(acc, Threshold(h)),
-        "DGC sampling": lambda acc: dgc(acc, k),
-        "Gaussian-K": lambda acc: gaussian_k(acc, k),
+        "torch.topk": lambda acc: torch.topk(total.abs(), k, sorted=False),
+        "kthvalue": lambda acc: total.abs().kthvalue(total.numel() - k + 1),
+        "top-k, torch": lambda acc: by_torch.take(acc, TopK(k), gradient),
+        "top-k, fast": lambda acc: by_fast.take(acc, TopK(k), gradient, room),
+        "threshold, torch": lambda acc: by_torch.take(acc, Threshold(h), gradient),
+        "threshold, fast": lambda acc: by_fast.take(acc, Threshold(h), gradient, room),
+        "DGC sampling": lambda acc: dgc(acc, k, gradient),
+        "Gaussian-K": lambda acc: gaussian_k(acc, k, gradient),
     }
 
 
 def measure(size: int, ratio: float, rounds: int) -> list[dict]:
-    gradient, residual = torch.randn(size), torch.randn(size)
-    acc, target = torch.empty(size), torch.empty(size)
-    k = max(1, int(size * ratio))
+    gradient, residual, acc = torch.randn(size), torch.randn(size), torch.empty(size)
     times: dict[str, list[float]] = {}
 
     def clock(name: str, call) -> None:
@@ -62,26 +68,29 @@ def measure(size: int, ratio: float, rounds: int) -> list[dict]:
         call()
         times.setdefault(name, []).append(time.perf_counter() - begun)
 
-    chosen = candidates(gradient, k)
+    chosen = candidates(residual, gradient, max(1, int(size * ratio)))
     for _ in range(rounds + 1):
-        clock("copy", lambda: target.copy_(gradient))
-        clock("accumulate", lambda: torch.add(gradient, residual, out=acc))
         for name, call in chosen.items():
-            acc.copy_(gradient)
+            clock("copy", lambda: acc.copy_(residual))
             clock(name, lambda call=call: call(acc))
-    medians = {name: median(found[1:]) for name, found in times.items()}
-    floor_s = medians["copy"] * 12 / 8
+    seconds = {name: np.array(found) for name, found in times.items()}
+    # A copy runs before every candidate: the median of a round's is the round's.
+    seconds["copy"] = np.median(seconds["copy"].reshape(rounds + 1, -1), axis=1)
+    seconds["floor"] = seconds["copy"] * FLOOR_BYTES / COPY_BYTES
+    seconds = {name: found[1:] for name, found in seconds.items()}  # the first round warms up
     return [
         {
             "entries": size,
             "ratio": ratio,
             "selection": name,
-            "median_s": seconds,
-            "times_faster_than_topk": medians["torch.topk"] / seconds,
-            "with_accumulate_over_floor": (seconds + medians["accumulate"]) / floor_s,
+            "median_ms": 1e3 * np.median(found),
+            "times_faster_than_topk": np.median(seconds["torch.topk"]) / np.median(found),
+            "over_floor": np.median(found) / np.median(seconds["floor"]),
+            "over_floor_low": np.quantile(found / seconds["floor"], 0.25),
+            "over_floor_high": np.quantile(found / seconds["floor"], 0.75),
             "rounds": rounds,
         }
-        for name, seconds in medians.items()
+        for name, found in seconds.items()
     ]
 
 
@@ -91,7 +100,7 @@ def main(folder: Path, quick: bool) -> None:
     for size in SIZES[:2] if quick else SIZES:
         for ratio in RATIOS:
             print(f"{size} entries at {ratio}", file=sys.stderr, flush=True)
-            rows += measure(size, ratio, rounds=3 if quick else 7)
+            rows += measure(size, ratio, rounds=3 if quick else min(15, max(3, int(MOST / size))))
     table = pd.DataFrame(rows)
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "selection.csv", index=False, float_format="%.4g")

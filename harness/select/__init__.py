@@ -1,8 +1,8 @@
 """Selection: which entries of a vector are sent, and taking them out of it.
 
 Two implementations of one interface, ``take``, ``kth_magnitude`` and ``room``: ``torch`` is the reference and
-what the paper used; ``fast`` accumulates and takes in one pass over memory. They choose the same entries,
-and refuse NaN with a FloatingPointError before anything is sent.
+what the paper used; ``fast`` accumulates and takes in one pass over memory (on GPUs, ``by_triton``). They
+choose the same entries, and refuse NaN with a FloatingPointError before anything is sent.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Selection at memory speed on one CPU core: one compiled pass accumulates, compares, compacts.
+"""Selection at memory speed on one CPU core (GPUs: ``by_triton``): one compiled pass accumulates, compares, compacts.
 
 With the sign bit cleared, the bits of a float32 order as its magnitude does, NaN above all, so thresholds
 are integer comparisons; they cost nothing when written without a branch: always store, and advance the
@@ -101,18 +101,28 @@ def _fits(acc: Tensor) -> bool:
     return acc.dtype == torch.float32 and acc.device.type == "cpu"
 
 
+def _other(acc: Tensor):
+    """The module for tensors that are not float32 on CPU."""
+    if acc.is_cuda:
+        from harness.select import by_triton  # comes with torch where there are GPUs
+
+        if by_triton.fits(acc):
+            return by_triton
+    return by_torch
+
+
 def room(acc: Tensor) -> Tensor | None:
     """As ``by_torch.room``: int32, shape (2d,). Of so much only what is written to becomes real memory."""
     return torch.empty(2 * acc.numel(), dtype=torch.int32) if _fits(acc) else None
 
 
 def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As ``by_torch.take``, for float32 on CPU; int32 indices, rising. Ties go to the lowest index.
+    """As ``by_torch.take``; int32 indices, rising. Ties go to the lowest index.
 
-    The indices follow the values in memory, so that both can travel as they lie.
+    On CPU, for float32, indices follow the values in memory, so that both can travel as they lie.
     """
     if not _fits(acc) or isinstance(rule, Tensor):
-        return by_torch.take(acc, rule, gradient)
+        return _other(acc).take(acc, rule, gradient)
     floats = acc.numpy()
     bits = floats.view(np.uint32)
     added = floats[:0] if gradient is None else gradient.numpy()
@@ -134,9 +144,9 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor |
 
 
 def kth_magnitude(acc: Tensor, k: int) -> float:
-    """As ``by_torch.kth_magnitude``, for float32 on CPU."""
+    """As ``by_torch.kth_magnitude``."""
     if not _fits(acc):
-        return by_torch.kth_magnitude(acc, k)
+        return _other(acc).kth_magnitude(acc, k)
     floats = acc.numpy()
     magnitudes = np.empty(acc.numel(), np.uint32)
     n = _copy_at_least(floats.view(np.uint32), _bound(floats, floats[:0], k), magnitudes)

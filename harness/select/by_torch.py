@@ -31,11 +31,11 @@ def _indices(acc: Tensor, rule: Rule) -> Tensor:
     match rule:
         case TopK(k):
             top = torch.topk(acc.abs(), k, sorted=False)
-            _refuse_nan(top.values)  # NaN ranks highest: if there is one, it is among them
+            refuse_nan(top.values)  # NaN ranks highest: if there is one, it is among them
             return top.indices
         case Threshold(h):
             magnitude = acc.abs()
-            _refuse_nan(magnitude.max())  # of a comparison NaN would just drop out
+            refuse_nan(magnitude.max())  # of a comparison NaN would just drop out
             # Where h is 0 only the non-zero entries count; "> 0" is the same comparison made once.
             mask = magnitude >= h if h > 0 else magnitude > 0
             return mask.nonzero().view(-1)
@@ -46,10 +46,11 @@ def _indices(acc: Tensor, rule: Rule) -> Tensor:
 def kth_magnitude(acc: Tensor, k: int) -> float:
     """The k-th largest magnitude of ``acc``, shape (d,), 1 <= k <= d (paper, Algorithm 1)."""
     top = torch.topk(acc.abs(), k, sorted=False).values
-    _refuse_nan(top)
+    refuse_nan(top)
     return top.min().item()
 
 
-def _refuse_nan(magnitudes: Tensor) -> None:
+def refuse_nan(magnitudes: Tensor) -> None:
+    """FloatingPointError if there is NaN."""
     if magnitudes.isnan().any():
         raise FloatingPointError(NAN)

@@ -1,0 +1,96 @@
+"""The GPU's kernels against the reference, run by Triton's interpreter; and whether they compile for a GPU."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+pytest.importorskip("triton")
+
+# The interpreter is chosen when Triton is imported, so each test is a process of its own.
+COMPARE = """
+import torch
+from harness.select import Threshold, TopK, by_torch, by_triton
+
+def bits(x):
+    return x.view(torch.int32 if x.dtype == torch.float32 else torch.int16)
+
+KINDS = {
+    "normal": lambda acc: acc,
+    "constant": lambda acc: acc * 0 + 2,
+    "zero": lambda acc: acc * 0,
+    "denormal": lambda acc: acc * 1e-7 if acc.dtype == torch.float16 else acc * 1e-42,
+    "infinite": lambda acc: torch.where(acc > 2, acc * torch.inf, acc),
+}
+by_triton.TURNS = 2  # so that several programs take part
+for dtype in by_triton.LAYOUTS:
+    for size in (1, 2500):
+        for kind, make in KINDS.items():
+            acc = make(torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype))
+            half = acc / 2
+            whole = half + half
+            for k in {1, max(1, size // 100), size}:
+                h = by_torch.kth_magnitude(whole, k)
+                assert by_triton.kth_magnitude(whole, k) == h
+                for rule in (Threshold(h), TopK(k)):
+                    for gradient in (half, None) if kind == "normal" else (half,):
+                        start = whole if gradient is None else half
+                        slow, quick = start.clone(), start.clone()
+                        values, indices = by_torch.take(slow, rule, gradient)
+                        found, places = by_triton.take(quick, rule, gradient)
+                        where = dtype, size, kind, k, rule
+                        assert (places[1:] > places[:-1]).all(), where
+                        assert torch.equal(bits(found), bits(whole[places.long()])), where
+                        left = whole.clone()
+                        left[places.long()] = 0
+                        assert torch.equal(bits(quick), bits(left)), where
+                        if isinstance(rule, Threshold):
+                            assert torch.equal(places.long(), indices), where
+                        else:
+                            assert torch.equal(found.abs().sort().values, values.abs().sort().values), where
+    nan = torch.tensor([1.0, torch.nan, 3.0], dtype=dtype)
+    for call in (lambda: by_triton.take(nan.clone(), TopK(1)), lambda: by_triton.take(nan.clone(), Threshold(9.0)),
+                 lambda: by_triton.kth_magnitude(nan, 1)):
+        try:
+            call()
+            raise AssertionError("NaN passed")
+        except FloatingPointError:
+            pass
+"""
+
+
+def python(code: str, environment: dict, **settings: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment | settings, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_kernels_choose_what_the_reference_chooses(environment):
+    python(COMPARE, environment, TRITON_INTERPRET="1")
+
+
+COMPILE = """
+import inspect
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from harness.select import by_triton
+
+POINTERS = {"prefix": "*i32", "counts": "*i32", "least": "*i32", "ties": "*i64", "first_tie": "*i64", "first": "*i64",
+            "indices": "*i32"}
+NAMES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+for dtype, (_, infinity, ((shift, width), *_)) in by_triton.LAYOUTS.items():
+    values = {"SHIFT": shift, "WIDTH": width, "BITS": 8 * dtype.itemsize, "INFINITY": infinity, "ADD": True,
+              "TURNS": by_triton.TURNS, "BLOCK": by_triton.BLOCK}
+    for kernel in (by_triton._histogram, by_triton._count, by_triton._move):
+        known = dict.fromkeys(values, "constexpr") | POINTERS | {"size": "i32"}
+        types = {name: known.get(name, NAMES[dtype]) for name in kernel.arg_names}
+        source = ASTSource(kernel, types, {name: values[name] for name in types if name in values})
+        assert compile(source, target=GPUTarget("cuda", 80, 32)).asm["cubin"]
+"""
+
+
+def test_the_kernels_compile_for_a_gpu_that_need_not_be_there(environment, tmp_path):
+    python(COMPILE, environment, TRITON_CACHE_DIR=str(tmp_path))
