@@ -137,6 +137,7 @@ def code_of(kind):
         spec = find(kind, wildcards.run)
         found = set(plugins.imports(CODE / "harness" / "run.py"))
         found |= plugins.imports(CODE / "methods" / f"{spec.method}.py")
+        found |= set((CODE / "harness" / "select").glob("*.py"))  # chosen by name
         if spec.model:
             found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
         found |= plugins.imports(CODE / "harness" / "comm" / f"{spec.engine}.py")

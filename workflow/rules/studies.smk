@@ -236,11 +236,9 @@ rule study_figure:
         }[w.study],
         calibration=lambda w: (
             sorted(
-                {
-                    part(r)
-                    for r in runs_of("timing")
-                    for part in (layers_of, exchanges_of)
-                }
+                f"{part(run)}/run.json"
+                for run in runs_of("timing")
+                for part in (layers_of, exchanges_of)
             )
             if w.study == "rates"
             else []

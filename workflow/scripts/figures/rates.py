@@ -37,7 +37,7 @@ def plan_of(spec: RunSpec, sizes: list[int], known: costs.Costs, measured: RunSp
 
 style.log_errors(snakemake)
 table = pd.read_csv(snakemake.input[0])
-calibrations = [load(Path(folder)) for folder in snakemake.input.calibration]
+calibrations = [load(Path(run).parent) for run in snakemake.input.calibration]
 layers = {spec.model: (spec, tables) for spec, tables in calibrations if spec.kind == "layers"}
 ratio = table["ratio"].dropna().iloc[0]
 exchanges = {
