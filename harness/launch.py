@@ -105,7 +105,7 @@ def _watch(spec: RunSpec, process: subprocess.Popen, path: Path, folder: Path) -
         if state != last:
             last, moved = state, now
             first = first or (now, state["done"])
-        if not all(p.is_running() for p in above):
+        if not all(map(_alive, above)):
             _stop(process)
             return 1
         if now - moved > STALLED_S:
@@ -124,6 +124,14 @@ def _workflow() -> list[psutil.Process]:
     above = psutil.Process().parents()
     last = next((i for i, p in enumerate(above) if "snakemake" in " ".join(p.cmdline())), 0)
     return above[: last + 1]
+
+
+def _alive(process: psutil.Process) -> bool:
+    """Whether it still runs: a killed process that nobody has waited for yet does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _stop(process: subprocess.Popen) -> None:
