@@ -41,8 +41,10 @@ class LayerTimes:
 
 
 def layers(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
-    """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f
-    and the rest. Nothing is exchanged; BatchNorm's statistics and the weights are left as they were.
+    """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f,
+    the rest, and how long this worker waited for the others at the end (``skew_s``), which synchronous
+    training does in every iteration. Nothing is exchanged; BatchNorm's statistics and the weights are left
+    as they were.
 
     A layer whose gradient is ready before the layer's in front of it (parallel branches) has its time
     counted there: backward's sum is exact.
@@ -53,14 +55,17 @@ def layers(spec: RunSpec, comm: Communicator, data, device, report: Callable) ->
     kept = [b.clone() for b in trainer.flat.buffers()]
     times = LayerTimes(len(trainer.flat.sizes))
     rows, iterations = [], []
+    comm.barrier()
     for number in range(spec.repeats + 2):
-        comm.barrier()
         trainer.local_gradient(stream, times)
         with trainer.clock("optimizer"):
             trainer.optimizer.step(trainer.flat.gradients)
         parts = trainer.clock.stop()
+        ended = time.perf_counter()
+        comm.barrier()
+        skew_s = time.perf_counter() - ended
         if number >= 2:  # the first two choose kernels
-            iterations.append({"repeat": number - 1} | parts)
+            iterations.append({"repeat": number - 1, "skew_s": skew_s} | parts)
             for layer, (name, entries) in enumerate(zip(trainer.flat.names, trainer.flat.sizes, strict=True)):
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": times.seconds[layer]})
         report(number, spec.repeats + 1)

@@ -299,7 +299,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
     found = {}
     for name, model in values["models"].items():
         recipe = _recipe(values, name, model)
-        spec = RunSpec(kind="layers", method="none", ratio=None, repeats=20, **recipe)
+        spec = RunSpec(kind="layers", method="none", ratio=None, repeats=30, **recipe)
         found[f"layers/{layers_name(spec)}"] = spec
     shared = {k: values[k] for k in ("engine", "workers", "threads", "device", "wire")}
     for topology in _all_topologies(values):

@@ -1,7 +1,7 @@
 """From calibration samples to the costs that planners use: robust fits. No torch."""
 
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ LEAST_R2 = 0.9  # below this a fit is called poor, in the plan and wherever it i
 class Fit:
     """seconds = alpha + beta * entries for each bucket, and ``once`` for buckets that go together.
 
-    ``r2``: of the fit weighted by 1 / seconds^2.
+    ``r2``: of the logarithm of the seconds, since sizes span five decades.
     """
 
     alpha: float
@@ -27,7 +27,47 @@ class Fit:
         return self.alpha + self.beta * entries
 
     def warning(self) -> str:
-        return "" if self.r2 >= LEAST_R2 else f"the fit is poor: R^2 = {self.r2:.2f}, below {LEAST_R2}"
+        return _warning(self.r2)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds by entries, between measured sizes along straight lines on logarithmic axes.
+
+    Selection is no straight line: beyond the caches an entry costs two to three times as much. Beyond the
+    measured sizes the cost of an entry stays, below them that of a bucket.
+    """
+
+    entries: tuple[float, ...]
+    seconds: tuple[float, ...]
+    r2: float  # as in ``Fit``, of all samples' medians
+
+    def __call__(self, entries):
+        x, y = (np.log(np.maximum(values, 1e-12)) for values in (self.entries, self.seconds))
+        inside = np.exp(np.interp(np.log(np.maximum(entries, 1e-12)), x, y)) * (self.seconds[-1] > 0)
+        return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])
+
+    def warning(self) -> str:
+        return _warning(self.r2)
+
+
+def _warning(r2: float) -> str:
+    return "" if r2 >= LEAST_R2 else f"the fit is poor: R^2 = {r2:.2f}, below {LEAST_R2}"
+
+
+def _r2(measured: np.ndarray, fitted: np.ndarray) -> float:
+    """Of the logarithms; 1 where there is nothing to explain."""
+    measured, fitted = (np.log(np.maximum(values, 1e-9)) for values in (measured, fitted))
+    spread = ((measured - measured.mean()) ** 2).sum()
+    return float(1 - ((measured - fitted) ** 2).sum() / spread) if spread > 0 else 1.0
+
+
+def curve(entries, seconds) -> Curve:
+    """Through the median of each size."""
+    points = pd.DataFrame({"entries": entries, "seconds": seconds})
+    medians = points.groupby("entries")["seconds"].median()
+    found = Curve(tuple(medians.index), tuple(medians), 1.0)
+    return replace(found, r2=_r2(points["seconds"].to_numpy(), found(points["entries"].to_numpy())))
 
 
 def fit(entries, seconds, buckets=None) -> Fit:
@@ -48,11 +88,8 @@ def fit(entries, seconds, buckets=None) -> Fit:
         solution = _not_negative(columns * weights[:, None], target * weights)
         residual = np.abs(columns @ solution - target)
         weights = 1 / np.sqrt(np.maximum(residual, 1e-6))
-    w = 1 / scale**2
-    predicted = terms @ solution
-    spread = (w * (y - np.average(y, weights=w)) ** 2).sum()
-    r2 = 1 - (w * (y - predicted) ** 2).sum() / spread if spread > 0 else 1.0
-    return Fit(float(solution[0]), float(solution[1]), float(r2), *map(float, solution[2:]))
+    r2 = _r2(y, terms @ solution)
+    return Fit(float(solution[0]), float(solution[1]), r2, *map(float, solution[2:]))
 
 
 def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -79,7 +116,7 @@ def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
 @dataclass(frozen=True)
 class Calibration:
     """What the calibration runs of one model and one method say: ``sizes`` of the layers, the ``costs`` of
-    the time model, optimizer and other (``rest_s``), and a record of the ``fits``."""
+    the time model, optimizer, other and waiting for slower workers (``rest_s``), and a record of the ``fits``."""
 
     sizes: list[int]
     costs: Costs
@@ -95,7 +132,7 @@ def calibration(
     ``within``: "layer" if the method selects in each layer of a merged group by itself.
     """
     alone, together = amortised(samples, "sparsify_s"), amortised(samples, "communication_s")
-    sparsify = fit(alone["entries"], alone["seconds"] / alone["buckets"])
+    sparsify = curve(alone["entries"], alone["seconds"] / alone["buckets"])
     communicate = fit(together["entries"], together["seconds"], together["buckets"])
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
@@ -104,5 +141,5 @@ def calibration(
     forward_s = float(iterations["forward_s"].median())
     measured = Costs(forward_s, backward, sparsify, communicate, communicate.once, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
-    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
+    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
     return Calibration(sizes, measured, rest_s, record)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.costs import LEAST_R2, amortised, calibration, fit
+from harness.costs import LEAST_R2, amortised, calibration, curve, fit
 from harness.launch import check_calibration
 from harness.planner import exact
 from harness.spec import RunSpec
@@ -31,6 +31,22 @@ def test_a_latency_shared_by_buckets_is_told_from_what_each_costs(alpha, beta, o
     seconds = once + buckets * (alpha + beta * entries)
     found = fit(entries, seconds, buckets)
     assert found.once + buckets * found(entries) == pytest.approx(seconds, rel=1e-2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(1e-6, 1), min_size=9, max_size=9))
+def test_a_curve_meets_its_points_and_goes_on_beyond_them(seconds):
+    found = curve(SIZES, seconds)
+    assert found(SIZES) == pytest.approx(seconds)
+    assert found(2 * SIZES[-1]) == pytest.approx(2 * seconds[-1]) and found(1) == pytest.approx(seconds[0])
+    assert found.r2 == pytest.approx(1)
+
+
+def test_a_curve_takes_the_median_of_a_size_and_says_how_much_that_leaves():
+    entries, seconds = np.repeat(SIZES, 3), np.tile([1.0, 2.0, 50.0], len(SIZES))
+    assert curve(entries, seconds)(SIZES) == pytest.approx(np.full(len(SIZES), 2.0))
+    assert curve(entries, seconds).r2 < LEAST_R2
+    assert curve(SIZES, 0 * SIZES)(SIZES) == pytest.approx(0) and not curve(SIZES, 0 * SIZES).warning()
 
 
 def test_one_slow_sample_hardly_moves_the_fit():
@@ -59,13 +75,15 @@ def test_phases_are_amortised_by_their_share():
 
 def test_samples_become_costs_that_planners_take():
     layers = pd.DataFrame({"layer": [0, 0, 1, 1], "entries": [10, 10, 99, 99], "backward_s": [0.1, 0.3, 0.5, 0.5]})
-    iterations = pd.DataFrame({"forward_s": [1.0, 2.0, 3.0], "optimizer_s": 0.5, "other_s": 0.25})
+    iterations = pd.DataFrame(
+        {"forward_s": [1.0, 2.0, 3.0], "optimizer_s": 0.5, "other_s": 0.25, "skew_s": [0.0, 0.0, 3.0]}
+    )
     samples = pd.concat([pd.DataFrame({"entries": SIZES, "buckets": n, "phase": "step", "share": 1.0}) for n in (1, 8)])
     n, entries = samples["buckets"], samples["entries"]
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     known = calibration(layers, iterations, samples)
     found, record = known.costs, known.fits
-    assert known.sizes == [10, 99] and known.rest_s == 0.75
+    assert known.sizes == [10, 99] and known.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert record["communicate"]["alpha"] == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
     assert found.latency_s == pytest.approx(0.5, rel=1e-3)

@@ -198,6 +198,14 @@ def test_dlgs_never_sends_more_than_its_cap():
         assert counts[0.2][0] == counts[1.0][0] == 100
 
 
+def test_nan_is_refused_wherever_thresholds_are_kept():
+    for within in ("group", "layer"):
+        method = plugins.load("methods", "dlgs")(ratio=0.1, within=within)
+        sent_by(method, torch.randn(90), layers=(60, 30))
+        with pytest.raises(FloatingPointError, match="NaN"):
+            sent_by(method, torch.tensor([1.0, float("nan"), 2.0] * 30), 2, layers=(60, 30))
+
+
 def test_a_plan_may_give_a_bucket_a_ratio_of_its_own():
     lags = plugins.load("methods", "lags")(ratio=0.1, adaptive=True)
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))

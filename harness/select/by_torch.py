@@ -22,7 +22,7 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor |
     chosen = _indices(acc, rule)
     values = acc[chosen]
     if isinstance(rule, Tensor):
-        _refuse_nan(values)
+        refuse_nan(values)
     acc.index_fill_(0, chosen, 0)
     return values, chosen
 

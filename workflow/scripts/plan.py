@@ -32,7 +32,7 @@ def build(paths, spec: dict) -> dict:
         "groups": per_layer(known.sizes) if adaptive else comparison[spec["planner"]]["plan"],
         "ratios": adaptive_ratios(known.sizes, known.costs, spec["ratio"]) if adaptive else [],
         "sizes": known.sizes,
-        "optimizer_and_other_s": known.rest_s,
+        "rest_s": known.rest_s,
         "fits": known.fits,
         "comparison": comparison,
     }

@@ -1,9 +1,9 @@
 """Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
 
 Above: sparsification, t_s; below: communication, t_c. Points: medians of each size, amortised over the phases
-of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: alpha + beta *
-entries, and for communication a latency that buckets sent together share; least absolute relative error; R^2 in
-brackets, poor below 0.9."""
+of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: for sparsification
+through the medians, for communication alpha + beta * entries and a latency that buckets sent together share, by
+least absolute relative error. In brackets R^2 of the logarithms, poor below 0.9."""
 
 import textwrap
 
@@ -33,7 +33,11 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
             points = costs.amortised(rows, part)
             buckets = points["buckets"] if part == "communication_s" else None
             each = points["seconds"] / points["buckets"]
-            fitted = costs.fit(points["entries"], each if buckets is None else points["seconds"], buckets)
+            if buckets is None:
+                fitted, once = costs.curve(points["entries"], each), 0.0
+            else:
+                fitted = costs.fit(points["entries"], points["seconds"], buckets)
+                once = fitted.once
             look = style.line(method, methods)
             for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
                 x, y = points["entries"][points["buckets"] == count], each[points["buckets"] == count]
@@ -42,7 +46,7 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
                 name = f"{look['label']} ({fitted.r2:.2f})" if count == 1 else None
                 width = 1.2 if count == 1 else 0.6
                 line_look = look | {"marker": "", "label": name, "linewidth": width}
-                axes.plot(x, (fitted(x) + fitted.once / count) * 1e3, **line_look)
+                axes.plot(x, (fitted(x) + once / count) * 1e3, **line_look)
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_title(f"ratio {ratio:g}, {topology}", fontsize=9)
@@ -53,6 +57,7 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
 for axes in grid[-1]:
     axes.set_xlabel("entries of the bucket before sparsification")
 each = samples.groupby(["method", "ratio", "topology", "entries", "phase"], dropna=False).size()
-note = f"{style.setting(samples)}; n = {each.min()} to {each.max()} samples of each size and phase"
+number = f"{each.min()} to {each.max()}"
+note = f"{style.setting(samples)}; n = {number} samples of each size and phase"
 figure.supxlabel(textwrap.fill(note, 65 * len(columns)), fontsize=6.5, color="0.3", x=0.02, ha="left")
 style.save_figure(figure, snakemake.output)

@@ -61,7 +61,9 @@ def main() -> None:
     figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 3.8), sharex=True, layout="constrained")
     draw_rows(above, trace, f"measured, rank 0, {trace['end_s'].max() * 1e3:.0f} ms")
     model = predicted(snakemake.input, groups)
-    draw_rows(below, model, f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer and other)")
+    draw_rows(
+        below, model, f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer, other and slower workers)"
+    )
     below.set_xlabel("time from the start of the iteration (ms)")
     looks = style.PARTS | {"communication of a bucket": ("#0072B2", "\\\\")}
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in looks.values()]

@@ -1,8 +1,9 @@
 """Planners: the iteration that each plan for merging layers gives, predicted and measured.
 
 All plans of one model and ratio are timed in one run, in turns with uncompressed. Predicted by eqs 2-7 from
-the calibration, plus optimizer and other. Planners that found the same groups are timed once. Ranges
-are the smallest and the largest block; speed-up is against uncompressed, the median over blocks."""
+the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
+timed once. Ranges are the smallest and the largest block; speed-up is against uncompressed, the median over
+blocks."""
 
 import json
 from pathlib import Path

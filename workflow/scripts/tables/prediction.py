@@ -1,8 +1,9 @@
 """Predicted against measured: the time of one iteration by the time model and by the clock.
 
 Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's
-backward, and the time to sparsify and to communicate a bucket as alpha + beta * entries (robust fits; R^2
-beside them), plus optimizer and other. Measured: Table 2's iteration."""
+backward, the time to sparsify a bucket between measured sizes, and to communicate it as alpha + beta *
+entries and a latency (robust fits; R^2 of both beside them), plus optimizer, other, and what a worker waits for
+slower ones in an iteration without exchange. Measured: Table 2's iteration."""
 
 import json
 from pathlib import Path
