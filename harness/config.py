@@ -49,7 +49,7 @@ def load(values: dict, where: str) -> Config:
     _require(values, where, _check_wire, _check_hosts)
     values, warning = _with_network(values)
     warning = warning and f"{where}: {warning}"
-    changed = (*_rates(values), *_servers(values))
+    changed = (*_rates(values), *_servers(values), *_selections(values))
     calibrations = {name: spec for one in (*changed, values) for name, spec in _calibrations(one).items()}
     return Config(values, _expand(values), calibrations, _studies(values), warning)
 
@@ -327,6 +327,7 @@ def _studies(values: dict) -> dict[str, dict[str, RunSpec]]:
         "refresh": _intervals(values),
         "rates": _timing_of(_rates(values)),
         "servers": _timing_of(_servers(values)),
+        "selections": _timing_of(_selections(values)),
     }
 
 
@@ -350,22 +351,36 @@ def _intervals(values: dict) -> dict[str, RunSpec]:
 def _rates(values: dict) -> list[dict]:
     """The configuration at each of the rates that the bandwidth study sweeps; empty without a testbed."""
     study = values["studies"]["rates"]
-    if values["network"] != "testbed":
+    models = _only(values, study["models"], ["allgather"])
+    if values["network"] != "testbed" or not models:
         return []
-    models = {
-        name: model | {"topologies": ["allgather"]}
-        for name, model in values["models"].items() if name in study["models"]
-    }  # fmt: skip
-    timing = values["timing"] | {"ratios": [study["ratio"]]}
-    changed = values | {"models": models, "timing": timing}
-    return [changed | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"] if models]
+    changed = values | {"models": models, "timing": _shorter(values) | {"ratios": [study["ratio"]]}}
+    return [changed | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
 
 
 def _servers(values: dict) -> list[dict]:
     """The configuration with the study's workers and parameter server."""
     study = values["studies"]["servers"]
-    models = {name: model | {"topologies": study["topologies"]} for name, model in values["models"].items()}
-    return [values | {"workers": study["workers"], "models": models}] if study["topologies"] else []
+    models = _only(values, list(values["models"]), study["topologies"])
+    changed = values | {"workers": study["workers"], "models": models, "timing": _shorter(values)}
+    return [changed] if study["topologies"] else []
+
+
+def _selections(values: dict) -> list[dict]:
+    """The configuration with fast selection in its sparsifiers."""
+    models = _only(values, values["studies"]["selections"]["models"], ["allgather"])
+    sparsifiers = [m for m in _methods(values) if "selection" in plugins.fields(m)]
+    timing = values["timing"] | {"selection": "fast"}
+    return [values | {"models": models, "methods": sparsifiers, "timing": timing}] if models else []
+
+
+def _only(values: dict, models: list[str], topologies: list[str]) -> dict:
+    """These of the configuration's models, over these topologies."""
+    return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}
+
+
+def _shorter(values: dict) -> dict:
+    return values["timing"] | {key: values["studies"][key] for key in ("blocks", "repeats")}
 
 
 def needs_plan(spec: RunSpec) -> bool:
@@ -380,11 +395,13 @@ def layers_name(spec: RunSpec) -> str:
 
 
 def exchange_name(spec: RunSpec) -> str:
-    """The name of the calibration of a run's exchanges: method, ratio, topology, workers and links."""
+    """The name of the calibration of a run's exchanges: method, selection unless it is the paper's, ratio,
+    topology, workers and links."""
+    fast = "-fast" if spec.options.get("selection") == "fast" else ""
     rates = sorted(set(spec.rates_mbit))
     links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else spec.network
     ratio = f"-{spec.ratio}" if spec.ratio else ""
-    return f"{spec.method}{ratio}-{spec.topology}-{spec.workers}workers-{links}"
+    return f"{spec.method}{fast}{ratio}-{spec.topology}-{spec.workers}workers-{links}"
 
 
 def timing_name(spec: RunSpec) -> str:

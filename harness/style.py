@@ -73,7 +73,7 @@ def run_columns(row) -> dict[str, str]:
     return {
         "Model": MODELS.get(row["model"], row["model"]),
         "Data": data_label(row),
-        "Method": method_label(row["method"]),
+        "Method": method_label(row["method"]) + (" (fast)" if row.get("selection") == "fast" else ""),
         "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
         "Topology": row.get("topology", "allgather"),
         "Links (Mb/s)": "" if pd.isna(row.get("rate_mbit")) else f"{row['rate_mbit']:g}",

@@ -21,6 +21,7 @@ def read(paths: list) -> pd.DataFrame:
         for position, key in enumerate(SPEC):
             rows.insert(position, key, run["spec"][key])
         rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
+        rows["selection"] = run["spec"]["options"].get("selection")
         rows["machine"] = run["provenance"]["machine"]
         rows["network"] = run["provenance"]["network"]
         for key in style.LINKS:  # of a testbed

@@ -3,7 +3,7 @@
 import pandas as pd
 
 PARTS = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
-RUN = ["model", "method", "ratio", "topology", "workers", "rate_mbit"]
+RUN = ["model", "method", "ratio", "topology", "workers", "rate_mbit", "selection"]
 CONSTANT = ["network", "fastest_mbit", "measured_mbit", "engine"]
 CONSTANT += ["data", "stand_in", "batch", "epochs", "train_images", "machine"]
 

@@ -40,6 +40,8 @@ NO_TORCH = [
     "costs",
     "launch",
     "tidy",
+    "links",
+    "calibrated",
     "testbed",
     "hosts",
 ]

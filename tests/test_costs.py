@@ -94,6 +94,18 @@ PLAN = {"model": "vgg16", "method": "dlgs", "ratio": 0.1, "engine": "horovod", "
 PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
 
 
+def test_the_dearest_phase_counts_for_every_step_if_asked_for():
+    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "communication_s": 1e-3})
+    refresh, reuse = (
+        samples.assign(phase=p, share=s, sparsify_s=t) for p, s, t in (("a", 0.25, 8.0), ("b", 0.75, 4.0))
+    )
+    layers = pd.DataFrame({"layer": [0], "entries": [1000], "backward_s": [0.1]})
+    iterations = pd.DataFrame({"forward_s": [1.0], "optimizer_s": 0.0, "other_s": 0.0, "skew_s": 0.0})
+    for cost, expected in (("amortised", 5.0), ("dearest", 8.0)):
+        known = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
+        assert known.costs.sparsify(1000) == pytest.approx(expected)
+
+
 def test_a_plan_reaches_the_run_it_was_made_for():
     spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper").planned(PLAN)
     assert spec.groups == ((0, 3), (3, 54))

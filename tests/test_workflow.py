@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT, copy_project, snakemake
 
 from harness import testbed
+from harness.timing_summary import PARTS
 
 KINDS = ("accuracy", "timing")
 SMOKE = ["--configfile", "config/smoke.yaml"]
@@ -159,6 +160,9 @@ def test_plans_reach_the_runs_and_predictions_are_made(smoke, environment):
     trace = json.loads((timing / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
     assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
+    for rows in map(csv.DictReader, map(Path.open, runs.glob("timing/*/iterations.csv"))):
+        for row in rows:  # eq. 2, plus optimizer and other
+            assert sum(float(row[part]) for part in PARTS) == pytest.approx(float(row["iteration_s"]), rel=0.01)
     rows = list(csv.DictReader((smoke / "results" / "smoke" / "prediction.csv").open()))
     assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
 

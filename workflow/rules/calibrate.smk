@@ -55,6 +55,7 @@ rule plan:
         f"{RUN_FOLDER}/plans/{{run}}.json",
     params:
         spec=lambda w: timed(w.run).to_json(),
+        cost=CONFIG.values["plan_cost"],
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",
     conda:

@@ -85,6 +85,7 @@ rule fits:
             labels={"artefact": "Calibration and its fits"},
         ),
         png=f"{FIGURE_FOLDER}/fits.png",
+        csv=f"{RESULTS}/fits.csv",
     params:
         caption=lambda w: plugins.docstring("workflow/scripts/figures/fits.py"),
     log:
@@ -173,13 +174,21 @@ rule collect_refresh:
 rule collect_study:
     input:
         timing=lambda w: expand(
-            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=studied(w.study)
+            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv",
+            run=studied(w.study)
+            + [
+                run
+                for run in runs_of("timing")
+                if w.study == "selections"
+                and timed(run).topology == "allgather"
+                and timed(run).model in {timed(r).model for r in studied(w.study)}
+            ],
         ),
         code=["harness/tidy.py"],
     output:
         f"{RESULTS}/{{study}}_timing.csv",
     wildcard_constraints:
-        study="rates|servers",
+        study="rates|servers|selections",
     log:
         f"{RESULTS}/logs/collect_{{study}}.log",
     conda:
@@ -212,7 +221,7 @@ rule study_table:
     params:
         caption=lambda w: plugins.docstring(f"workflow/scripts/tables/{w.study}.py"),
     wildcard_constraints:
-        study="rates|servers",
+        study="rates|servers|selections",
     log:
         f"{RESULTS}/logs/{{study}}.log",
     conda:
@@ -221,6 +230,32 @@ rule study_table:
         "table of the study: {wildcards.study}"
     script:
         "../scripts/tables/{wildcards.study}.py"
+
+
+rule dilation:
+    input:
+        layers=sorted({f"{layers_of(run)}/layers.csv" for run in runs_of("timing")}),
+        code=["harness/tidy.py", "harness/style.py"],
+    output:
+        csv=f"{RESULTS}/dilation.csv",
+        md=f"{RESULTS}/dilation.md",
+        html=report(
+            f"{RESULTS}/dilation.html",
+            caption="../report/artefact.rst",
+            category="Studies",
+            labels={"artefact": "Time dilation"},
+        ),
+        tex=f"{RESULTS}/dilation.tex",
+    params:
+        caption=lambda w: plugins.docstring("workflow/scripts/tables/dilation.py"),
+    log:
+        f"{RESULTS}/logs/dilation.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "time dilation"
+    script:
+        "../scripts/tables/dilation.py"
 
 
 rule study_figure:
@@ -233,6 +268,7 @@ rule study_figure:
             ],
             "prediction": [f"{RESULTS}/prediction.csv"],
             "rates": [f"{RESULTS}/rates.csv"],
+            "map": [],
         }[w.study],
         calibration=lambda w: (
             sorted(
@@ -240,12 +276,17 @@ rule study_figure:
                 for run in runs_of("timing")
                 for part in (layers_of, exchanges_of)
             )
-            if w.study == "rates"
+            if w.study in ("rates", "map")
             else []
         ),
         code=lambda w: [
             f"workflow/scripts/figures/{w.study}.py",
             "harness/style.py",
+            *(
+                f"harness/{room}.py"
+                for room in ("calibrated", "costs", "links", "planner", "timeline")
+                if w.study in ("rates", "map")
+            ),
         ],
     output:
         svg=report(
@@ -258,7 +299,7 @@ rule study_figure:
     params:
         caption=lambda w: plugins.docstring(f"workflow/scripts/figures/{w.study}.py"),
     wildcard_constraints:
-        study="planners|refresh|prediction|rates",
+        study="planners|refresh|prediction|rates|map",
     log:
         f"{RESULTS}/logs/figure-{{study}}.log",
     conda:
@@ -277,8 +318,15 @@ rule studies:
             f"{FIGURE_FOLDER}/{{study}}.svg",
             study=["fits", "planners", "refresh", "prediction"],
         ),
-        [f"{FIGURE_FOLDER}/rates.svg"] if studied("rates") else [],
-        [f"{RESULTS}/servers.csv"] if studied("servers") else [],
+        # These need links of a known rate.
+        expand(f"{FIGURE_FOLDER}/{{study}}.svg", study=["rates", "map"])
+        * bool(studied("rates")),
+        f"{RESULTS}/dilation.csv",
+        [
+            f"{RESULTS}/{study}.csv"
+            for study in ("servers", "selections")
+            if studied(study)
+        ],
         expand(
             f"{FIGURE_FOLDER}/timeline-{{run}}.svg",
             run=[

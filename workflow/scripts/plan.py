@@ -14,10 +14,10 @@ from harness.timeline import schedule
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
 
 
-def build(paths, spec: dict) -> dict:
+def build(paths, spec: dict, cost: str) -> dict:
     """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
-    known = costs.calibration(*map(pd.read_csv, files), within=spec["options"].get("within", "group"))
+    known = costs.calibration(*map(pd.read_csv, files), within=spec["options"].get("within", "group"), cost=cost)
     comparison = {}
     for name, planner in planners(spec["bucket_bytes"] // 4).items():
         plan = planner(known.sizes, known.costs)
@@ -29,6 +29,7 @@ def build(paths, spec: dict) -> dict:
         **{key: spec[key] for key in ("model", "method", "ratio", "engine", "topology", "workers")},
         "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
         "planner": spec["planner"],
+        "plan_cost": cost,
         "groups": per_layer(known.sizes) if adaptive else comparison[spec["planner"]]["plan"],
         "ratios": adaptive_ratios(known.sizes, known.costs, spec["ratio"]) if adaptive else [],
         "sizes": known.sizes,
@@ -40,5 +41,5 @@ def build(paths, spec: dict) -> dict:
 
 if __name__ == "__main__":
     style.log_errors(snakemake)
-    plan = build(snakemake.input, json.loads(snakemake.params.spec))
+    plan = build(snakemake.input, json.loads(snakemake.params.spec), snakemake.params.cost)
     Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n")

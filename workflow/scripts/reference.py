@@ -7,14 +7,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "results" / "reference"
+PAPER = ("table1", "table2")
+STUDIES = ("prediction", "fits", "dilation", "planners", "rates", "servers", "selections")
 
 
 def keep() -> None:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
-    for path in [*(ROOT / "results").glob("table[12].[cmt]*"), ROOT / "results" / "provenance.json"]:
-        shutil.copy(path, KEPT)
-    for path in sorted((ROOT / "figures").glob("figure*")):
+    names = [f"{name}.{kind}" for name in PAPER for kind in ("csv", "md", "tex")]
+    names += [f"{name}.{kind}" for name in STUDIES for kind in ("csv", "md")]
+    found = [ROOT / "results" / name for name in [*names, "provenance.json"]]
+    found += [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
+    for path in (path for path in found if path.exists()):
         shutil.copy(path, KEPT)
 
 

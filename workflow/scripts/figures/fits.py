@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 from harness import costs, style
 from harness.tidy import read
@@ -20,6 +21,7 @@ style.log_errors(snakemake)
 samples = read(snakemake.input.samples)
 methods = style.in_order(samples["method"])
 columns = list(samples[["topology", "ratio"]].dropna().drop_duplicates().itertuples(index=False))
+residuals = []
 parts = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)"}
 figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
                             sharey="row", squeeze=False)  # fmt: skip
@@ -38,6 +40,13 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
             else:
                 fitted = costs.fit(points["entries"], points["seconds"], buckets)
                 once = fitted.once
+            fit_s = fitted(points["entries"]) + once / points["buckets"]
+            about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "method": method}
+            about["r2"] = fitted.r2
+            residuals += [
+                about | {"entries": n, "buckets": b, "measured_s": y, "fitted_s": f, "residual_s": y - f}
+                for n, b, y, f in zip(points["entries"], points["buckets"], each, fit_s, strict=True)
+            ]
             look = style.line(method, methods)
             for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
                 x, y = points["entries"][points["buckets"] == count], each[points["buckets"] == count]
@@ -61,3 +70,4 @@ number = f"{each.min()} to {each.max()}"
 note = f"{style.setting(samples)}; n = {number} samples of each size and phase"
 figure.supxlabel(textwrap.fill(note, 65 * len(columns)), fontsize=6.5, color="0.3", x=0.02, ha="left")
 style.save_figure(figure, snakemake.output)
+pd.DataFrame(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")

@@ -1,0 +1,8 @@
+"""Selection: Table 2 with the sparsifiers' selection as the paper had it and as compiled passes (fast).
+
+Both choose the same entries, so that rows of one method differ only in the time to choose them: how much of
+DLGS's gain over LAGS is the slow Top-K that it avoids."""
+
+from table2 import build
+
+build(snakemake)
