@@ -110,7 +110,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
             exchange = Serving(exchange, gradients, SGD(torch.zeros_like(gradients), 0.0, 0.9, 0.0))
         for bucket in buckets:
             method.settle(bucket)
-        turns = spec.repeats * (4 if size * count < CHEAP else 1)
+        turns = spec.repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
             for step in timed_steps(method, repeats=1):
                 for bucket in buckets:

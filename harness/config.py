@@ -308,7 +308,7 @@ def _calibrations(values: dict) -> dict[str, RunSpec]:
         for method in (m for m in _methods(values) if _answers(topology, m)):
             for ratio in _ratios(values, method, "timing"):
                 spec = RunSpec(
-                    kind="exchanges", model="", ratio=ratio, repeats=5,
+                    kind="exchanges", model="", ratio=ratio, repeats=4,
                     **shared, **_links(values, topology), **_method(values, method, "timing"),
                 )  # fmt: skip
                 found[f"exchanges/{exchange_name(spec)}"] = spec

@@ -90,7 +90,7 @@ class RunSpec:
 
     def title(self) -> str:
         ratio = f" at {self.ratio}" if self.ratio else ""
-        return f"{self.kind} {self.model} {self.method}{ratio}"
+        return " ".join(filter(None, (self.kind, self.model, self.method + ratio)))
 
 
 def _groups(plan) -> tuple[tuple[int, int], ...]:

@@ -143,6 +143,15 @@ p {{ max-width: 60em; color: #333 }}
 """
 
 
+def plain_log(axis, subs=(1, 2, 5)) -> None:
+    """A logarithmic axis of Matplotlib with plain numbers at 1, 2, 5, 10, ..."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def save_figure(figure, paths) -> None:
     """As SVG and as PNG, without a date, so that the same data give the same file."""
     figure.savefig(paths.svg, metadata={"Date": None})

@@ -58,6 +58,7 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
                 axes.plot(x, (fitted(x) + once / count) * 1e3, **line_look)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        style.plain_log(axes.yaxis, subs=(1,))
         axes.set_title(f"ratio {ratio:g}, {topology}", fontsize=9)
         axes.legend(frameon=False, fontsize=7)
         axes.grid(alpha=0.3)

@@ -29,6 +29,8 @@ for method in methods:
     axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
 axes.set_xscale("log")
 axes.set_yscale("log")
+for axis in (axes.xaxis, axes.yaxis):
+    style.plain_log(axis)
 axes.set_xlim(ends)
 axes.set_ylim(ends)
 axes.set_aspect("equal")

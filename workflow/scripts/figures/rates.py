@@ -51,6 +51,7 @@ for axes, model in zip(grid[0], models, strict=True):
     axes.axvline(here[1], color="0.6", linestyle=":", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    style.plain_log(axes.yaxis)
     ticks = sorted(table["rate_mbit"].unique())
     axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
     axes.set_xticks([], minor=True)

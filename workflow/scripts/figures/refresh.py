@@ -29,6 +29,7 @@ for (left, right), ratio in zip(grid, ratios, strict=True):
         left.plot(smooth.index, smooth, **look)
     left.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
     left.set_yscale("log")
+    style.plain_log(left.yaxis)
     left.set_ylabel(f"density, ratio {ratio:g}")
     left.grid(alpha=0.3)
     points = last[last["ratio"] == ratio].groupby("refresh_every")["test_accuracy"]
