@@ -121,9 +121,10 @@ def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> 
 
     The topology is shown unless it is all-gather everywhere, the links' rate unless all rows share one.
     """
-    usual = [("Topology", (shown["Topology"] == "allgather").all())]
-    usual += [("Links (Mb/s)", shown["Links (Mb/s)"].nunique() == 1)]
-    shown = shown.drop(columns=[column for column, dull in usual if dull])
+    if "Topology" in shown and (shown["Topology"] == "allgather").all():
+        shown = shown.drop(columns="Topology")
+    if "Links (Mb/s)" in shown and shown["Links (Mb/s)"].nunique() == 1:
+        shown = shown.drop(columns="Links (Mb/s)")
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
     escaped = caption.replace("%", "\\%").replace("_", "\\_").replace("^", "\\^{}")
