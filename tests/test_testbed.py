@@ -137,7 +137,9 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
 @pytest.mark.parametrize("engine", ["horovod", "torch_dist"])
 def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     target = tmp_path / engine
-    worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target), "none,dlgs"]
+    # Three workers, and two with a parameter server on the third host.
+    worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target)]
+    worker += ["none,dlgs", "allgather,ps-weights", "10"]
     settings = {"OMP_NUM_THREADS": "1", "HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CACHE_CAPACITY": "0"}
     done = subprocess.run(
         hosts(engine, "1000,1000,200", *worker),
@@ -145,8 +147,11 @@ def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     first, *others = [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(3)]
-    for method in ("none", "dlgs"):
-        assert all(torch.equal(first[method], other[method]) for other in others)
+    assert set(first) == {
+        f"{method} {topology}" for method in ("none", "dlgs") for topology in ("allgather", "ps-weights")
+    }
+    for case, parameters in first.items():
+        assert all(torch.equal(parameters, other[case]) for other in others), case
 
 
 # Straight to Horovod, for what it opens connections of its own for.
@@ -212,10 +217,13 @@ def quick(**changes) -> dict:
 def test_only_what_is_timed_uses_the_testbed():
     values = quick(network="testbed", testbed={"rate_mbit": 500, "host_rates_mbit": {1: 100}})
     found = config.load(values, "c")
-    for spec in [*found.runs.values(), *found.calibrations.values()]:
-        links = ("testbed", (500, 100)) if spec.kind in ("timing", "exchanges") else ("host", ())
-        assert (spec.network, spec.rates_mbit) == links
+    assert {spec.servers for spec in found.runs.values()} == {0, 1}  # a server's host is one more
+    for spec in found.runs.values():
+        links = ("testbed", (500, 100, 500)[: 2 + spec.servers])
+        assert (spec.network, spec.rates_mbit) == (links if spec.kind == "timing" else ("host", ()))
         assert RunSpec.from_json(spec.to_json()) == spec
+    for spec in found.calibrations.values():
+        assert spec.network == ("testbed" if spec.kind == "exchanges" else "host")
 
 
 def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
@@ -234,7 +242,7 @@ def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatc
     [
         ({"network": "wifi"}, "network: 'wifi' is not valid; give .*one of: host"),
         ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give Mbit/s"),
-        ({"testbed": {"host_rates_mbit": {2: 100}}}, "no host 2; give hosts of 0 to 1"),
+        ({"testbed": {"host_rates_mbit": {3: 100}}}, "no host 3; give hosts of 0 to 2"),
         ({"network": "testbed", "workers": 1}, "network: testbed needs 2 workers"),
         ({"network": "testbed", "device": "cuda"}, "network: testbed is for device: cpu"),
     ],

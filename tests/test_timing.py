@@ -57,6 +57,7 @@ def iterations(variant, phase, share, seconds, block):
 def timing_table(rows) -> pd.DataFrame:
     run = {"model": "resnet20", "method": "dlgs", "ratio": 0.1, "topology": "allgather", "network": "loopback"}
     run |= {"rate_mbit": None, "fastest_mbit": None, "measured_mbit": None}
+    run |= {"selection": None}
     run |= {"workers": 2, "engine": "local", "data": "cifar10", "stand_in": False, "batch": 32, "epochs": 10}
     run |= {"train_images": 640, "machine": "none", "sent_bytes": 8, "received_bytes": 8, "density": 0.1}
     return pd.DataFrame([run | row for row in rows])

@@ -119,8 +119,8 @@ def test_the_other_engine_runs_through_the_same_rules(smoke, environment):
 
 
 def test_a_server_is_a_process_more(smoke, environment):
-    target = "results/smoke/runs/ps/timing/resnet20-dlgs-0.1-ps-weights"
-    settings = ["--config", "topologies=[ps-weights]", "planner=layer", "name=ps"]
+    target = "results/smoke/runs/ps/timing/resnet20-dlgs-0.1-ps-weights-2workers-host"
+    settings = ["--config", "topologies=[ps-weights]", "planner=layer", "name=ps", "network=host"]
     done = snakemake(smoke, environment, f"{target}/iterations.csv", *SMOKE, *settings)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = list(csv.DictReader((smoke / target / "iterations.csv").open()))
