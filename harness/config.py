@@ -336,15 +336,14 @@ def _timing_of(changed: list[dict]) -> dict[str, RunSpec]:
 
 
 def _intervals(values: dict) -> dict[str, RunSpec]:
-    """Accuracy runs of the first model, at each of the study's refresh intervals."""
-    found, model = {}, next(iter(values["models"]))
+    """Accuracy runs of the first model at the smallest ratio, at each of the study's refresh intervals."""
+    found, model, ratio = {}, next(iter(values["models"])), min(values["timing"]["ratios"])
     for method in (m for m in _methods(values) if "refresh_every" in plugins.fields(m)):
-        for ratio in values["timing"]["ratios"]:
-            for s in values["studies"]["refresh_every"]:
-                for seed in values["seeds"]:
-                    spec = _accuracy(values, model, method, ratio, seed)
-                    spec = replace(spec, options=spec.options | {"refresh_every": s})
-                    found[f"accuracy/{_name(spec)}-s{s}-seed{seed}"] = spec
+        for s in values["studies"]["refresh_every"]:
+            for seed in values["seeds"]:
+                spec = _accuracy(values, model, method, ratio, seed)
+                spec = replace(spec, options=spec.options | {"refresh_every": s})
+                found[f"accuracy/{_name(spec)}-s{s}-seed{seed}"] = spec
     return found
 
 
