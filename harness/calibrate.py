@@ -15,9 +15,10 @@ from harness.method import Bucket
 from harness.optimizer import SGD
 from harness.server import Serving
 from harness.spec import RunSpec
+from harness.timed import phase_share, timed_steps
 from harness.timing import Clock
 from harness.topology import TOPOLOGIES
-from harness.train import Trainer, epochs_of, make_method, phase_share, timed_steps
+from harness.train import Trainer, epochs_of, make_method
 
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 9
@@ -108,8 +109,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable)
         if spec.serves(comm.rank):
             gradients = torch.empty(size * count, device=device)
             exchange = Serving(exchange, gradients, SGD(torch.zeros_like(gradients), 0.0, 0.9, 0.0))
-        for bucket in buckets:
-            method.settle(bucket)
+        exchange.settle()
         turns = spec.repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
             for step in timed_steps(method, repeats=1):

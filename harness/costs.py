@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -42,9 +43,12 @@ class Curve:
     seconds: tuple[float, ...]
     r2: float  # as in ``Fit``, of all samples' medians
 
+    @cached_property
+    def _logarithms(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.log(np.maximum(self.entries, 1e-12)), np.log(np.maximum(self.seconds, 1e-12))
+
     def __call__(self, entries):
-        x, y = (np.log(np.maximum(values, 1e-12)) for values in (self.entries, self.seconds))
-        inside = np.exp(np.interp(np.log(np.maximum(entries, 1e-12)), x, y)) * (self.seconds[-1] > 0)
+        inside = np.exp(np.interp(np.log(np.maximum(entries, 1e-12)), *self._logarithms)) * (self.seconds[-1] > 0)
         return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])
 
     def warning(self) -> str:

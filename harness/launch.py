@@ -149,9 +149,7 @@ def check_calibration(plan: dict) -> None:
     """ValueError in one line if the calibration that the plan was made from is not the one that is there."""
     for path, known in plan["calibration"].items():
         if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != known:
-            raise ValueError(
-                f"the plan is from another calibration than {path}; delete the plan and let the workflow make it again"
-            )
+            raise ValueError(f"the plan is from another calibration than {path}")
 
 
 def main(spec_json: str, folder: str, log: str, plan: str = "") -> int:
@@ -162,7 +160,7 @@ def main(spec_json: str, folder: str, log: str, plan: str = "") -> int:
             check_calibration(found)
             spec = spec.planned(found)
         except ValueError as error:
-            sys.exit(f"error: {plan}: {error}")
+            sys.exit(f"error: {plan}: {error}; delete the plan and let the workflow make it again")
     return launch(spec, Path(folder), Path(log))
 
 

@@ -17,7 +17,8 @@ from harness.data import DATASETS
 from harness.progress import Progress
 from harness.results import write_run
 from harness.spec import RunSpec
-from harness.train import time_iterations, time_planners, train
+from harness.timed import time_iterations, time_planners
+from harness.train import train
 
 WORK = {
     "accuracy": train,

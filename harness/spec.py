@@ -64,19 +64,20 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
-        values = json.loads(text)
-        values |= {key: tuple(values[key]) for key in ("lr_steps", "ratios", "rates_mbit")}
-        values["groups"] = _groups(values["groups"])
-        return cls(**values | {"plans": {name: _groups(plan) for name, plan in values["plans"].items()}})
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "RunSpec":
+        """From JSON's types, as in the record of a run."""
+        tuples = {key: tuple(values[key]) for key in ("lr_steps", "ratios", "rates_mbit")}
+        plans = {name: _groups(plan) for name, plan in values["plans"].items()}
+        return cls(**values | tuples | {"groups": _groups(values["groups"]), "plans": plans})
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""
         for key in ("model", "method", "ratio", "engine", "topology", "workers", "planner"):
             if plan[key] != getattr(self, key):
-                raise ValueError(
-                    f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}; "
-                    "delete the plan and let the workflow make it again"
-                )
+                raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}")
         if self.kind == "planners":
             return replace(self, plans={name: _groups(row["plan"]) for name, row in plan["comparison"].items()})
         return replace(self, groups=_groups(plan["groups"]), ratios=tuple(plan["ratios"]))

@@ -103,6 +103,12 @@ def network(rows: pd.DataFrame) -> str:
     return f"{words} (measured {least:.0f}" + (f" to {most:.0f})" if least != most else ")")
 
 
+def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
+    """A value with the smallest and the largest block: ``<column>``, ``<column>_min``, ``<column>_max``."""
+    value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_min", "_max"))
+    return f"{value} [{least}, {most}]"
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if pd.isna(value):

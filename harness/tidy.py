@@ -12,8 +12,8 @@ SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
 TRAIN_IMAGES = {"cifar10": 50_000, "imagenet100": 130_000}
 
 
-def read(paths: list) -> pd.DataFrame:
-    """All rows of the runs' tables, each with its run's spec and machine."""
+def read(paths: list, options: tuple[str, ...] = ("selection",)) -> pd.DataFrame:
+    """All rows of the runs' tables, each with its run's spec and machine, and these of its method's options."""
     tables = []
     for path in map(Path, paths):
         run = json.loads((path.parent / "run.json").read_text())
@@ -21,7 +21,8 @@ def read(paths: list) -> pd.DataFrame:
         for position, key in enumerate(SPEC):
             rows.insert(position, key, run["spec"][key])
         rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
-        rows["selection"] = run["spec"]["options"].get("selection")
+        for key in options:
+            rows[key] = run["spec"]["options"].get(key)
         rows["machine"] = run["provenance"]["machine"]
         rows["network"] = run["provenance"]["network"]
         for key in style.LINKS:  # of a testbed

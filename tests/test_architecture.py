@@ -32,6 +32,7 @@ NO_TORCH = [
     "timeline",
     "planner",
     "config",
+    "grid",
     "plugins",
     "progress",
     "imagenet100",
@@ -71,8 +72,9 @@ def test_only_the_engine_and_its_rendezvous_import_horovod():
     assert found == {"harness/comm/horovod.py", "harness/comm/horovod_rendezvous.py"}
 
 
-def test_the_training_loop_names_no_plug_in():
-    text = (ROOT / "harness" / "train.py").read_text()
+@pytest.mark.parametrize("name", ["train", "timed"])
+def test_the_training_loop_names_no_plug_in(name):
+    text = (ROOT / "harness" / f"{name}.py").read_text()
     # "none", uncompressed, is what every timing is paired with; no other plug-in is known by name.
     names = {p.stem for kind in ("methods", "models") for p in (ROOT / kind).glob("*.py")} - {"none"}
     names |= {"horovod", "torch_dist"}

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from conftest import ROOT, snakemake
 
-from harness import config, plugins
+from harness import config, grid, plugins
 from harness.spec import RunSpec
 
 
@@ -66,7 +66,7 @@ def test_a_plan_is_read_where_layers_are_merged_or_ratios_are_chosen():
     for planner, adaptive, expected in [("layer", False, set()), ("paper", False, {"dlgs"}), ("layer", True, {"lags"})]:
         values = read("paper") | {"planner": planner, "method_options": {"lags": {"adaptive": adaptive}}}
         runs = config.load(values, "paper").runs.values()
-        assert {spec.method for spec in runs if config.needs_plan(spec)} == expected
+        assert {spec.method for spec in runs if grid.needs_plan(spec)} == expected
 
 
 def test_imagenet_replaces_its_stand_in_where_it_is_configured():

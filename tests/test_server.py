@@ -7,8 +7,9 @@ from harness.calibrate import exchanges
 from harness.comm.local import run_workers
 from harness.method import Gather
 from harness.spec import RunSpec
+from harness.timed import time_iterations
 from harness.topology import TOPOLOGIES, ParameterServer
-from harness.train import time_iterations, train
+from harness.train import train
 
 CPU = torch.device("cpu")
 WORKERS = 2

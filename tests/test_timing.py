@@ -9,9 +9,9 @@ import torch
 from conftest import make
 
 from harness import style
+from harness.timed import phase_share, timed_steps
 from harness.timing import PARTS, Clock
 from harness.timing_summary import amortise, summarise
-from harness.train import phase_share, timed_steps
 
 
 def test_nested_labels_add_up_and_nothing_counts_twice():

@@ -50,7 +50,10 @@ rule plan:
         layers=lambda w: f"{layers_of(w.run)}/layers.csv",
         iterations=lambda w: f"{layers_of(w.run)}/iterations.csv",
         samples=lambda w: f"{exchanges_of(w.run)}/samples.csv",
-        code=["harness/timeline.py", "harness/planner.py", "harness/costs.py"],
+        code=[
+            f"harness/{room}.py"
+            for room in ("calibrated", "costs", "planner", "timeline")
+        ],
     output:
         f"{RUN_FOLDER}/plans/{{run}}.json",
     params:

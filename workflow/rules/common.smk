@@ -8,7 +8,7 @@ import yaml
 sys.path.insert(0, workflow.basedir)
 
 from harness import config as configuration
-from harness import fetch, plugins, progress
+from harness import fetch, grid, plugins, progress
 
 
 def stop(error):
@@ -43,10 +43,11 @@ except configuration.ConfigError as error:
     stop(error)
 
 RUNS = CONFIG.runs
-SPECS = RUNS | CONFIG.calibrations
+SPECS = {}
 for study in CONFIG.studies.values():
     SPECS |= study
-GPUS = configuration.gpus(CONFIG.values)
+SPECS |= CONFIG.calibrations | RUNS  # a run that a study wants too is the paper's
+GPUS = grid.gpus(CONFIG.values)
 RESULTS = CONFIG.values["output"]["results"]
 FIGURE_FOLDER = CONFIG.values["output"]["figures"]
 REPORT = CONFIG.values["output"]["report"]
@@ -98,12 +99,12 @@ def timed(run):
 
 def layers_of(run):
     """The calibration of the layers that a timing run trains."""
-    return f"{CALIBRATION}/layers/{configuration.layers_name(timed(run))}"
+    return f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"
 
 
 def exchanges_of(run):
     """The calibration of the exchanges that a timing run makes."""
-    return f"{CALIBRATION}/exchanges/{configuration.exchange_name(timed(run))}"
+    return f"{CALIBRATION}/exchanges/{grid.exchange_name(timed(run))}"
 
 
 def spec_of(kind):
@@ -115,13 +116,13 @@ def plan_of(kind):
 
     def file(wildcards):
         spec, name = find(kind, wildcards.run), wildcards.run
-        if kind != "planners" and not configuration.needs_plan(spec):
+        if kind != "planners" and not grid.needs_plan(spec):
             return []
         if kind == "accuracy":
             alike = (spec.model, spec.method, spec.ratio, spec.topology)
             timing = map(timed, runs_of("timing"))
             name = next(
-                configuration.timing_name(t)
+                grid.timing_name(t)
                 for t in timing
                 if (t.model, t.method, t.ratio, t.topology) == alike
             )
@@ -141,10 +142,8 @@ def code_of(kind):
         if spec.model:
             found |= plugins.imports(CODE / "models" / f"{spec.model}.py")
         found |= plugins.imports(CODE / "harness" / "comm" / f"{spec.engine}.py")
-        if kind in (
-            "timing",
-            "planners",
-        ):  # uncompressed runs beside every timed method
+        # Uncompressed runs beside every timed method.
+        if kind in ("timing", "planners"):
             found |= plugins.imports(CODE / "methods" / "none.py")
         if spec.network == "testbed":
             found |= plugins.imports(CODE / "harness" / "hosts.py")

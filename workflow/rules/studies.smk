@@ -1,35 +1,87 @@
 # Beyond the paper: the time model against the clock, the planners, the refresh interval.
-rule prediction:
+STUDY_TABLES = {
+    "prediction": "Predicted against measured",
+    "planners": "Planners",
+    "dilation": "Time dilation",
+    "rates": "Link rates",
+    "servers": "Parameter server",
+    "selections": "Selection",
+}
+
+
+def study_table_inputs(wildcards):
+    """What a study's table is made from."""
+    timed_runs = runs_of("timing")
+    layers = sorted({f"{layers_of(run)}/layers.csv" for run in timed_runs})
+    match wildcards.study:
+        case "prediction":
+            samples = sorted({f"{exchanges_of(run)}/samples.csv" for run in timed_runs})
+            groups = expand(f"{RUN_FOLDER}/timing/{{run}}/groups.csv", run=timed_runs)
+            return {"timing": groups, "layers": layers, "samples": samples}
+        case "planners":
+            planned = {"run": studied("planners")}
+            timing = f"{RUN_FOLDER}/planners/{{run}}/iterations.csv"
+            plans = f"{RUN_FOLDER}/plans/{{run}}.json"
+            return {
+                "timing": expand(timing, **planned),
+                "plans": expand(plans, **planned),
+            }
+        case "dilation":
+            return {"layers": layers}
+        case study:
+            return {"timing": f"{RESULTS}/{study}_timing.csv"}
+
+
+rule study_table:
     input:
-        timing=expand(f"{RUN_FOLDER}/timing/{{run}}/groups.csv", run=runs_of("timing")),
-        layers=[f"{layers_of(run)}/layers.csv" for run in runs_of("timing")],
-        samples=[f"{exchanges_of(run)}/samples.csv" for run in runs_of("timing")],
-        code=[
-            "harness/timeline.py",
-            "harness/costs.py",
-            "harness/timing_summary.py",
-            "harness/style.py",
-        ],
+        unpack(study_table_inputs),
+        code=lambda w: sorted(
+            os.path.relpath(path)
+            for path in plugins.imports(CODE / f"workflow/scripts/tables/{w.study}.py")
+        )
+        + ["workflow/scripts/tables/table2.py"],
     output:
-        csv=f"{RESULTS}/prediction.csv",
-        md=f"{RESULTS}/prediction.md",
+        csv=f"{RESULTS}/{{study}}.csv",
+        md=f"{RESULTS}/{{study}}.md",
         html=report(
-            f"{RESULTS}/prediction.html",
+            f"{RESULTS}/{{study}}.html",
             caption="../report/artefact.rst",
             category="Studies",
-            labels={"artefact": "Predicted against measured"},
+            labels=lambda w: {"artefact": STUDY_TABLES[w.study]},
         ),
-        tex=f"{RESULTS}/prediction.tex",
+        tex=f"{RESULTS}/{{study}}.tex",
     params:
-        caption=lambda w: plugins.docstring("workflow/scripts/tables/prediction.py"),
+        caption=lambda w: plugins.docstring(f"workflow/scripts/tables/{w.study}.py"),
+    wildcard_constraints:
+        study="|".join(STUDY_TABLES),
     log:
-        f"{RESULTS}/logs/prediction.log",
+        f"{RESULTS}/logs/{{study}}.log",
     conda:
         "../../environment.yml"
     message:
-        "predicted against measured"
+        "table of the study: {wildcards.study}"
     script:
-        "../scripts/tables/prediction.py"
+        "../scripts/tables/{wildcards.study}.py"
+
+
+rule collect_study:
+    input:
+        timing=lambda w: expand(
+            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=studied(w.study)
+        ),
+        code=["harness/tidy.py"],
+    output:
+        f"{RESULTS}/{{study}}_timing.csv",
+    wildcard_constraints:
+        study="rates|servers|selections",
+    log:
+        f"{RESULTS}/logs/collect_{{study}}.log",
+    conda:
+        "../../environment.yml"
+    message:
+        "collecting the study: {wildcards.study}"
+    script:
+        "../scripts/collect_study.py"
 
 
 rule timeline:
@@ -43,6 +95,7 @@ rule timeline:
         code=[
             "workflow/scripts/figures/timeline.py",
             "harness/timeline.py",
+            "harness/calibrated.py",
             "harness/costs.py",
             "harness/style.py",
         ],
@@ -123,35 +176,6 @@ rule time_planners:
         "python -m harness.launch {params.spec:q} {params.folder:q} {log:q} {input.plan:q}"
 
 
-rule planners:
-    input:
-        timing=expand(
-            f"{RUN_FOLDER}/planners/{{run}}/iterations.csv", run=studied("planners")
-        ),
-        plans=expand(f"{RUN_FOLDER}/plans/{{run}}.json", run=studied("planners")),
-        code=["harness/timing_summary.py", "harness/tidy.py", "harness/style.py"],
-    output:
-        csv=f"{RESULTS}/planners.csv",
-        md=f"{RESULTS}/planners.md",
-        html=report(
-            f"{RESULTS}/planners.html",
-            caption="../report/artefact.rst",
-            category="Studies",
-            labels={"artefact": "Planners"},
-        ),
-        tex=f"{RESULTS}/planners.tex",
-    params:
-        caption=lambda w: plugins.docstring("workflow/scripts/tables/planners.py"),
-    log:
-        f"{RESULTS}/logs/planners.log",
-    conda:
-        "../../environment.yml"
-    message:
-        "planners"
-    script:
-        "../scripts/tables/planners.py"
-
-
 rule collect_refresh:
     input:
         points=expand(
@@ -171,93 +195,6 @@ rule collect_refresh:
         "../scripts/collect_refresh.py"
 
 
-rule collect_study:
-    input:
-        timing=lambda w: expand(
-            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv",
-            run=studied(w.study)
-            + [
-                run
-                for run in runs_of("timing")
-                if w.study == "selections"
-                and timed(run).topology == "allgather"
-                and timed(run).model in {timed(r).model for r in studied(w.study)}
-            ],
-        ),
-        code=["harness/tidy.py"],
-    output:
-        f"{RESULTS}/{{study}}_timing.csv",
-    wildcard_constraints:
-        study="rates|servers|selections",
-    log:
-        f"{RESULTS}/logs/collect_{{study}}.log",
-    conda:
-        "../../environment.yml"
-    message:
-        "collecting the study: {wildcards.study}"
-    script:
-        "../scripts/collect_study.py"
-
-
-rule study_table:
-    input:
-        timing=f"{RESULTS}/{{study}}_timing.csv",
-        code=lambda w: [
-            f"workflow/scripts/tables/{w.study}.py",
-            "workflow/scripts/tables/table2.py",
-            "harness/timing_summary.py",
-            "harness/style.py",
-        ],
-    output:
-        csv=f"{RESULTS}/{{study}}.csv",
-        md=f"{RESULTS}/{{study}}.md",
-        html=report(
-            f"{RESULTS}/{{study}}.html",
-            caption="../report/artefact.rst",
-            category="Studies",
-            labels={"artefact": "{study}"},
-        ),
-        tex=f"{RESULTS}/{{study}}.tex",
-    params:
-        caption=lambda w: plugins.docstring(f"workflow/scripts/tables/{w.study}.py"),
-    wildcard_constraints:
-        study="rates|servers|selections",
-    log:
-        f"{RESULTS}/logs/{{study}}.log",
-    conda:
-        "../../environment.yml"
-    message:
-        "table of the study: {wildcards.study}"
-    script:
-        "../scripts/tables/{wildcards.study}.py"
-
-
-rule dilation:
-    input:
-        layers=sorted({f"{layers_of(run)}/layers.csv" for run in runs_of("timing")}),
-        code=["harness/tidy.py", "harness/style.py"],
-    output:
-        csv=f"{RESULTS}/dilation.csv",
-        md=f"{RESULTS}/dilation.md",
-        html=report(
-            f"{RESULTS}/dilation.html",
-            caption="../report/artefact.rst",
-            category="Studies",
-            labels={"artefact": "Time dilation"},
-        ),
-        tex=f"{RESULTS}/dilation.tex",
-    params:
-        caption=lambda w: plugins.docstring("workflow/scripts/tables/dilation.py"),
-    log:
-        f"{RESULTS}/logs/dilation.log",
-    conda:
-        "../../environment.yml"
-    message:
-        "time dilation"
-    script:
-        "../scripts/tables/dilation.py"
-
-
 rule study_figure:
     input:
         lambda w: {
@@ -272,9 +209,11 @@ rule study_figure:
         }[w.study],
         calibration=lambda w: (
             sorted(
-                f"{part(run)}/run.json"
-                for run in runs_of("timing")
-                for part in (layers_of, exchanges_of)
+                {
+                    f"{part(run)}/run.json"
+                    for run in runs_of("timing")
+                    for part in (layers_of, exchanges_of)
+                }
             )
             if w.study in ("rates", "map")
             else []
@@ -312,21 +251,19 @@ rule study_figure:
 
 rule studies:
     input:
-        rules.prediction.output,
-        rules.planners.output,
+        expand(
+            f"{RESULTS}/{{study}}.csv",
+            study=["prediction", "planners", "dilation"]
+            + [
+                study for study in ("rates", "servers", "selections") if studied(study)
+            ],
+        ),
+        # The last two need links of a known rate.
         expand(
             f"{FIGURE_FOLDER}/{{study}}.svg",
-            study=["fits", "planners", "refresh", "prediction"],
+            study=["fits", "planners", "refresh", "prediction"]
+            + ["rates", "map"] * bool(studied("rates")),
         ),
-        # These need links of a known rate.
-        expand(f"{FIGURE_FOLDER}/{{study}}.svg", study=["rates", "map"])
-        * bool(studied("rates")),
-        f"{RESULTS}/dilation.csv",
-        [
-            f"{RESULTS}/{study}.csv"
-            for study in ("servers", "selections")
-            if studied(study)
-        ],
         expand(
             f"{FIGURE_FOLDER}/timeline-{{run}}.svg",
             run=[

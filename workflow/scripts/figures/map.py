@@ -6,7 +6,6 @@ the fastest method; lines and their numbers: how many times as fast as uncompres
 
 import json
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -16,35 +15,24 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from harness import costs, style
-from harness.calibrated import load, plan_of
-from harness.links import elsewhere
-from harness.timeline import schedule
+from harness import style
+from harness.calibrated import all_elsewhere
 
 RATES_MBIT = np.geomspace(100, 400_000, 37)
 WORKERS = 2 ** np.arange(1, 11)
 
 style.log_errors(snakemake)
-layers, exchanges = load([Path(run).parent for run in snakemake.input.calibration])
-ratios = sorted({ratio for _, ratio in exchanges if ratio})
-ratio = ratios[0]
-methods = style.in_order({method for method, _ in exchanges})
-models = [m for m in style.MODELS if m in layers]
+known = all_elsewhere([Path(run).parent for run in snakemake.input.calibration])
+methods = style.in_order({method for _, method in known})
+ratio = next(predict.method.ratio for predict in known.values() if predict.method.ratio)
+models = [m for m in style.MODELS if (m, methods[0]) in known]
 figure, grid = plt.subplots(1, len(models), figsize=(3.9 * len(models) + 0.4, 4.2), layout="constrained", squeeze=False)
 colours = ListedColormap([style.line(m, methods)["color"] for m in methods])
 for axes, model in zip(grid[0], models, strict=True):
     seconds = np.empty((len(methods), len(WORKERS), len(RATES_MBIT)))
-    spec, tables = layers[model]
     for i, method in enumerate(methods):
-        measured, samples = exchanges[method, None if (method, None) in exchanges else ratio]
-        known = costs.calibration(tables["layers"], tables["iterations"], samples)
-        here = (measured.workers, min(measured.rates_mbit))
         for j, workers in enumerate(WORKERS):
-            for k, rate in enumerate(RATES_MBIT):
-                there = elsewhere(known.costs.communicate, measured.topology, measured.ratio, here, (workers, rate))
-                moved = replace(known.costs, communicate=there)
-                plan = plan_of(measured, spec, known.sizes, moved)
-                seconds[i, j, k] = schedule(known.sizes, moved, plan).iteration_s + known.rest_s
+            seconds[i, j] = [known[model, method].iteration_s(workers, rate) for rate in RATES_MBIT]
     best = seconds.argmin(axis=0)
     speedup = seconds[methods.index("none")] / seconds.min(axis=0)
     axes.pcolormesh(RATES_MBIT / 1e3, WORKERS, best, cmap=colours, vmin=-0.5, vmax=len(methods) - 0.5, alpha=0.55,
@@ -62,7 +50,7 @@ for axes, model in zip(grid[0], models, strict=True):
 grid[0][0].set_ylabel("workers")
 handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours(i), alpha=0.55) for i in range(len(methods))]
 figure.legend(handles, [style.method_label(m) for m in methods], loc="outside upper center", ncols=4, frameon=False)
-first = exchanges[methods[0], None if (methods[0], None) in exchanges else ratio][0]
+first = next(iter(known.values())).method
 machine = json.loads(Path(snakemake.input.calibration[0]).read_text())["provenance"]["machine"]
 note = f"time model alone, from calibrations on {machine}: {first.engine}, {first.workers} workers, "
 note += f"{min(first.rates_mbit):g} Mb/s links; all-gather; n = 0 measurements at these rates and sizes"

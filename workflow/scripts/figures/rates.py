@@ -2,10 +2,9 @@
 
 Points: timing runs over the testbed, whiskers: smallest and largest block. Lines: eqs 2-7 with the costs
 calibrated at one rate (dotted vertical line); the bytes on the link take their time at each rate, the
-processors' part of a communication stays. Uncompressed is the median over its runs beside the methods."""
+processors' part of a communication stays. Uncompressed is its own run at each rate."""
 
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -15,40 +14,28 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from harness import costs, style
-from harness.calibrated import load, plan_of
-from harness.links import elsewhere
-from harness.timeline import schedule
+from harness import style
+from harness.calibrated import all_elsewhere
 
 style.log_errors(snakemake)
 table = pd.read_csv(snakemake.input[0])
-layers, exchanges = load([Path(run).parent for run in snakemake.input.calibration])
 ratio = table["ratio"].dropna().iloc[0]
+known = all_elsewhere([Path(run).parent for run in snakemake.input.calibration], ratio)
 models = [m for m in style.MODELS if m in set(table["model"])]
 figure, grid = plt.subplots(1, len(models), figsize=(4.4 * len(models), 4.2), layout="constrained", squeeze=False)
 rates = np.geomspace(table["rate_mbit"].min() / 1.5, table["rate_mbit"].max() * 1.5, 60)
 methods = style.in_order(table["method"])
 for axes, model in zip(grid[0], models, strict=True):
-    spec, tables = layers[model]
     for method in methods:
         look = style.line(method, methods)
         rows = table[(table["model"] == model) & (table["method"] == method)].sort_values("rate_mbit")
         y, low, high = (rows[c] * 1e3 for c in ("iteration_s", "iteration_s_min", "iteration_s_max"))
         axes.errorbar(rows["rate_mbit"], y, yerr=[(y - low).clip(lower=0), (high - y).clip(lower=0)],
                       capsize=2, elinewidth=0.8, **look | {"linestyle": ""})  # fmt: skip
-        measured, samples = exchanges[method, None if (method, None) in exchanges else ratio]
-        known = costs.calibration(tables["layers"], tables["iterations"], samples)
-        here = (measured.workers, min(measured.rates_mbit))
-        curve = []
-        for rate in rates:
-            there = elsewhere(
-                known.costs.communicate, measured.topology, measured.ratio, here, (measured.workers, rate)
-            )
-            at_rate = replace(known.costs, communicate=there)
-            plan = plan_of(measured, spec, known.sizes, at_rate)
-            curve.append(schedule(known.sizes, at_rate, plan).iteration_s + known.rest_s)
+        predict = known[model, method]
+        curve = [predict.iteration_s(predict.here[0], rate) for rate in rates]
         axes.plot(rates, np.array(curve) * 1e3, **look | {"marker": "", "label": None, "linewidth": 1})
-    axes.axvline(here[1], color="0.6", linestyle=":", linewidth=0.8)
+    axes.axvline(predict.here[1], color="0.6", linestyle=":", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)

@@ -14,7 +14,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness import costs, style
+from harness import calibrated, style
+from harness.spec import RunSpec
 from harness.timeline import schedule
 
 LOOK = {
@@ -27,9 +28,9 @@ LOOK = {
 }
 
 
-def predicted(files, groups: pd.DataFrame) -> pd.DataFrame:
+def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     """The model's schedule as intervals, in the form of a run's trace."""
-    known = costs.calibration(*map(pd.read_csv, (files.layers, files.iterations, files.samples)))
+    known = calibrated.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)
     rows = [("compute", "forward", 0.0, times.forward_s)]
@@ -60,7 +61,7 @@ def main() -> None:
     groups = groups[groups["variant"] == spec["method"]]
     figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 3.8), sharex=True, layout="constrained")
     draw_rows(above, trace, f"measured, rank 0, {trace['end_s'].max() * 1e3:.0f} ms")
-    model = predicted(snakemake.input, groups)
+    model = predicted(snakemake.input, RunSpec.from_dict(spec), groups)
     draw_rows(
         below, model, f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer, other and slower workers)"
     )

@@ -6,7 +6,6 @@ multiply-adds for the other models (an upper bound: small models do not fill the
 forward and backward of the calibration, at this configuration's batch and image size. The rate is the paper's,
 divided by how much longer one iteration computes here."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -22,9 +21,8 @@ MULTIPLY_ADDS = {"resnet20": 40.8, "vgg16": 313, "resnet50": 4089}
 PAPER_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}
 
 
-def row_of(layers: Path) -> dict:
+def row_of(iterations: pd.DataFrame) -> dict:
     """One model: seconds of computation there and here, and the rate that keeps their proportion."""
-    iterations = read([layers.with_name("iterations.csv")])
     first = iterations.iloc[0].to_dict()
     here_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
     model = first["model"]
@@ -57,8 +55,7 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
 
 
 style.log_errors(snakemake)
-known = [Path(path) for path in snakemake.input.layers]
-rows = [row_of(p) for p in known if json.loads(p.with_name("run.json").read_text())["spec"]["model"] in PAPER_BATCH]
-table = pd.DataFrame(rows)
+calibrations = [read([Path(path).with_name("iterations.csv")]) for path in snakemake.input.layers]
+table = pd.DataFrame(row_of(one) for one in calibrations if one["model"].iloc[0] in PAPER_BATCH)
 caption = " ".join(snakemake.params.caption.split()) + f" {style.setting(table.drop(columns='rate_mbit'))}."
 style.save_table(table, show(table), caption, snakemake.output)

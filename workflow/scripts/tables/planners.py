@@ -42,9 +42,8 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
             "Above exact": f"{row['predicted_above_exact']:.1%}",
-            "Measured (ms)": f"{row['iteration_s'] * 1e3:.0f} [{row['iteration_s_min'] * 1e3:.0f}, "
-            f"{row['iteration_s_max'] * 1e3:.0f}]",
-            "Speed-up": f"{row['speedup']:.2f} [{row['speedup_min']:.2f}, {row['speedup_max']:.2f}]",
+            "Measured (ms)": style.spread(row, "iteration_s", 1e3, 0),
+            "Speed-up": style.spread(row, "speedup"),
             "n": row["n"],
         }
         for row in table.to_dict("records")

@@ -12,37 +12,31 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness import config, costs, style
+from harness import calibrated, grid, style
 from harness.spec import RunSpec
+from harness.tidy import read
 from harness.timeline import schedule
 from harness.timing_summary import amortise
 
 
 def predict(run: Path, calibration: Path) -> dict:
     """One row for the timing run in the folder ``run``."""
-    about = json.loads((run / "run.json").read_text())
-    spec = RunSpec.from_json(json.dumps(about["spec"]))
-    model, exchange = (
-        calibration / "layers" / config.layers_name(spec),
-        calibration / "exchanges" / config.exchange_name(spec),
-    )
-    files = (model / "layers.csv", model / "iterations.csv", exchange / "samples.csv")
-    known = costs.calibration(*map(pd.read_csv, files), within=spec.options.get("within", "group"))
+    spec = RunSpec.from_dict(json.loads((run / "run.json").read_text())["spec"])
+    model = calibration / "layers" / grid.layers_name(spec)
+    samples = calibration / "exchanges" / grid.exchange_name(spec) / "samples.csv"
+    known = calibrated.read(model / "layers.csv", model / "iterations.csv", samples, spec)
     groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)
-    everything = pd.read_csv(run / "iterations.csv")
+    everything = read([run / "iterations.csv"])
     timed, dense = everything.query("variant == @spec.method"), everything.query("variant == 'none'")
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = (dense["forward_s"] + dense["backward_s"]).median() / (times.forward_s + times.backward_s)
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
+    about = ("model", "method", "ratio", "topology", "engine", "workers", "network", *style.LINKS)
+    about += ("machine", "data", "stand_in")
     return {
-        **{key: getattr(spec, key) for key in ("model", "method", "ratio", "topology", "engine", "workers")},
-        "network": about["provenance"]["network"],
-        **{key: about["provenance"].get(key, float("nan")) for key in style.LINKS},
-        "machine": about["provenance"]["machine"],
-        "data": spec.data,
-        "stand_in": spec.stand_in,
+        **{key: everything[key].iloc[0] for key in about},
         "groups": len(plan),
         "predicted_s": predicted_s,
         "measured_s": measured_s,

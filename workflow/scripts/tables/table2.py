@@ -15,11 +15,10 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             **style.run_columns(row),
-            "Iteration (ms)": f"{row['iteration_s'] * 1e3:.0f} [{row['iteration_s_min'] * 1e3:.0f}, "
-            f"{row['iteration_s_max'] * 1e3:.0f}]",
+            "Iteration (ms)": style.spread(row, "iteration_s", 1e3, 0),
             "Epoch (s)": style.number(row["epoch_s"]),
             "Training (h)": style.number(row["training_s"] / 3600),
-            "Speed-up": f"{row['speedup']:.2f} [{row['speedup_min']:.2f}, {row['speedup_max']:.2f}]",
+            "Speed-up": style.spread(row, "speedup"),
             "Sent (MB)": style.number(row["sent_bytes"] / 1e6),
             "Density": style.number(row["density"]),
             "n": row["iterations"],

@@ -1,0 +1,63 @@
+"""What options of DLGS and LAGS do, beyond the laws of test_methods.py."""
+
+import pytest
+import torch
+
+from harness import plugins
+from harness.method import Bucket
+
+
+def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
+    literal = plugins.load("methods", "dlgs")(ratio=0.1, refresh_every=4, refresh="literal")
+    steps = [torch.randn(1000, generator=torch.Generator().manual_seed(i)) for i in range(6)]
+    sent = [next(literal.exchange(Bucket(0, g), i)).values.numel() for i, g in enumerate(steps, start=1)]
+    assert sent[:4] == [1000] * 4 and all(20 < n < 300 for n in sent[4:])
+    assert [literal.phase(i) for i in (1, 4, 5, 8)] == ["reuse", "refresh", "reuse", "refresh"]
+
+
+def sent_by(method, gradient, step=1, **bucket) -> torch.Tensor:
+    """The entries sent, 0 where not."""
+    request = next(method.exchange(Bucket(0, gradient, **bucket), step))
+    return torch.zeros_like(gradient).index_put((request.indices,), request.values)
+
+
+def test_dlgs_may_keep_a_threshold_for_each_layer_of_a_group():
+    """A group sends of each layer what the layer alone would have sent, in refresh and reuse steps."""
+    dlgs, sizes = plugins.load("methods", "dlgs"), (300, 1, 50)
+    whole = dlgs(ratio=0.1, within="layer")
+    alone = [dlgs(ratio=0.1) for _ in sizes]
+    for step in range(1, 4):
+        gradient = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(step)) * torch.tensor(
+            [1.0] * 300 + [9.0] + [5.0] * 50
+        )
+        parts = gradient.split(sizes)
+        expected = torch.cat([sent_by(m, p.clone(), step) for m, p in zip(alone, parts, strict=True)])
+        assert torch.equal(sent_by(whole, gradient.clone(), step, layers=sizes), expected)
+
+
+def test_dlgs_never_sends_more_than_its_cap():
+    """A gradient that grows lets a reused threshold send nearly everything."""
+    dlgs = plugins.load("methods", "dlgs")
+    for within, layers in (("group", ()), ("layer", (600, 400))):
+        counts = {}
+        for cap in (1.0, 0.2):
+            method = dlgs(ratio=0.1, density_cap=cap, within=within)
+            steps = [torch.randn(1000, generator=torch.Generator().manual_seed(i)) * i**2 for i in range(1, 6)]
+            counts[cap] = [int((sent_by(method, g, i, layers=layers) != 0).sum()) for i, g in enumerate(steps, 1)]
+        assert max(counts[1.0]) > 500 and max(counts[0.2]) == 200
+        assert counts[0.2][0] == counts[1.0][0] == 100
+
+
+def test_nan_is_refused_wherever_thresholds_are_kept():
+    for within in ("group", "layer"):
+        method = plugins.load("methods", "dlgs")(ratio=0.1, within=within)
+        sent_by(method, torch.randn(90), layers=(60, 30))
+        with pytest.raises(FloatingPointError, match="NaN"):
+            sent_by(method, torch.tensor([1.0, float("nan"), 2.0] * 30), 2, layers=(60, 30))
+
+
+def test_a_plan_may_give_a_bucket_a_ratio_of_its_own():
+    lags = plugins.load("methods", "lags")(ratio=0.1, adaptive=True)
+    gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    assert int((sent_by(lags, gradient.clone(), ratio=0.3) != 0).sum()) == 300
+    assert int((sent_by(lags, gradient.clone()) != 0).sum()) == 100
