@@ -79,6 +79,15 @@ TABLES = expand(
 FIGURES = expand(
     "{folder}/figure{n}.{ext}", folder=FIGURE_FOLDER, n=DRAWN, ext=["svg", "png"]
 )
+# The tables of the studies: name -> what the report calls it.
+STUDY_TABLES = {
+    "prediction": "Predicted against measured",
+    "planners": "Planners",
+    "dilation": "Time dilation",
+    "rates": "Link rates",
+    "servers": "Parameter server",
+    "selections": "Selection",
+}
 
 
 def runs_of(kind):
@@ -156,6 +165,29 @@ def images_of(kind):
     return lambda wildcards: (
         CIFAR10 if find(kind, wildcards.run).data == "cifar10" else []
     )
+
+
+def study_table_inputs(wildcards):
+    """What a study's table is made from."""
+    timed_runs = runs_of("timing")
+    layers = sorted({f"{layers_of(run)}/layers.csv" for run in timed_runs})
+    match wildcards.study:
+        case "prediction":
+            samples = sorted({f"{exchanges_of(run)}/samples.csv" for run in timed_runs})
+            groups = expand(f"{RUN_FOLDER}/timing/{{run}}/groups.csv", run=timed_runs)
+            return {"timing": groups, "layers": layers, "samples": samples}
+        case "planners":
+            planned = {"run": studied("planners")}
+            timing = f"{RUN_FOLDER}/planners/{{run}}/iterations.csv"
+            plans = f"{RUN_FOLDER}/plans/{{run}}.json"
+            return {
+                "timing": expand(timing, **planned),
+                "plans": expand(plans, **planned),
+            }
+        case "dilation":
+            return {"layers": layers}
+        case study:
+            return {"timing": f"{RESULTS}/{study}_timing.csv"}
 
 
 onstart:

@@ -1,37 +1,4 @@
 # Beyond the paper: the time model against the clock, the planners, the refresh interval.
-STUDY_TABLES = {
-    "prediction": "Predicted against measured",
-    "planners": "Planners",
-    "dilation": "Time dilation",
-    "rates": "Link rates",
-    "servers": "Parameter server",
-    "selections": "Selection",
-}
-
-
-def study_table_inputs(wildcards):
-    """What a study's table is made from."""
-    timed_runs = runs_of("timing")
-    layers = sorted({f"{layers_of(run)}/layers.csv" for run in timed_runs})
-    match wildcards.study:
-        case "prediction":
-            samples = sorted({f"{exchanges_of(run)}/samples.csv" for run in timed_runs})
-            groups = expand(f"{RUN_FOLDER}/timing/{{run}}/groups.csv", run=timed_runs)
-            return {"timing": groups, "layers": layers, "samples": samples}
-        case "planners":
-            planned = {"run": studied("planners")}
-            timing = f"{RUN_FOLDER}/planners/{{run}}/iterations.csv"
-            plans = f"{RUN_FOLDER}/plans/{{run}}.json"
-            return {
-                "timing": expand(timing, **planned),
-                "plans": expand(plans, **planned),
-            }
-        case "dilation":
-            return {"layers": layers}
-        case study:
-            return {"timing": f"{RESULTS}/{study}_timing.csv"}
-
-
 rule study_table:
     input:
         unpack(study_table_inputs),
