@@ -8,7 +8,7 @@ Gradients arrive already divided by the number of workers, so the *sum* that a m
 the mean that SGD needs (paper, eq. 1), and every residual is kept in those units.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -64,6 +64,8 @@ class Gather:
 
 
 Request = Sum | Gather
+
+OVERSHOOT = 0.583  # of its steps' rms: how far a walk jumps beyond a boundary, on average
 
 
 class Method:
@@ -169,16 +171,35 @@ class Sparsifier(Method):
     def settle(self, bucket: Bucket) -> None:
         """Draw the residual from its steady law, so that timing need not wait hundreds of steps.
 
-        Read each entry as a random walk that is reset when it is sent. In the steady state of such
-        a walk the entries lie on (-h, h) with density (h - |x|) / h^2 and a fraction rms^2 / h^2 is
-        sent in each step; asking for ``ratio`` gives h = rms / sqrt(ratio).
+        Read each entry as a random walk, its steps as large as its layer's rms, that is set back to 0 when it is
+        sent, at a magnitude of h. It lies on (-h', h'), h' = h + 0.583 rms, with density (h' - |x|) / h'^2,
+        and a fraction (rms / h')^2 is sent in each step; 0.583 is by how much discrete steps overshoot a
+        boundary (Siegmund, Sequential Analysis, 1985, ch. X). h is where the layers send ``ratio`` together.
         """
-        rms = bucket.gradient.square().mean().sqrt()
-        triangular = torch.rand_like(bucket.gradient) - torch.rand_like(bucket.gradient)
-        self.residuals[bucket.index] = triangular.mul_(rms / self.ratio_of(bucket) ** 0.5)
+        sizes = bucket.layers or (bucket.size,)
+        rms = [float(layer.square().mean().sqrt()) for layer in bucket.gradient.split(sizes)]
+        h = _steady_threshold(rms, sizes, self.ratio_of(bucket))
+        residual = torch.rand_like(bucket.gradient).sub_(torch.rand_like(bucket.gradient))
+        for layer, step in zip(residual.split(sizes), rms, strict=True):
+            layer.mul_(h + OVERSHOOT * step)
+        self.residuals[bucket.index] = residual.masked_fill_(residual.abs() >= h, 0.0)
 
     def state_dict(self) -> dict:
         return {"residuals": self.residuals}
 
     def load_state_dict(self, state: dict) -> None:
         self.residuals = dict(state["residuals"])
+
+
+def _steady_threshold(rms: list[float], sizes: Sequence[int], ratio: float) -> float:
+    """The h at which walks of such steps, ``sizes`` of each, reach h as often as ``ratio`` asks."""
+
+    def sent(h: float) -> float:
+        return sum(n * min(1.0, (r / (h + OVERSHOOT * r)) ** 2) for r, n in zip(rms, sizes, strict=True) if r)
+
+    k = ratio * sum(sizes)
+    low, high = 0.0, (sum(n * r * r for r, n in zip(rms, sizes, strict=True)) / k) ** 0.5
+    for _ in range(50):
+        h = (low + high) / 2
+        low, high = (h, high) if sent(h) > k else (low, h)
+    return high
