@@ -26,28 +26,28 @@ from harness.results import machine
 from harness.spec import RunSpec
 from harness.train import Trainer, make_method
 
-CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
 
 
 def batch(seed: int):
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(BATCH, 3, 32, 32, generator=generator).to(memory_format=torch.channels_last)
-    return images, torch.randint(0, 10, (BATCH,), generator=generator)
+    return images.to(DEVICE), torch.randint(0, 10, (BATCH,), generator=generator).to(DEVICE)
 
 
 def ours(comm, engine: str, model: str):
     spec = RunSpec(
         kind="timing", model=model, method="none", ratio=None, engine=engine, lr=1e-4, workers=comm.world_size
     )
-    trainer = Trainer(spec, comm, None, CPU)
+    trainer = Trainer(spec, comm, None, DEVICE)
     exchange = trainer.prepare(make_method("none", None, {}))
     steps = itertools.count(1)
     return lambda data: trainer.step(exchange, next(steps), iter([data]))
 
 
 def peer(engine: str, model: str):
-    net = plugins.load("models", model).build()
+    net = plugins.load("models", model).build().to(DEVICE)
     if engine == "torch_dist":
         net = torch.nn.parallel.DistributedDataParallel(
             net.to(memory_format=torch.channels_last), gradient_as_bucket_view=True
@@ -70,12 +70,19 @@ def peer(engine: str, model: str):
     return step
 
 
+def now() -> float:
+    """Seconds, all that was asked of the GPU done."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def block_time(comm, step, data) -> float:
     comm.barrier()
-    begun = time.perf_counter()
+    begun = now()
     for _ in range(REPEATS):
         step(data)
-    return (time.perf_counter() - begun) / REPEATS
+    return (now() - begun) / REPEATS
 
 
 def compare(comm, engine: str, model: str) -> dict:
@@ -108,14 +115,14 @@ def compare(comm, engine: str, model: str) -> dict:
 
 def main(engine: str, folder: Path, models: list[str]) -> None:
     torch.set_num_threads(1)
-    comm = engines.connect(engine, CPU)
+    comm = engines.connect(engine, DEVICE)
     rows = [compare(comm, engine, model) for model in models]
     if comm.rank == 0:
         table = pd.DataFrame(rows)
         folder.mkdir(parents=True, exist_ok=True)
         table.to_csv(folder / f"iteration_{engine}.csv", index=False, float_format="%.4g")
         text = table.to_markdown(index=False, floatfmt=".4g")
-        text += f"\n\n{comm.world_size} workers of one thread over loopback, {machine('cpu')}.\n"
+        text += f"\n\n{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}.\n"
         (folder / f"iteration_{engine}.md").write_text(text)
         print(text, flush=True)
     comm.close()

@@ -1,4 +1,4 @@
-"""Selection on one core: ours, torch's and the field's estimates, against torch.topk and the floor.
+"""Selection on one core, or on the GPU where there is one: ours, torch's and the field's estimates, against torch.topk and the floor.
 
     python bench/selection.py results/bench [--quick]
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from harness.results import machine
 from harness.select import Threshold, TopK, by_fast, by_torch
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES = [270_000, 14_700_000, 23_700_000, 100_000_000]
 RATIOS = [0.1, 0.01, 0.001]
 FLOOR_BYTES, COPY_BYTES = 12, 8  # an entry
@@ -32,7 +33,7 @@ MOST = 2e8  # entries that all rounds of one size and ratio may see: an idle cor
 
 def dgc(acc: torch.Tensor, k: int, gradient: torch.Tensor):
     acc.add_(gradient)
-    sample = acc[torch.randint(acc.numel(), (max(100, acc.numel() // 100),))]
+    sample = acc[torch.randint(acc.numel(), (max(100, acc.numel() // 100),), device=acc.device)]
     share = max(1, round(k * sample.numel() / acc.numel()))
     return by_torch.take(acc, Threshold(by_torch.kth_magnitude(sample, share)))
 
@@ -60,12 +61,15 @@ def candidates(residual: torch.Tensor, gradient: torch.Tensor, k: int) -> dict:
 
 
 def measure(size: int, ratio: float, rounds: int) -> list[dict]:
-    gradient, residual, acc = torch.randn(size), torch.randn(size), torch.empty(size)
+    gradient, residual = torch.randn(2, size, device=DEVICE)
+    acc = torch.empty_like(residual)
     times: dict[str, list[float]] = {}
 
     def clock(name: str, call) -> None:
         begun = time.perf_counter()
         call()
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
         times.setdefault(name, []).append(time.perf_counter() - begun)
 
     chosen = candidates(residual, gradient, max(1, int(size * ratio)))
@@ -104,7 +108,8 @@ def main(folder: Path, quick: bool) -> None:
     table = pd.DataFrame(rows)
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "selection.csv", index=False, float_format="%.4g")
-    text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\nOne core of {machine('cpu')}.\n"
+    where = "One core of" if DEVICE.type == "cpu" else "On the GPU of"
+    text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\n{where} {machine(DEVICE.type)}.\n"
     (folder / "selection.md").write_text(text)
     print(text)
 

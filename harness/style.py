@@ -109,6 +109,11 @@ def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
     return f"{value} [{least}, {most}]"
 
 
+def least_to_most(numbers: pd.Series) -> str:
+    """As "6 to 9", or "9" where all are the same."""
+    return " to ".join(f"{n:.0f}" for n in sorted({numbers.min(), numbers.max()}))
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if pd.isna(value):

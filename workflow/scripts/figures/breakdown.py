@@ -58,7 +58,7 @@ def draw(snakemake, model: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     note = (
-        f"{style.setting(table)}; medians of n = {table['iterations'].min()} to {table['iterations'].max()} "
+        f"{style.setting(table)}; medians of n = {style.least_to_most(table['iterations'])} "
         f"iterations in {table['blocks'].max()} blocks, whiskers: smallest and largest block; "
         "x: speed-up against uncompressed in the same run"
     )

@@ -67,8 +67,7 @@ for line, (part, label) in zip(grid, parts.items(), strict=True):
 for axes in grid[-1]:
     axes.set_xlabel("entries of the bucket before sparsification")
 each = samples.groupby(["method", "ratio", "topology", "entries", "phase"], dropna=False).size()
-number = f"{each.min()} to {each.max()}"
-note = f"{style.setting(samples)}; n = {number} samples of each size and phase"
+note = f"{style.setting(samples)}; n = {style.least_to_most(each)} samples of each size and phase"
 figure.supxlabel(textwrap.fill(note, 65 * len(columns)), fontsize=6.5, color="0.3", x=0.02, ha="left")
 style.save_figure(figure, snakemake.output)
 pd.DataFrame(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")

@@ -40,7 +40,7 @@ for axes, ((model, ratio, topology, _), rows) in zip(grid.flat, panels, strict=F
 for axes in grid[-1]:
     axes.set_xlabel("time of one iteration (ms)")
 figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=8)
-note = f"{style.setting(table)}; in brackets: groups; measured: median of n = {table['n'].min()} to {table['n'].max()} "
+note = f"{style.setting(table)}; in brackets: groups; measured: median of n = {style.least_to_most(table['n'])} "
 note += "iterations amortised over the refresh interval, whiskers: smallest and largest block"
 figure.supxlabel(textwrap.fill(note, 75 * columns), fontsize=6.5, color="0.3", x=0.02, ha="left")
 style.save_figure(figure, snakemake.output)

@@ -50,7 +50,7 @@ for axes, model in zip(grid[0], models, strict=True):
 grid[0][0].set_ylabel("time of one iteration (ms)")
 figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8)
 first = table.iloc[0]
-note = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers; n = {table['iterations'].min()} "
-note += f"to {table['iterations'].max()} iterations a point, whiskers: smallest and largest block"
+note = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers; "
+note += f"n = {style.least_to_most(table['iterations'])} iterations a point, whiskers: smallest and largest block"
 figure.supxlabel(textwrap.fill(note, 70 * len(models)), fontsize=6.5, color="0.3", x=0.02, ha="left")
 style.save_figure(figure, snakemake.output)
