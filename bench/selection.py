@@ -1,4 +1,6 @@
-"""Selection on one core, or on the GPU where there is one: ours, torch's and the field's estimates, against torch.topk and the floor.
+"""Selection: ours, torch's and the field's estimates, against torch.topk and the floor.
+
+On one core, or on the GPU where there is one.
 
     python bench/selection.py results/bench [--quick]
 
