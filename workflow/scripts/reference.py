@@ -18,6 +18,7 @@ def keep() -> None:
     names += [f"{name}.{kind}" for name in STUDIES for kind in ("csv", "md")]
     found = [ROOT / "results" / name for name in [*names, "provenance.json"]]
     found += [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
+    found += sorted((ROOT / "results" / "bench").glob("*.md"))
     for path in (path for path in found if path.exists()):
         shutil.copy(path, KEPT)
 
