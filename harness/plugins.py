@@ -103,7 +103,7 @@ def _parameters(node: ast.ClassDef) -> dict[str, str]:
 
 @cache
 def imports(path: Path) -> frozenset[Path]:
-    """The project's own files that ``path`` imports, directly or not, itself included."""
+    """The project's own files that ``path`` imports, directly or not, itself included; a script's neighbours too."""
     found, open_ = set(), [path]
     while open_:
         file = open_.pop()
@@ -118,8 +118,8 @@ def imports(path: Path) -> frozenset[Path]:
             else:
                 continue
             for module in dotted:
-                base = ROOT.joinpath(*module.split("."))
-                open_ += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
+                for base in (root.joinpath(*module.split(".")) for root in (ROOT, file.parent)):
+                    open_ += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
     return frozenset(found)
 
 

@@ -7,7 +7,7 @@ rule collect:
         timing=expand(
             f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=runs_of("timing")
         ),
-        code=["harness/tidy.py"],
+        code=code_behind("collect.py"),
     output:
         accuracy=f"{RESULTS}/accuracy.csv",
         timing=f"{RESULTS}/timing.csv",
@@ -26,7 +26,7 @@ rule table:
     input:
         accuracy=f"{RESULTS}/accuracy.csv",
         timing=f"{RESULTS}/timing.csv",
-        code=lambda w: [f"workflow/scripts/tables/table{w.n}.py", "harness/style.py"],
+        code=lambda w: code_behind(f"tables/table{w.n}.py"),
     output:
         csv=f"{RESULTS}/table{{n}}.csv",
         md=f"{RESULTS}/table{{n}}.md",
@@ -54,11 +54,7 @@ rule table:
 rule figure:
     input:
         tidy=lambda w: f"{RESULTS}/{'accuracy' if w.n in CURVES else 'timing'}.csv",
-        code=lambda w: [
-            f"workflow/scripts/figures/figure{w.n}.py",
-            f"workflow/scripts/figures/{'curve' if w.n in CURVES else 'breakdown'}.py",
-            "harness/style.py",
-        ],
+        code=lambda w: code_behind(f"figures/figure{w.n}.py"),
     output:
         svg=report(
             f"{FIGURE_FOLDER}/figure{{n}}.svg",

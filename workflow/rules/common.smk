@@ -161,6 +161,12 @@ def code_of(kind):
     return files
 
 
+def code_behind(path):
+    """The files of this project that a script is made of: editing one repeats it."""
+    found = plugins.imports(CODE / "workflow" / "scripts" / path)
+    return sorted(os.path.relpath(f) for f in found)
+
+
 def images_of(kind):
     return lambda wildcards: (
         CIFAR10 if find(kind, wildcards.run).data == "cifar10" else []

@@ -2,11 +2,7 @@
 rule study_table:
     input:
         unpack(study_table_inputs),
-        code=lambda w: sorted(
-            os.path.relpath(path)
-            for path in plugins.imports(CODE / f"workflow/scripts/tables/{w.study}.py")
-        )
-        + ["workflow/scripts/tables/table2.py"],
+        code=lambda w: code_behind(f"tables/{w.study}.py"),
     output:
         csv=f"{RESULTS}/{{study}}.csv",
         md=f"{RESULTS}/{{study}}.md",
@@ -36,7 +32,7 @@ rule collect_study:
         timing=lambda w: expand(
             f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=studied(w.study)
         ),
-        code=["harness/tidy.py"],
+        code=code_behind("collect_study.py"),
     output:
         f"{RESULTS}/{{study}}_timing.csv",
     wildcard_constraints:
@@ -59,13 +55,7 @@ rule timeline:
         layers=rules.plan.input.layers,
         iterations=rules.plan.input.iterations,
         samples=rules.plan.input.samples,
-        code=[
-            "workflow/scripts/figures/timeline.py",
-            "harness/timeline.py",
-            "harness/calibrated.py",
-            "harness/costs.py",
-            "harness/style.py",
-        ],
+        code=code_behind("figures/timeline.py"),
     output:
         svg=report(
             f"{FIGURE_FOLDER}/timeline-{{run}}.svg",
@@ -91,12 +81,7 @@ rule fits:
         samples=sorted(
             {f"{exchanges_of(run)}/samples.csv" for run in runs_of("timing")}
         ),
-        code=[
-            "workflow/scripts/figures/fits.py",
-            "harness/costs.py",
-            "harness/tidy.py",
-            "harness/style.py",
-        ],
+        code=code_behind("figures/fits.py"),
     output:
         svg=report(
             f"{FIGURE_FOLDER}/fits.svg",
@@ -148,7 +133,7 @@ rule collect_refresh:
         points=expand(
             f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=studied("refresh")
         ),
-        code=["harness/tidy.py"],
+        code=code_behind("collect_refresh.py"),
     output:
         accuracy=f"{RESULTS}/refresh_accuracy.csv",
         density=f"{RESULTS}/refresh_density.csv",
@@ -185,15 +170,7 @@ rule study_figure:
             if w.study in ("rates", "map")
             else []
         ),
-        code=lambda w: [
-            f"workflow/scripts/figures/{w.study}.py",
-            "harness/style.py",
-            *(
-                f"harness/{room}.py"
-                for room in ("calibrated", "costs", "links", "planner", "timeline")
-                if w.study in ("rates", "map")
-            ),
-        ],
+        code=lambda w: code_behind(f"figures/{w.study}.py"),
     output:
         svg=report(
             f"{FIGURE_FOLDER}/{{study}}.svg",
