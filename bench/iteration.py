@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
 from harness import plugins
-from harness.results import machine
+from harness.training.results import machine
 from harness.spec import RunSpec
-from harness.train import Trainer, make_method
+from harness.training.train import Trainer, make_method
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4

@@ -1,30 +1,42 @@
-"""Plug-ins: methods and models, found by file name. The only dynamic import of the project.
+"""Plug-ins: methods, models and collectives, found by file name. The only dynamic import of plug-ins.
 
-``fields`` reads a method's parameters from its source, so that a config can be checked without
-importing torch.
+``describe`` says what the workflow must know of each without importing torch into this process: a process of its
+own loads the plug-ins and looks at them (``harness.describe``). What it found is kept under ``.cache/``, by the
+digest of the sources, so that it happens once after each change.
 """
 
-import ast
+import hashlib
 import importlib
 import inspect
+import json
+import subprocess
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness.code import ROOT
+
+FOLDERS = {
+    "methods": ROOT / "methods",
+    "models": ROOT / "models",
+    "collectives": ROOT / "harness" / "comm" / "collectives",
+}
+CACHE = ROOT / ".cache" / "plugins"
 
 
 @cache
 def names(kind: str) -> list[str]:
-    """The plug-ins in the folder ``kind`` ("methods" or "models")."""
-    return sorted(p.stem for p in (ROOT / kind).glob("[a-z]*.py"))
+    """The plug-ins of a kind: "methods", "models" or "collectives"."""
+    return sorted(p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
 
 
 def load(kind: str, name: str):
-    """The module ``kind``/``name``.py; for a method, its one Method subclass."""
-    module = importlib.import_module(f"{kind}.{name}")
-    if kind == "models":
+    """The module of a plug-in; for a method, its one Method subclass."""
+    module = importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, name]))
+    if kind != "methods":
         return module
-    from harness.method import Method
+    from harness.exchange import Method
 
     found = [
         c for c in vars(module).values()
@@ -35,94 +47,48 @@ def load(kind: str, name: str):
     return found[0]
 
 
-@cache
-def fields(method: str) -> dict[str, str]:
-    """The parameters of a method: name -> annotation, its bases' in ``harness.method`` included."""
-    own = _classes(ROOT / "methods" / f"{method}.py")
-    shared = _classes(ROOT / "harness" / "method.py")
-    found: dict[str, str] = {}
-    for node in own.values():
-        for name in _lineage(node, own | shared):
-            found |= _parameters((own | shared)[name])
-    return found
+def describe(kind: str, name: str) -> dict:
+    """What ``harness.describe`` says of a plug-in; ValueError in one line if it cannot be used."""
+    described = _descriptions()[kind].get(name)
+    if described is None:
+        raise ValueError(f"no file {kind}/{name}.py; known: {', '.join(names(kind))}")
+    if "error" in described:
+        raise ValueError(f"{kind}/{name}.py cannot be used: {described['error']}")
+    return described
 
 
 @cache
-def parameters(model: str) -> int:
-    """How many parameters a model says it has, read from its source."""
-    for item in ast.parse((ROOT / "models" / f"{model}.py").read_text()).body:
-        if isinstance(item, ast.Assign) and any(getattr(t, "id", "") == "PARAMETERS" for t in item.targets):
-            return ast.literal_eval(item.value)
-    raise ValueError(f"models/{model}.py: PARAMETERS is missing; give the number of parameters")
+def _descriptions() -> dict[str, dict]:
+    """kind -> plug-in -> description, of methods and models."""
+    sources = [*FOLDERS["methods"].glob("*.py"), *FOLDERS["models"].glob("*.py")]
+    sources += [*(ROOT / "harness" / "exchange").glob("*.py"), *(ROOT / "harness" / "data").glob("*.py")]
+    sources += [ROOT / "harness" / "describe.py"]
+    about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
+    kept = CACHE / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+    if not kept.exists():
+        said = subprocess.run([sys.executable, "-m", "harness.describe"], cwd=ROOT, capture_output=True, text=True)
+        if said.returncode:
+            raise ValueError(f"the plug-ins cannot be looked at: {said.stderr.strip().splitlines()[-1]}")
+        _keep(kept, said.stdout)
+        return json.loads(said.stdout)
+    return json.loads(kept.read_text())
 
 
-@cache
-def scope(method: str) -> str:
-    """How a method cuts the gradient (``Method.scope``), read from its source."""
-    return _constant(method, "scope")
+def _bytes(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@cache
-def one_sum(method: str) -> str | None:
-    """What a parameter server would be asked by a method (``Method.one_sum``), read from its source."""
-    return _constant(method, "one_sum")
+def _keep(path: Path, text: str) -> None:
+    """Write it whole or not at all: two workflows may start at once, and the folder may be read-only."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(path)
+    except OSError:
+        pass
 
 
-def _constant(method: str, name: str):
-    """A literal that a method's class or, where it says nothing, its bases in ``harness.method`` assign."""
-    own = _classes(ROOT / "methods" / f"{method}.py")
-    classes = _classes(ROOT / "harness" / "method.py") | own
-    found = None
-    for node in own.values():
-        for item in (item for base in _lineage(node, classes) for item in classes[base].body):
-            targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
-            if any(getattr(t, "id", "") == name for t in targets):
-                found = ast.literal_eval(item.value)
-    return found
-
-
-def _lineage(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
-    bases = [b.id for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
-    return [n for base in bases for n in _lineage(classes[base], classes)] + [node.name]
-
-
-def _classes(path: Path) -> dict[str, ast.ClassDef]:
-    return {n.name: n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef)}
-
-
-def _parameters(node: ast.ClassDef) -> dict[str, str]:
-    """Annotated fields that __init__ takes: no ClassVar, no field(init=False)."""
-    return {
-        item.target.id: ast.unparse(item.annotation)
-        for item in node.body
-        if isinstance(item, ast.AnnAssign)
-        and "ClassVar" not in ast.unparse(item.annotation)
-        and "init=False" not in ast.unparse(item.value or ast.Constant(None))
-    }
-
-
-@cache
-def imports(path: Path) -> frozenset[Path]:
-    """The project's own files that ``path`` imports, directly or not, itself included; a script's neighbours too."""
-    found, open_ = set(), [path]
-    while open_:
-        file = open_.pop()
-        if file in found:
-            continue
-        found.add(file)
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                dotted = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-            elif isinstance(node, ast.Import):
-                dotted = [a.name for a in node.names]
-            else:
-                continue
-            for module in dotted:
-                for base in (root.joinpath(*module.split(".")) for root in (ROOT, file.parent)):
-                    open_ += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
-    return frozenset(found)
-
-
-def docstring(path: str) -> str:
-    """The docstring of a file of this project, without running it."""
-    return ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
+def fields(method: str) -> dict[str, dict]:
+    """The parameters of a method: name -> {"type", "choices", "bound", "default"}, as far as it says them."""
+    return describe("methods", method)["fields"]

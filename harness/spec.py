@@ -1,40 +1,27 @@
-"""RunSpec: all that decides one run, as a frozen dataclass and as JSON. No torch, no Snakemake."""
+"""What one run is, in parts by what they describe. No torch, no Snakemake.
+
+Every field of ``RunSpec`` is part of the run's identity: it decides the numbers that come out. ``Place`` says
+where a run finds its data and how long it may stay silent, which decides none: two runs that differ only there
+are one run. Only what differs from the defaults is written down, so a new field repeats no run.
+"""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
+
+from harness.topology import TOPOLOGIES, Topology
+
+Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges"]
+Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """One run. Times are in seconds, budgets in epochs, batch sizes per worker."""
+class Training:
+    """What is learnt, and from what. Budgets in epochs, batch sizes per worker."""
 
-    kind: Literal["accuracy", "timing", "planners", "layers", "exchanges"]
-    model: str  # "" for exchanges, which need none
-    method: str
-    ratio: float | None  # None for exact methods
-    options: dict[str, Any] = field(default_factory=dict)  # the method's own parameters
-    bucket_bytes: int = 2**23  # what uncompressed gradients are merged up to
-
-    planner: str = "layer"  # how methods of scope "plan" merge layers
-    groups: tuple[tuple[int, int], ...] = ()  # what the planner found: (start, stop) of layers, last layer first
-    ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
-    plans: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # planners: their groups
-
-    engine: str = "horovod"
-    topology: Literal["allgather", "ps-weights", "ps-sparse"] = "allgather"
-    wire: Literal["indices", "smallest"] = "indices"  # how places travel
-    workers: int = 2  # a parameter server is a process more
-    threads: int = 1  # per worker
-    device: Literal["cpu", "cuda"] = "cpu"
-    network: Literal["host", "testbed"] = "host"
-    rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link
-    seed: int = 0
-
+    model: str = ""  # empty for calibrations of exchanges, which need none
     data: str = "cifar10"
-    data_root: str = "data"
     stand_in: bool = False  # the data is not what the paper used for this model
-
     batch: int = 32
     epochs: float = 140  # the recipe's; the learning-rate schedule refers to these
     train_epochs: float = 140  # what an accuracy run really trains; the schedule is scaled to it
@@ -43,24 +30,94 @@ class RunSpec:
     momentum: float = 0.9
     weight_decay: float = 1e-4
     warmup_epochs: float = 0
+    seed: int = 0
+
+    def learning_rate(self, epoch: float) -> float:
+        """The rate at ``epoch`` of this run: divided by 10 at each of ``lr_steps``, after a linear warm-up."""
+        of_recipe = epoch * self.epochs / self.train_epochs
+        if of_recipe < self.warmup_epochs:
+            return self.lr * (of_recipe + 1e-9) / self.warmup_epochs
+        return self.lr * 0.1 ** sum(of_recipe >= step for step in self.lr_steps)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How gradients are exchanged."""
+
+    method: str = "none"
+    variant: str = ""  # the name of this set of parameters; empty: the method's own name
+    options: dict[str, Any] = field(default_factory=dict)  # the method's parameters, its ratio among them
+    topology: str = "allgather"  # a name in harness.topology
+    collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
+    wire: Literal["indices", "smallest"] = "indices"  # how the places of sent entries travel
+    bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size
+    planner: str = "layer"  # how methods of scope "plan" merge layers
+    groups: Groups = ()  # what the planner found
+    ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
+    plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": what each planner found
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Who takes part, on what, over which network."""
+
+    engine: str = "horovod"
+    workers: int = 2  # a server is a process more
+    threads: int = 1  # per worker
+    device: Literal["cpu", "cuda"] = "cpu"
+    network: Literal["host", "testbed"] = "host"
+    rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link, in Mbit/s
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is observed, and how often."""
 
     evaluations: int = 10  # accuracy: points of the curve, the last at the end
-    test_images: int = 10_000  # accuracy: how many are used at points before the last
-    final_test_images: int = 10_000  # accuracy: how many are used at the last point
+    test_samples: int = 10_000  # accuracy: how many are used at points before the last
+    final_test_samples: int = 10_000  # accuracy: how many are used at the last point
     blocks: int = 5  # timing: turns of (uncompressed, method)
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     largest_entries: int = 0  # exchanges: the largest bucket to measure
 
-    @property
-    def servers(self) -> int:
-        """How many processes train nothing; they are the last ranks."""
-        return int(self.topology != "allgather")
 
-    def serves(self, rank: int) -> bool:
-        return rank >= self.workers
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: its kind, and the parts that decide its numbers."""
+
+    kind: Kind
+    training: Training = Training()
+    scheme: Scheme = Scheme()
+    cluster: Cluster = Cluster()
+    measurement: Measurement = Measurement()
+
+    @property
+    def topology(self) -> Topology:
+        return TOPOLOGIES[self.scheme.topology]
+
+    @property
+    def variant(self) -> str:
+        return self.scheme.variant or self.scheme.method
+
+    @property
+    def ratio(self) -> float | None:
+        """The ratio asked for; None for methods without one."""
+        return self.scheme.options.get("ratio")
+
+    @property
+    def processes(self) -> int:
+        """The workers and the servers, which are the last ranks."""
+        return self.cluster.workers + self.topology.servers
+
+    def flat(self) -> dict[str, Any]:
+        """All fields by name, without the parts: the columns of tidy tables."""
+        columns = {"kind": self.kind}
+        for part in (self.training, self.scheme, self.cluster, self.measurement):
+            columns |= asdict(part)
+        return columns | {"variant": self.variant, "ratio": self.ratio}
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(_written(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
@@ -68,31 +125,71 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: dict) -> "RunSpec":
-        """From JSON's types, as in the record of a run."""
-        tuples = {key: tuple(values[key]) for key in ("lr_steps", "ratios", "rates_mbit")}
-        plans = {name: _groups(plan) for name, plan in values["plans"].items()}
-        return cls(**values | tuples | {"groups": _groups(values["groups"]), "plans": plans})
+        """From the types of JSON, as in the record of a run."""
+        parts = {f.name: f.default for f in fields(cls) if is_dataclass(f.default)}
+        read = {name: replace(part, **_read(values.get(name, {}))) for name, part in parts.items()}
+        return cls(values["kind"], **read)
 
     def planned(self, plan: dict) -> "RunSpec":
         """This run with a plan's groups; ValueError in one line if the plan is for another run."""
-        for key in ("model", "method", "ratio", "engine", "topology", "workers", "planner"):
-            if plan[key] != getattr(self, key):
-                raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {getattr(self, key)}")
+        about = self.flat()
+        for key in PLANNED_FOR:
+            if plan[key] != about[key]:
+                raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
         if self.kind == "planners":
-            return replace(self, plans={name: _groups(row["plan"]) for name, row in plan["comparison"].items()})
-        return replace(self, groups=_groups(plan["groups"]), ratios=tuple(plan["ratios"]))
-
-    def learning_rate(self, epoch: float) -> float:
-        """The rate at ``epoch`` of this run: stepped by 10 at ``lr_steps``, after a linear warm-up."""
-        of_recipe = epoch * self.epochs / self.train_epochs
-        if of_recipe < self.warmup_epochs:
-            return self.lr * (of_recipe + 1e-9) / self.warmup_epochs
-        return self.lr * 0.1 ** sum(of_recipe >= step for step in self.lr_steps)
+            plans = {name: row["plan"] for name, row in plan["comparison"].items()}
+            return replace(self, scheme=replace(self.scheme, **_read({"plans": plans})))
+        found = _read({key: plan[key] for key in ("groups", "ratios")})
+        return replace(self, scheme=replace(self.scheme, **found))
 
     def title(self) -> str:
-        ratio = f" at {self.ratio}" if self.ratio else ""
-        return " ".join(filter(None, (self.kind, self.model, self.method + ratio)))
+        """For a person: kind, model, variant and ratio."""
+        ratio = f" at {self.ratio:g}" if self.ratio else ""
+        return " ".join(filter(None, (self.kind, self.training.model, self.variant + ratio)))
 
 
-def _groups(plan) -> tuple[tuple[int, int], ...]:
-    return tuple(map(tuple, plan))
+PLANNED_FOR = ("model", "variant", "ratio", "engine", "topology", "collective", "workers", "planner")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run happens: nothing here decides a number.
+
+    ``data``: data set -> its folder. ``hung_after_s``: a rank that reports no progress for so long counts as
+    hung. ``workflow``: the process that waits for the run on this machine; if it ends, so does the run.
+    """
+
+    data: dict[str, str] = field(default_factory=dict)
+    hung_after_s: float = 900
+    workflow: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Place":
+        return cls(**json.loads(text))
+
+
+def _written(part) -> dict:
+    """The fields of a dataclass that differ from their defaults, parts as dictionaries."""
+    found = {}
+    for f in fields(part):
+        value = getattr(part, f.name)
+        default = f.default_factory() if f.default_factory is not MISSING else f.default
+        if value != default:
+            found[f.name] = _written(value) if is_dataclass(value) else value
+    return found
+
+
+def _read(values: dict) -> dict:
+    """The fields of a part from the types of JSON: every list is a tuple, except in the options of methods."""
+    return {name: value if name == "options" else _frozen(value) for name, value in values.items()}
+
+
+def _frozen(value):
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return {key: _frozen(part) for key, part in value.items()}
+    return value

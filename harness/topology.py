@@ -1,147 +1,92 @@
-"""Topologies: how a method's requests are answered on a communicator.
+"""Topologies as values: who adds up what, what travels on the busiest link, who owns the optimizer. No torch.
 
-``allgather``: dense sums by all-reduce, sparse sums by all-gather of (values, indices).
-``ps-weights``, ``ps-sparse``: a parameter server adds up what the workers push; they pull the weights that
-its optimizer makes of the sum (the paper's words), or the sum, in the form in which it was pushed.
-What is sparse travels in a format of ``harness.wire``.
-
-Counted is what this worker hands to the engine, bytes (values, indices and counts) and gradient entries,
-and the bytes that the engine hands it from others: the sum, or the others' messages. The network may carry
-more: a ring moves 2 (N - 1) / N times the bytes of an all-reduce, each way.
+How requests are answered over a topology is in ``harness.exchange.answers``. This is the one place that tells
+topologies apart by name.
 """
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
-from harness.comm import Communicator, Pending
-from harness.method import Gather, Request, Sum
-from harness.wire import FORMATS
-
-COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
+DENSE = 4.0  # bytes of a float32
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one worker hands over: to dense sums, to gathers (sparse sums too), to messages between peers."""
+
+    summed: float = 0.0
+    gathered: float = 0.0
+    messages: float = 0.0
+
+    @property
+    def sent(self) -> float:
+        return self.summed + self.gathered + self.messages
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.summed + other.summed, self.gathered + other.gathered, self.messages + other.messages)
+
+
+@dataclass(frozen=True)
 class Topology:
-    """``sent_bytes``, ``received_bytes``, ``sent_entries``: of this worker, since the last ``reset``."""
+    """``servers``: processes that train nothing; they are the last ranks. ``owner``: whose optimizer makes the
+    new weights. ``title``: what tables call it.
 
-    def __init__(self, comm: Communicator, wire: str = "indices"):
-        self._comm, self._format = comm, FORMATS[wire]
-        self.reset()
-
-    def reset(self) -> None:
-        self.sent_bytes = self.received_bytes = self.sent_entries = 0
-
-    def pack(self, values: Tensor, indices: Tensor, size: int) -> Tensor:
-        """The entries of a bucket of ``size`` as one int32 message."""
-        return self._format.pack(values, indices, size)
-
-    def add_up(self, out: Tensor, messages: list[Tensor]) -> Tensor:
-        """Write the sum of messages, packed (int32) or dense (d,), to ``out``, shape (d,); return it.
-
-        Added in the order given, rank order: the same bits everywhere.
-        """
-        out.zero_()
-        for message in messages:
-            if message.dtype == torch.int32:
-                self._format.add(out, message)
-            else:
-                out += message
-        return out
-
-
-class AllGather(Topology):
-    """Collectives among equals."""
-
-    def start(self, request: Request) -> Pending:
-        match request:
-            case Sum(values, None):
-                self.sent_bytes += values.nbytes
-                self.sent_entries += values.numel()
-                return self._comm.start_allreduce(values)
-            case Sum(values, indices):
-                message = self.pack(values, indices, request.out.numel())
-                self.sent_entries += values.numel()
-            case Gather(tensor):
-                message = tensor
-                self.sent_entries += tensor.numel()
-        self.sent_bytes += message.nbytes + COUNT_BYTES
-        return self._comm.start_allgather(message)
-
-    def finish(self, request: Request, pending: Pending):
-        """The answer; call when ``pending`` is done, or to wait for it."""
-        answer = pending.wait()
-        if isinstance(request, Sum) and request.indices is None:
-            self.received_bytes += answer.nbytes
-            return answer
-        others = (message for rank, message in enumerate(answer) if rank != self._comm.rank)
-        self.received_bytes += sum(message.nbytes + COUNT_BYTES for message in others)
-        return self.add_up(request.out, answer) if isinstance(request, Sum) else answer
-
-
-class ParameterServer(Topology):
-    """A server, the last rank, between the workers: a push is an all-to-all in which only the server
-    receives, a pull one in which only it sends.
-
-    The server's link is the bottleneck: it takes in every worker's push, then gives out as many answers.
+    This one is collectives among equals: dense sums by all-reduce, sparse sums by all-gather.
     """
 
-    def __init__(self, comm: Communicator, wire: str = "indices", *, pull: Literal["weights", "sparse"]):
-        super().__init__(comm, wire)
-        self.pull = pull
-        self._workers = comm.world_size - 1
+    name: str
+    title: str
+    servers: int = 0
+    owner: Literal["worker", "server"] = "worker"
 
-    def start(self, request: Request) -> Pending:
-        """A worker's push, and its pull at once behind it."""
-        if not isinstance(request, Sum):
-            raise TypeError("a parameter server answers sums only")
-        sparse = request.indices is not None
-        message = request.values
-        if sparse:
-            message = self.pack(request.values, request.indices, request.out.numel())
-        self.sent_entries += request.values.numel()
-        self.sent_bytes += message.nbytes + COUNT_BYTES
-        push = self._comm.start_alltoall([message[:0]] * self._workers + [message])
-        return PushPull(push, self._take(sparse and self.pull == "sparse"))
+    def answers(self, one_sum: str | None) -> bool:
+        """Whether it can answer a method whose ``Method.one_sum`` is ``one_sum``."""
+        return True
 
-    def finish(self, request: Sum, pending: "PushPull") -> Tensor:
-        """The answer, which for ``weights`` is no gradient: the bucket's new weights."""
-        message = pending.wait()[self._workers]
-        self.received_bytes += message.nbytes + COUNT_BYTES
-        out = request.values if request.out is None else request.out
-        return self.add_up(out, [message]) if message.dtype == torch.int32 else out.copy_(message)
+    def serves(self, rank: int, workers: int) -> bool:
+        """Whether the process of this rank is a server."""
+        return rank >= workers
 
-    def collect(self, sparse: bool) -> Pending:
-        """On the server: the next bucket's messages, the workers' in rank order, then its own, empty."""
-        return self._take(sparse)
+    def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
+        """Bytes on the busiest link, in its busier direction, for a bucket of ``entries``: ring all-reduce and
+        ring all-gather."""
+        return (
+            2 * (workers - 1) / workers * traffic.summed
+            + (workers - 1) * traffic.gathered
+            + traffic.messages
+        )  # fmt: skip
 
-    def answer(self, message: Tensor) -> Pending:
-        """On the server: give all workers the same message."""
-        return self._comm.start_alltoall([message] * self._workers + [message[:0]])
-
-    def _take(self, sparse: bool) -> Pending:
-        """This rank's part in an all-to-all in which it sends nothing; packed messages are int32."""
-        nothing = torch.empty(0, dtype=torch.int32 if sparse else torch.float32, device=self._comm.device)
-        return self._comm.start_alltoall([nothing] * self._comm.world_size)
+    def waits(self, traffic: Traffic, workers: int) -> int:
+        """How often an exchange waits for the network."""
+        return max(1, (workers - 1) * (2 if traffic.summed else 1))
 
 
-class PushPull:
-    """Two communications under way, of which the second brings the answer."""
+@dataclass(frozen=True)
+class ParameterServer(Topology):
+    """A server adds up what the workers push; they pull the weights that its optimizer makes of the sum, or the
+    sum in the form in which it was pushed."""
 
-    def __init__(self, push: Pending, pull: Pending):
-        self._push, self._pull = push, pull
+    def answers(self, one_sum: str | None) -> bool:
+        return one_sum is not None
 
-    def done(self) -> bool:
-        return self._push.done() and self._pull.done()
+    def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
+        """The server's link takes in one push of each worker and gives out as many answers; a sparse answer is
+        at most what all pushed."""
+        dense = DENSE * entries
+        sparse = self.owner == "worker" and not traffic.summed
+        answer = min(dense, workers * traffic.sent) if sparse else dense
+        return workers * max(traffic.sent, answer)
 
-    def wait(self):
-        self._push.wait()
-        return self._pull.wait()
+    def waits(self, traffic: Traffic, workers: int) -> int:
+        return 2
 
 
+ALL_GATHER = Topology("allgather", "all-gather")
 TOPOLOGIES = {
-    "allgather": AllGather,
-    "ps-weights": partial(ParameterServer, pull="weights"),
-    "ps-sparse": partial(ParameterServer, pull="sparse"),
+    topology.name: topology
+    for topology in (
+        ALL_GATHER,
+        ParameterServer("ps-weights", "server, weights", servers=1, owner="server"),
+        ParameterServer("ps-sparse", "server, sums", servers=1),
+    )
 }

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.method import Sparsifier, Threshold, TopK
+from harness.exchange.method import Sparsifier, Threshold, TopK
 
 
 @dataclass

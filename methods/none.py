@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.method import Bucket, Method, Sum
+from harness.exchange.method import Bucket, Method, Sum
 
 
 @dataclass

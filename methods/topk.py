@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.method import Sparsifier, TopK
+from harness.exchange.method import Sparsifier, TopK
 
 
 @dataclass

@@ -14,11 +14,11 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from harness import plugins  # noqa: E402
-from harness.exchange import Exchange  # noqa: E402
-from harness.method import Bucket, Sparsifier  # noqa: E402
-from harness.optimizer import SGD  # noqa: E402
-from harness.server import Serving  # noqa: E402
-from harness.timing import Clock  # noqa: E402
+from harness.exchange.driver import Exchange  # noqa: E402
+from harness.exchange.method import Bucket, Sparsifier  # noqa: E402
+from harness.training.optimizer import SGD  # noqa: E402
+from harness.training.server import Serving  # noqa: E402
+from harness.training.clock import Clock  # noqa: E402
 from harness.topology import TOPOLOGIES  # noqa: E402
 
 METHODS = plugins.names("methods")

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
 from harness.spec import RunSpec
-from harness.train import join, make_method
+from harness.training.train import join, make_method
 
 STEPS = 20
 

@@ -61,7 +61,7 @@ def test_scripts_never_import_torch(path):
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").glob("*.py")), ids=lambda p: p.stem)
 def test_methods_import_only_torch_and_the_contract(path):
     outside = {n for n in imported(path) if n.startswith(("harness", "methods", "models", "workflow"))}
-    assert all(n.startswith(("harness.method", "harness.select")) for n in outside)
+    assert all(n.startswith(("harness.exchange.method", "harness.exchange.selection")) for n in outside)
 
 
 def test_only_the_engine_and_its_rendezvous_import_horovod():

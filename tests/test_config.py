@@ -4,7 +4,9 @@ import pytest
 import yaml
 from conftest import ROOT, snakemake
 
-from harness import config, grid, plugins
+from harness import plugins
+from harness.config import grid
+from harness.config import load as config
 from harness.spec import RunSpec
 
 

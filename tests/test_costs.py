@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.costs import LEAST_R2, amortised, calibration, curve, fit
+from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, fit
 from harness.launch import check_calibration
-from harness.planner import exact
+from harness.timemodel.planner import exact
 from harness.spec import RunSpec
 
 SIZES = np.logspace(2.5, 7.4, 9).round()

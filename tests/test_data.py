@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from harness import fetch
+from harness.data import fetch
 from harness.data import Cifar10, ImageNet100, augmentation_generator, batches, crop_and_flip
-from harness.imagenet100 import class_ids
+from harness.data.imagenet100 import class_ids
 
 CPU = torch.device("cpu")
 

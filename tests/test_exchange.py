@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
-from harness.exchange import Exchange
-from harness.method import Bucket, Gather, Method, Sum
-from harness.timing import Clock
+from harness.exchange.driver import Exchange
+from harness.exchange.method import Bucket, Gather, Method, Sum
+from harness.training.clock import Clock
 from harness.topology import AllGather
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.costs import Fit
-from harness.links import elsewhere, link_bytes, steps
+from harness.timemodel.costs import Fit
+from harness.timemodel.links import elsewhere, link_bytes, steps
 
 TOPOLOGIES = ("allgather", "ps-weights", "ps-sparse")
 densities = st.one_of(st.none(), st.floats(0.001, 1))

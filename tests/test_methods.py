@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from harness import plugins
 from harness.comm.local import run_workers
-from harness.exchange import Exchange
-from harness.method import Bucket, Sum
-from harness.server import Serving
+from harness.exchange.driver import Exchange
+from harness.exchange.method import Bucket, Sum
+from harness.training.server import Serving
 from harness.topology import COUNT_BYTES, TOPOLOGIES
-from harness.wire import FORMATS, Indices
+from harness.exchange.wire import FORMATS, Indices
 
 WORKERS = 3
 SERVED = [m for m in METHODS if plugins.one_sum(m)]  # by a parameter server

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness import plugins
-from harness.flat import FlatModel
+from harness.training.flat import FlatModel
 
 MODELS = plugins.names("models")
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.optimizer import SGD
+from harness.training.optimizer import SGD
 
 
 def test_same_bits_as_torch():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harness import plugins
-from harness.method import Bucket
+from harness.exchange.method import Bucket
 
 
 def test_the_printed_dlgs_sends_everything_until_its_first_refresh():

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.planner import adaptive_ratios, exact, merge_all, merge_up_to, omgs, paper, per_layer, planners
-from harness.timeline import Costs, schedule
+from harness.timemodel.planner import adaptive_ratios, exact, merge_all, merge_up_to, omgs, paper, per_layer, planners
+from harness.timemodel.timeline import Costs, schedule
 
 positive = st.floats(0, 10)
 SHAPES = {

@@ -6,8 +6,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness import select
-from harness.select import Threshold, TopK, by_fast
+from harness.exchange import selection
+from harness.exchange.selection import Threshold, TopK, by_fast
 
 floats = st.one_of(
     st.floats(-100, 100, width=32),

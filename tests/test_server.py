@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from harness.calibrate import exchanges
+from harness.training.calibrate import exchanges
 from harness.comm.local import run_workers
-from harness.method import Gather
+from harness.exchange.method import Gather
 from harness.spec import RunSpec
-from harness.timed import time_iterations
+from harness.training.timed import time_iterations
 from harness.topology import TOPOLOGIES, ParameterServer
-from harness.train import train
+from harness.training.train import train
 
 CPU = torch.device("cpu")
 WORKERS = 2

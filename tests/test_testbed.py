@@ -15,10 +15,11 @@ import torch
 import yaml
 from conftest import ROOT
 
-from harness import config, testbed
+from harness.config import load as config
+from harness.launch import testbed
 from harness.launch import launch
 from harness.spec import RunSpec
-from harness.testbed import MARK, Testbed
+from harness.launch.testbed import MARK, Testbed
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
 
 
 def hosts(engine: str, rates_mbit: str, *command: str) -> list[str]:
-    return [sys.executable, "-m", "harness.hosts", engine, rates_mbit, *command]
+    return [sys.executable, "-m", "harness.launch.hosts", engine, rates_mbit, *command]
 
 
 def test_a_killed_launcher_leaves_nothing(here):
@@ -122,7 +123,7 @@ def test_clean_ends_what_outlived_its_launcher(here):
     launcher.kill()
     launcher.wait()
     assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
-    said = subprocess.run([sys.executable, "-m", "harness.testbed", "clean"], cwd=ROOT, capture_output=True, text=True)
+    said = subprocess.run([sys.executable, "-m", "harness.launch.testbed", "clean"], cwd=ROOT, capture_output=True, text=True)
     assert said.stdout.count("sleep 600") == 2
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
 
@@ -192,7 +193,7 @@ def check(*without: str) -> subprocess.CompletedProcess:
     """The testbed's own check, with less than this process may do."""
     if os.geteuid() or not shutil.which(without[0]):
         pytest.skip("takes rights away from root, with util-linux")
-    command = [*without, sys.executable, "-m", "harness.testbed", "check"]
+    command = [*without, sys.executable, "-m", "harness.launch.testbed", "check"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from conftest import make
 
-from harness import style
-from harness.timed import phase_share, timed_steps
-from harness.timing import PARTS, Clock
-from harness.timing_summary import amortise, summarise
+from harness.report import style
+from harness.training.timed import phase_share, timed_steps
+from harness.training.clock import PARTS, Clock
+from harness.report.summary import amortise, summarise
 
 
 def test_nested_labels_add_up_and_nothing_counts_twice():

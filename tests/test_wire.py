@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.wire import FORMATS, Smallest
+from harness.exchange.wire import FORMATS, Smallest
 
 every = pytest.mark.parametrize("name", FORMATS)
 

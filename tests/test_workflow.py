@@ -14,8 +14,8 @@ import psutil
 import pytest
 from conftest import ROOT, copy_project, snakemake
 
-from harness import testbed
-from harness.timing_summary import PARTS
+from harness.launch import testbed
+from harness.report.summary import PARTS
 
 KINDS = ("accuracy", "timing")
 SMOKE = ["--configfile", "config/smoke.yaml"]
@@ -132,7 +132,7 @@ BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass
 
-from harness.method import Bucket, Method, Sum
+from harness.exchange.method import Bucket, Method, Sum
 
 
 @dataclass
@@ -195,7 +195,7 @@ def test_a_killed_workflow_leaves_no_processes(smoke, environment):
     def workers() -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
-            if "harness.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(smoke):
+            if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(smoke):
                 found.append(process)
         return found
 

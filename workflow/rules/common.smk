@@ -7,8 +7,10 @@ import yaml
 
 sys.path.insert(0, workflow.basedir)
 
-from harness import config as configuration
-from harness import fetch, grid, plugins, progress
+from harness import code, plugins
+from harness.config import grid
+from harness.config import load as configuration
+from harness.data import fetch, grid, plugins, progress
 
 
 def stop(error):

@@ -9,4 +9,4 @@ rule cifar10:
     message:
         "fetching CIFAR-10"
     shell:
-        "python -m harness.fetch {output:q} > {log:q} 2>&1"
+        "python -m harness.data.fetch {output:q} > {log:q} 2>&1"

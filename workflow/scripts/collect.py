@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from harness import style
-from harness.tidy import read
+from harness.report import style
+from harness.report.tidy import read
 
 
 def provenance(paths: list[str]) -> dict:

@@ -5,10 +5,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from harness import calibrated, style
-from harness.planner import adaptive_ratios, per_layer, planners
+from harness.report import style
+from harness.timemodel import calibrated
+from harness.timemodel.planner import adaptive_ratios, per_layer, planners
 from harness.spec import RunSpec
-from harness.timeline import schedule
+from harness.timemodel.timeline import schedule
 
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
 

@@ -1,0 +1,100 @@
+"""What code means: the files behind a run or a script, and their fingerprints. No torch.
+
+A fingerprint changes with the statements of a file, not with its comments, docstrings or layout, so that only
+an edit which can change a number repeats a run.
+"""
+
+import ast
+import hashlib
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from harness.spec import RunSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+HARNESS = ROOT / "harness"
+
+
+def behind_run(spec: RunSpec) -> list[Path]:
+    """The project's files whose statements decide the numbers of a run."""
+    training, scheme, cluster = spec.training, spec.scheme, spec.cluster
+    roots = [HARNESS / "training" / "run.py", HARNESS / "training" / f"{KINDS[spec.kind]}.py"]
+    roots += [ROOT / "methods" / f"{scheme.method}.py", HARNESS / "comm" / f"{cluster.engine}.py"]
+    if "selection" in scheme.options:
+        roots.append(HARNESS / "exchange" / "selection" / f"by_{scheme.options['selection']}.py")
+        roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
+    if scheme.collective != "engine":
+        roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective}.py")
+    if training.model:
+        roots += [ROOT / "models" / f"{training.model}.py", HARNESS / "data" / f"{training.data}.py"]
+    if spec.kind in ("timing", "planners"):  # uncompressed takes turns with every timed method
+        roots.append(ROOT / "methods" / "none.py")
+    if cluster.network == "testbed":
+        roots.append(HARNESS / "launch" / "hosts.py")
+    return sorted(frozenset().union(*map(imports, roots)))
+
+
+# The module in harness/training that does the work of each kind of run.
+KINDS = {
+    "accuracy": "train",
+    "timing": "timed",
+    "planners": "timed",
+    "layers": "calibrate",
+    "exchanges": "calibrate",
+}
+
+
+def behind_script(path: str) -> list[Path]:
+    """The project's files that a script is made of, itself included; ``path`` from the project's root."""
+    return sorted(imports(ROOT / path))
+
+
+def fingerprints(paths: Iterable[Path]) -> list[str]:
+    """Per file its path and the digest of its statements, for Snakemake's ``params``: a diff names the file."""
+    return [f"{os.path.relpath(path, ROOT)} {digest(path)}" for path in paths]
+
+
+@cache
+def digest(path: Path) -> str:
+    """Of the statements of a Python file, of all bytes of another file."""
+    if path.suffix != ".py":
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+
+
+@cache
+def imports(path: Path) -> frozenset[Path]:
+    """The project's own files that ``path`` imports, directly or not, itself included; a script's neighbours too."""
+    found, open_ = set(), [path]
+    while open_:
+        file = open_.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for module in _imported(file):
+            for base in (root.joinpath(*module.split(".")) for root in (ROOT, file.parent)):
+                open_ += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
+    return frozenset(found)
+
+
+def _imported(file: Path) -> list[str]:
+    """The dotted names that a file imports, and the packages they lie in, which Python runs first."""
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+        elif isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+    return [".".join(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)]
+
+
+def docstring(path: str) -> str:
+    """The docstring of a file of this project, without running it."""
+    return ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""

@@ -1,0 +1,80 @@
+"""What methods and models say of themselves, as JSON: python -m harness.describe.
+
+The workflow asks this in a process of its own, since it imports torch and the plug-ins (see ``plugins.describe``).
+A plug-in that cannot be loaded is described by its error, in one line.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import json
+import sys
+import typing
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness import plugins
+from harness.data import load as data_set
+from harness.exchange import Method
+
+
+def method(cls: type[Method]) -> dict:
+    """Its parameters, and what its class says to the planner, the topologies and the tables."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    parameters = [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
+    said = ("title", "scope", "one_sum", "plan", "exact")
+    return {name: getattr(cls, name) for name in said} | {
+        "fields": {f.name: parameter(hints[f.name]) | _default(f) for f in parameters}
+    }
+
+
+def parameter(hint) -> dict:
+    """A type hint as plain values: {"type": "int", "bound": [">=", 1]}, {"choices": [...]}, or {}."""
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, bound = typing.get_args(hint)[:2]
+        sign, limit = bound.split()
+        return parameter(inner) | {"bound": [sign, float(limit)]}
+    if typing.get_origin(hint) is typing.Literal:
+        return {"choices": list(typing.get_args(hint))}
+    return {"type": hint.__name__} if hint in (int, float, bool, str) else {}
+
+
+def _default(f: dataclasses.Field) -> dict:
+    return {} if f.default is dataclasses.MISSING else {"default": f.default}
+
+
+def model(module) -> dict:
+    """Its name, its data set, its layers in the order of exchange, and the multiply-adds of one sample."""
+    with torch.device("meta"):
+        net = module.build()
+        inputs = data_set(module.DATA).example()
+        with FlopCounterMode(display=False) as counter:
+            net(inputs)
+    layers = [p.numel() for p in net.parameters()][::-1]
+    about = {"title": module.TITLE, "data": module.DATA, "layers": layers, "parameters": sum(layers)}
+    return about | {"multiply_adds": counter.get_total_flops() // 2}
+
+
+def described(kind: str, look) -> dict:
+    """Every plug-in of a kind by name."""
+    found = {}
+    for name in plugins.names(kind):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # a plug-in may print
+                found[name] = look(plugins.load(kind, name))
+                json.dumps(found[name])
+        except Exception as error:  # whatever it is, the person who wrote the plug-in is to read it
+            found[name] = {"error": f"{type(error).__name__}: {error}{_line_of(error, kind, name)}".replace("\n", " ")}
+    return found
+
+
+def _line_of(error: Exception, kind: str, name: str) -> str:
+    """Where in the plug-in's own file the error arose."""
+    lines = [f.lineno for f in inspect.getinnerframes(error.__traceback__) if f.filename.endswith(f"{kind}/{name}.py")]
+    return f" (line {lines[-1]})" if lines else ""
+
+
+if __name__ == "__main__":
+    json.dump({"methods": described("methods", method), "models": described("models", model)}, sys.stdout)

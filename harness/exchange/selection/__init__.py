@@ -1,0 +1,39 @@
+"""Selection: which entries of a vector are sent, and taking them out of it.
+
+Two implementations of one interface, ``take``, ``kth_magnitude`` and ``room``: ``torch`` is the reference and
+what the paper used; ``fast`` accumulates and takes in one pass over memory (on GPUs, ``by_triton``). They
+choose the same entries, and refuse NaN with a FloatingPointError before anything is sent.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+from torch import Tensor
+
+NAN = "the gradient holds NaN: training has diverged; a lower learning rate or a warm-up may help"
+
+IMPLEMENTATIONS = ("torch", "fast")
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Rule: the k entries of largest magnitude, 1 <= k <= d; among equals any may be chosen."""
+
+    k: int
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Rule: the entries whose magnitude is at least h >= 0, and not zero (paper, Algorithm 1)."""
+
+    h: float
+
+
+Rule = Tensor | TopK | Threshold
+
+
+def implementation(name: str):
+    """The module that implements ``take``, ``kth_magnitude`` and ``room``."""
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"selection {name!r} is not known; one of: {', '.join(IMPLEMENTATIONS)}")
+    return importlib.import_module(f"harness.exchange.selection.by_{name}")

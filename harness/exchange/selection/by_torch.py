@@ -1,0 +1,56 @@
+"""Selection in plain torch operations, on any device: the reference."""
+
+import torch
+from torch import Tensor
+
+from harness.exchange.selection import NAN, Rule, Threshold, TopK
+
+
+def room(acc: Tensor) -> Tensor | None:
+    """Memory for what ``take`` returns, to be handed to it in every step; None if it has no use for any."""
+    return None
+
+
+def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Take the entries that ``rule`` chooses out of ``acc``, shape (d,): they become 0 there.
+
+    Returns their values, shape (n,), and their int64 indices, shape (n,), which lie in ``room`` if one is
+    given. ``gradient``, shape (d,), if given, is added to ``acc`` before.
+    """
+    if gradient is not None:
+        acc.add_(gradient)
+    chosen = _indices(acc, rule)
+    values = acc[chosen]
+    if isinstance(rule, Tensor):
+        refuse_nan(values)
+    acc.index_fill_(0, chosen, 0)
+    return values, chosen
+
+
+def _indices(acc: Tensor, rule: Rule) -> Tensor:
+    match rule:
+        case TopK(k):
+            top = torch.topk(acc.abs(), k, sorted=False)
+            refuse_nan(top.values)  # NaN ranks highest: if there is one, it is among them
+            return top.indices
+        case Threshold(h):
+            magnitude = acc.abs()
+            refuse_nan(magnitude.max())  # of a comparison NaN would just drop out
+            # Where h is 0 only the non-zero entries count; "> 0" is the same comparison made once.
+            mask = magnitude >= h if h > 0 else magnitude > 0
+            return mask.nonzero().view(-1)
+        case _:
+            return rule
+
+
+def kth_magnitude(acc: Tensor, k: int) -> float:
+    """The k-th largest magnitude of ``acc``, shape (d,), 1 <= k <= d (paper, Algorithm 1)."""
+    top = torch.topk(acc.abs(), k, sorted=False).values
+    refuse_nan(top)
+    return top.min().item()
+
+
+def refuse_nan(magnitudes: Tensor) -> None:
+    """FloatingPointError if there is NaN."""
+    if magnitudes.isnan().any():
+        raise FloatingPointError(NAN)

@@ -1,0 +1,153 @@
+"""Selection on a GPU: a radix search for the k-th magnitude, a count, and a compaction in order.
+
+As on the CPU, a float's bits without the sign order as its magnitude does. Whatever needs a place for its
+results in order is done in two passes, counts per block and then the entries themselves, so that the same
+input gives the same output; the host waits once, for how many there are.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from harness.exchange.selection import NAN, Rule, Threshold, by_torch
+
+BLOCK = 1024
+TURNS = 16  # blocks that one program counts before it adds to the common histogram
+# Per float: the integer it is read as, infinity's bits, the digits of its magnitude from the top as (shift, width).
+LAYOUTS = {
+    torch.float32: (torch.int32, 0x7F800000, ((20, 11), (10, 10), (0, 10))),
+    torch.float16: (torch.int16, 0x7C00, ((7, 8), (0, 7))),
+    torch.bfloat16: (torch.int16, 0x7F80, ((7, 8), (0, 7))),
+}
+
+
+@triton.jit
+def _sum(acc, gradient, place, here, ADD: tl.constexpr):
+    """The entries of acc at ``place``; with ADD, after gradient was added to them."""
+    found = tl.load(acc + place, here, 0.0)
+    if ADD:
+        more = tl.load(gradient + place, here, 0.0).to(tl.float32)
+        found = (found.to(tl.float32) + more).to(found.dtype)
+        tl.store(acc + place, found, here)
+    return found
+
+
+@triton.jit
+def _magnitude(found, BITS: tl.constexpr):
+    if BITS == 32:
+        magnitude = found.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    else:
+        magnitude = found.to(tl.int16, bitcast=True).to(tl.int32) & 0x7FFF
+    return magnitude
+
+
+@triton.jit
+def _histogram(
+    acc, gradient, prefix, counts, size,
+    SHIFT: tl.constexpr, WIDTH: tl.constexpr, BITS: tl.constexpr,
+    ADD: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Count by their digit at SHIFT the magnitudes whose digits above it are ``prefix``."""
+    wanted = tl.load(prefix)
+    found = tl.zeros((1 << WIDTH,), tl.int32)
+    for turn in range(TURNS):
+        place = (tl.program_id(0) * TURNS + turn) * BLOCK + tl.arange(0, BLOCK)
+        here = place < size
+        magnitude = _magnitude(_sum(acc, gradient, place, here, ADD), BITS)
+        digit = (magnitude >> SHIFT) & ((1 << WIDTH) - 1)
+        found += tl.histogram(digit, 1 << WIDTH, here & ((magnitude >> (SHIFT + WIDTH)) == wanted))
+    tl.atomic_add(counts + tl.arange(0, 1 << WIDTH), found, sem="relaxed")
+
+
+@triton.jit
+def _count(
+    acc, gradient, least, counts, size, INFINITY: tl.constexpr, BITS: tl.constexpr, ADD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Per block: how many magnitudes are above ``least``, how many equal it, how many are NaN."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = place < size
+    magnitude = _magnitude(_sum(acc, gradient, place, here, ADD), BITS)
+    h = tl.load(least)
+    row = counts + tl.program_id(0) * 3
+    tl.store(row, tl.sum((here & (magnitude > h)).to(tl.int32)))
+    tl.store(row + 1, tl.sum((here & (magnitude == h)).to(tl.int32)))
+    tl.store(row + 2, tl.sum((here & (magnitude > INFINITY)).to(tl.int32)))
+
+
+@triton.jit
+def _move(
+    acc, least, ties, first_tie, first, values, indices, size, BITS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Move out of acc what is above ``least`` and the first ``ties`` of what equals it, in order."""
+    block = tl.program_id(0)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    here = place < size
+    found = tl.load(acc + place, here, 0.0)
+    magnitude, h = _magnitude(found, BITS), tl.load(least)
+    tie = (here & (magnitude == h)).to(tl.int32)
+    rank = tl.load(first_tie + block) + tl.cumsum(tie) - tie
+    taken = here & ((magnitude > h) | ((tie > 0) & (rank < tl.load(ties))))
+    one = taken.to(tl.int32)
+    to = tl.load(first + block) + tl.cumsum(one) - one
+    tl.store(values + to, found, taken)
+    tl.store(indices + to, place, taken)
+    tl.store(acc + place, tl.zeros_like(found), taken)
+
+
+def fits(acc: Tensor) -> bool:
+    """Whether ``take`` is for such a tensor."""
+    return acc.dtype in LAYOUTS and acc.numel() < 2**31
+
+
+def _kth_bits(acc: Tensor, k: int, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The bits of the k-th largest magnitude of acc (+ gradient), and how many of the first k equal it: (1,) each."""
+    _, _, digits = LAYOUTS[acc.dtype]
+    prefix, left = acc.new_zeros(1, dtype=torch.int32), acc.new_full((1,), k, dtype=torch.int64)
+    for shift, width in digits:
+        counts = acc.new_zeros(1 << width, dtype=torch.int32)
+        add = gradient is not None and shift == digits[0][0]
+        _histogram[(triton.cdiv(acc.numel(), BLOCK * TURNS),)](
+            acc, gradient if add else acc, prefix, counts, acc.numel(),
+            SHIFT=shift, WIDTH=width, BITS=8 * acc.itemsize, ADD=add, TURNS=TURNS, BLOCK=BLOCK,
+        )  # fmt: skip
+        at_least = counts.flip(0).cumsum(0).flip(0)  # of a digit: how many have it or a larger one
+        digit = (at_least >= left).sum(0, keepdim=True) - 1
+        left = left - (at_least[digit] - counts[digit])
+        prefix = (prefix << width | digit).int()
+    return prefix, left
+
+
+def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """As ``by_torch.take``; int32 indices, rising. Ties go to the lowest index."""
+    if isinstance(rule, Tensor):
+        return by_torch.take(acc, rule, gradient)
+    integer, infinity, _ = LAYOUTS[acc.dtype]
+    size, bits, grid = acc.numel(), 8 * acc.itemsize, (triton.cdiv(acc.numel(), BLOCK),)
+    if isinstance(rule, Threshold):
+        h = torch.tensor([rule.h], dtype=acc.dtype).view(integer).int().clamp(min=1)  # zero is never taken
+        least, ties = h.to(acc.device, non_blocking=True), acc.new_full((1,), size, dtype=torch.int64)
+    else:
+        (least, ties), gradient = _kth_bits(acc, rule.k, gradient), None
+    counts = acc.new_empty(grid[0], 3, dtype=torch.int32)
+    _count[grid](
+        acc, acc if gradient is None else gradient, least, counts, size,
+        INFINITY=infinity, BITS=bits, ADD=gradient is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    above, tied, nan = counts.long().cumsum(0).unbind(1)
+    n, nans = torch.stack([above[-1] + tied[-1].minimum(ties[0]), nan[-1]]).tolist()
+    if nans:
+        raise FloatingPointError(NAN)
+    first_tie = tied - counts[:, 1]
+    first = above - counts[:, 0] + first_tie.minimum(ties)
+    values, indices = acc.new_empty(n), acc.new_empty(n, dtype=torch.int32)
+    _move[grid](acc, least, ties, first_tie, first, values, indices, size, BITS=bits, BLOCK=BLOCK)
+    return values, indices
+
+
+def kth_magnitude(acc: Tensor, k: int) -> float:
+    """As ``by_torch.kth_magnitude``."""
+    by_torch.refuse_nan(acc)
+    integer, _, _ = LAYOUTS[acc.dtype]
+    return _kth_bits(acc, k, None)[0].to(integer).view(acc.dtype).item()

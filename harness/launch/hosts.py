@@ -1,0 +1,84 @@
+"""Starts workers on the hosts of a testbed, one each: what horovodrun and torchrun do through ssh. No torch.
+
+python -m harness.launch.hosts <engine> <Mbit/s of every host's link, with commas> <command ...>
+
+Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one worker fails, all end.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from harness.launch.testbed import LINK, Testbed, TestbedError, die_with_parent
+
+
+def environments(engine: str, testbed: Testbed) -> list[dict[str, str]]:
+    """What each worker's engine wants to know, by rank; starts what they need to find each other."""
+    addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
+    match engine:
+        case "horovod":
+            program = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
+            command = [sys.executable, "-P", str(program), LINK, *addresses]
+            server = testbed.popen(0, command, stdout=subprocess.PIPE, text=True)
+            return json.loads(server.stdout.readline())
+        case "torch_dist":
+            shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
+            shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": LINK}
+            return [shared | {"RANK": str(rank)} for rank in range(len(addresses))]
+    raise ValueError(f"no launcher for engine {engine!r}")
+
+
+def run(testbed: Testbed, engine: str, command: list[str]) -> int:
+    """Run ``command`` on every host to its end, or until the first failure; return the status."""
+    shared = os.environ | {"TESTBED_MEASURED_MBIT": f"{testbed.measure_mbit():.0f}"}  # for their run.json
+    workers, readers = [], []
+    for rank, own in enumerate(environments(engine, testbed)):
+        worker = testbed.popen(
+            rank,
+            command,
+            env=shared | own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        workers.append(worker)
+        readers.append(threading.Thread(target=_forward, args=(rank, worker), daemon=True))
+        readers[-1].start()
+    ended = [None]
+    while None in ended and not any(ended):
+        time.sleep(0.1)
+        ended = [worker.poll() for worker in workers]
+    for rank, status in enumerate(ended):
+        if status:
+            readers[rank].join(5)  # all that it said, before the others' ends add to it
+            print(f"worker {rank} ended with status {status}, the others are stopped", flush=True)
+    testbed.stop()
+    for reader in readers:
+        reader.join(5)
+    return int(any(ended))
+
+
+def _forward(rank: int, worker: subprocess.Popen) -> None:
+    for line in worker.stdout:
+        sys.stdout.write(f"[{rank}]<stdout>:{line.rstrip()}\n")
+        sys.stdout.flush()
+
+
+def main(engine: str, rates_mbit: str, *command: str) -> int:
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the testbed's end
+    try:
+        with Testbed([float(rate) for rate in rates_mbit.split(",")]) as testbed:
+            return run(testbed, engine, list(command))
+    except TestbedError as error:
+        sys.exit(f"error: no testbed here: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

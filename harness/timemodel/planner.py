@@ -1,0 +1,157 @@
+"""Which layers are exchanged together: pure functions (sizes, costs) -> plan. No torch.
+
+Layers are numbered in the order in which backward finishes them, 0 first. A plan is a list of
+groups, each a (start, stop) range of layers; together they cover all layers, in order.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from harness.timemodel.timeline import Costs, Plan, schedule
+
+
+def per_layer(sizes: Sequence[int], costs: Costs | None = None) -> Plan:
+    """Every layer by itself: no merging."""
+    return [(i, i + 1) for i in range(len(sizes))]
+
+
+def merge_all(sizes: Sequence[int], costs: Costs | None = None) -> Plan:
+    """One group: exchanged when backward has ended."""
+    return [(0, len(sizes))]
+
+
+def merge_up_to(sizes: Sequence[int], costs: Costs | None = None, *, most: int) -> Plan:
+    """Merge neighbours while a group holds at most ``most`` entries; a larger layer stands alone."""
+    plan, start, held = [], 0, 0
+    for i, size in enumerate(sizes):
+        if i > start and held + size > most:
+            plan.append((start, i))
+            start, held = i, 0
+        held += size
+    plan.append((start, len(sizes)))
+    return plan
+
+
+def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
+    """From layer 0 on, merge each group with its following layer if ``better(merged, apart)``."""
+    done: Plan = []
+    group = (0, 1)
+    for i in range(1, len(sizes)):
+        rest = [(j, j + 1) for j in range(i + 1, len(sizes))]
+        merged, apart = (group[0], i + 1), [group, (i, i + 1)]
+        if better([*done, merged, *rest], [*done, *apart, *rest]):
+            group = merged
+        else:
+            done.append(group)
+            group = (i, i + 1)
+    return [*done, group]
+
+
+def paper(sizes: Sequence[int], costs: Costs) -> Plan:
+    """Algorithm 2: merge layer l into l - 1 if the iteration (eq. 7) gets shorter. Greedy, O(L^2)."""
+
+    def better(merged: Plan, apart: Plan) -> bool:
+        return schedule(sizes, costs, merged).iteration_s < schedule(sizes, costs, apart).iteration_s
+
+    return _merge_where(sizes, better)
+
+
+def mg_wfbp(sizes: Sequence[int], costs: Costs) -> Plan:
+    """MG-WFBP (Shi, Chu, Li, INFOCOM 2019): merge if the next layer's gradient is ready before waiting
+    for it costs more than the start-up of one communication."""
+    startup = costs.communicate(0)
+
+    def better(merged: Plan, apart: Plan) -> bool:
+        at = _differ(merged, apart)
+        times = schedule(sizes, costs, apart)
+        return times.backward[at + 1][1] - times.communicate[at][0] < startup
+
+    return _merge_where(sizes, better)
+
+
+def omgs(sizes: Sequence[int], costs: Costs) -> Plan:
+    """OMGS-SGD (Shi et al., INFOCOM 2020): merge if what the merged group waits longer is less than what
+    its communication saves."""
+
+    def better(merged: Plan, apart: Plan) -> bool:
+        at = _differ(merged, apart)
+        times = schedule(sizes, costs, apart)
+        (start, middle), (_, stop) = apart[at : at + 2]
+        one, two = sum(sizes[start:middle]), sum(sizes[middle:stop])
+        idle_until = times.communicate[at][0] - times.sparsify[at][1]
+        next_backward = times.backward[at + 1][1] - times.backward[at + 1][0]
+        sparsify, communicate = costs.sparsify_group, costs.communicate
+        apart_s = sparsify(sizes[start:middle]) + sparsify(sizes[middle:stop])
+        longer = next_backward + sparsify(sizes[start:stop]) - apart_s - idle_until
+        return longer < communicate(one) + communicate(two) - communicate(one + two)
+
+    return _merge_where(sizes, better)
+
+
+def _differ(merged: Plan, apart: Plan) -> int:
+    """The place of the group that only ``merged`` has."""
+    return next(i for i, group in enumerate(merged) if apart[i] != group)
+
+
+def exact(sizes: Sequence[int], costs: Costs) -> Plan:
+    """The best plan under the model: a dynamic program over where the last group starts.
+
+    What comes after layer j depends on the groups before it only through when computing and when
+    communicating ended. Of those pairs only the ones that no other beats in both matter: per j
+    that Pareto front is kept, with the way back.
+    """
+    total = np.concatenate([[0], np.cumsum(sizes)])
+    backward = np.concatenate([[0.0], np.cumsum(costs.backward_s)])
+    selected = np.concatenate([[0.0], np.cumsum([costs.sparsify(d) for d in sizes])])
+    # A state: computing ended, communicating ended, start of the last group, state before it.
+    fronts = [np.array([[costs.forward_s, 0.0, -1, -1]])]
+    for stop in range(1, len(sizes) + 1):
+        start = np.repeat(np.arange(stop), [len(front) for front in fronts])
+        before = np.concatenate([np.arange(len(front)) for front in fronts])
+        states = np.concatenate(fronts)
+        entries = total[stop] - total[start]
+        sparsify_s = selected[stop] - selected[start] if costs.per_layer else costs.sparsify(entries)
+        computed = states[:, 0] + backward[stop] - backward[start] + sparsify_s
+        sent = np.maximum(computed, states[:, 1]) + costs.communicate(entries)
+        order = np.lexsort((sent, computed))
+        best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order][:-1]]))
+        kept = order[sent[order] < best_before]
+        fronts.append(np.stack([computed[kept], sent[kept], start[kept], before[kept]], axis=1))
+    plan, stop = [], len(sizes)
+    place = int(fronts[stop][:, 1].argmin())
+    while stop:
+        _, _, start, place_before = fronts[stop][place]
+        plan.append((int(start), stop))
+        stop, place = int(start), int(place_before)
+    return plan[::-1]
+
+
+def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[float]:
+    """LAGS's own choice (Shi et al., ECAI 2020, Section 5): per layer the largest ratio whose communication
+    hides behind the next layer's backward, and at least ``ratio``, for which ``costs`` were measured.
+
+    The time that grows with the size is taken as proportional to what is sent. Nothing hides the last layer's.
+    """
+    startup = costs.communicate(0)
+    ratios = []
+    for size, hidden in zip(sizes, [*costs.backward_s[1:], 0.0], strict=True):
+        grows = costs.communicate(size) - startup
+        left = hidden - costs.sparsify(size) - startup
+        fits = ratio * left / grows if grows > 0 else float(left >= 0)
+        ratios.append(min(1.0, max(ratio, fits)))
+    return ratios
+
+
+def planners(most: int) -> dict[str, Callable[[Sequence[int], Costs], Plan]]:
+    """All planners by name; ``most``: entries of a group of the planner "size"."""
+    return {
+        "layer": per_layer,
+        "all": merge_all,
+        "size": partial(merge_up_to, most=most),
+        "paper": paper,
+        "mg-wfbp": mg_wfbp,
+        "omgs": omgs,
+        "exact": exact,
+    }

@@ -1,7 +1,0 @@
-"""Gathers the timing runs of a study into one tidy table, one row per iteration."""
-
-from harness import style
-from harness.tidy import read
-
-style.log_errors(snakemake)
-read(snakemake.input.timing).to_csv(snakemake.output[0], index=False)

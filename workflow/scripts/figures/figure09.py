@@ -1,8 +1,0 @@
-"""Figure 9: training accuracy of ResNet-50 against epochs at ratio 0.1, one line per method.
-
-Each point is the mean over the augmented batches since the point before. Machine, network, n and
-spread are printed below the axes."""
-
-from curve import draw
-
-draw(snakemake, "resnet50", "train_accuracy", "training accuracy (%)", scale=100)
