@@ -4,20 +4,21 @@ The seconds: after how many without a heartbeat of the launcher it leaves.
 """
 
 import os
+import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.launch.liveness import Progress, leave_with_launcher
+from harness.launch.liveness import Progress, as_rank
 from harness.spec import Place, RunSpec
 
 STEPS = 50
 
 
-def main(what: str, after_s: float, folder: Path) -> None:
-    leave_with_launcher(folder, after_s)
+def work(what: str, folder: Path) -> None:
     spec = RunSpec.from_json((folder / "spec.json").read_text())
     place = Place.from_json((folder / "place.json").read_text())
     rank = int(os.environ.get("HOROVOD_RANK") or os.environ["RANK"])
@@ -33,10 +34,15 @@ def main(what: str, after_s: float, folder: Path) -> None:
         if rank == 1 and step == 4:
             if what == "fails":
                 raise ArithmeticError("broken on purpose")
+            if what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
             if what == "hangs":
                 time.sleep(600)
+        if rank == 0 and (folder / "error").exists():
+            raise RuntimeError("the other rank is gone")
         time.sleep(0.1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), Path(sys.argv[3]))
+    what, after_s, folder = sys.argv[1:]
+    as_rank(Path(folder), partial(work, what), float(after_s))
