@@ -51,7 +51,7 @@ def test_dlgs_never_sends_more_than_its_cap():
         assert counts[0.2][0] == counts[1.0][0] == 100
 
 
-def capped_step(method, gradient: torch.Tensor, residual: torch.Tensor, h: float, most: int) -> torch.Tensor:
+def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: int) -> torch.Tensor:
     """What a step of DLGS with a cap sends, entry by entry: an oracle without any of its code."""
     acc = (gradient + residual).tolist()
     reach = [i for i, value in enumerate(acc) if value != 0 and abs(value) >= h]
