@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from harness.report import style
-from harness.report.tidy import read
 from harness.report.summary import compare
+from harness.report.tidy import read
 
 
 def rows_of(iterations: Path, plan: Path) -> list[dict]:

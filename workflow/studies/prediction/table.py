@@ -14,11 +14,11 @@ import pandas as pd
 
 from harness.config import grid
 from harness.report import style
-from harness.timemodel import calibrated
-from harness.spec import RunSpec
-from harness.report.tidy import read
-from harness.timemodel.timeline import schedule
 from harness.report.summary import amortise
+from harness.report.tidy import read
+from harness.spec import RunSpec
+from harness.timemodel import calibrated
+from harness.timemodel.timeline import schedule
 
 
 def predict(run: Path, calibration: Path) -> dict:
