@@ -21,12 +21,11 @@ def read(paths: list) -> pd.DataFrame:
     A timing run times several variants: its rows' own ``variant`` is called ``timed`` here ("none", or the run's
     variant, or a planner), since ``variant`` is the run's.
     """
-    tables = []
-    for path in map(Path, paths):
-        about = about_run(path.parent)
-        rows = pd.read_csv(path).rename(columns={"variant": "timed"})
-        tables.append(pd.concat([pd.DataFrame([about] * len(rows), index=rows.index), rows], axis=1))
-    return pd.concat(tables, ignore_index=True)
+    paths = [Path(path) for path in paths]
+    rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
+    about = pd.DataFrame([about_run(path.parent) for path in paths], columns=list(ABOUT))
+    about = about.loc[rows.index.get_level_values(0)]
+    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
 def about_run(folder: Path) -> dict:
