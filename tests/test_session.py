@@ -32,7 +32,9 @@ SERVED = [m for m in METHODS if CLASSES[m].one_sum]
     [("horovod", METHODS, ["allgather"]), ("torch_dist", METHODS, ["allgather"]), ("torch_dist", SERVED, SERVERS)],
     ids=["horovod", "torch_dist", "server"],
 )
-def test_every_method_goes_on_in_other_processes_as_if_never_stopped(engine, methods, topologies, tmp_path, environment):
+def test_every_method_goes_on_in_other_processes_as_if_never_stopped(
+    engine, methods, topologies, tmp_path, environment
+):
     about = (engine, 2 + (topologies == SERVERS), tmp_path, environment, methods, topologies)
     whole = run_engine(*about, stops=(3, 6))
     resumed = run_engine(*about, stops=(6,), resume=str(tmp_path / f"{engine}-3"))
