@@ -1,6 +1,5 @@
 """Launching, on real processes: results come home whole or not at all, and nothing outlives a run."""
 
-import ast
 import json
 import signal
 import subprocess
@@ -183,14 +182,3 @@ def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
         assert engine.name == name and (ROOT / "harness" / "comm" / f"{name}.py").exists()
         behind = code.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
         assert ROOT / "harness" / "engines.py" in behind
-
-
-def compared(path: Path) -> set[str]:
-    """The texts that a file compares something with, by an operator or in a match."""
-    nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Compare | ast.MatchValue)]
-    return {n.value for node in nodes for n in ast.walk(node) if isinstance(n, ast.Constant)}
-
-
-def test_only_the_table_of_engines_tells_them_apart():
-    files = [path for folder in ("harness", "workflow") for path in (ROOT / folder).rglob("*.py")]
-    assert not [path for path in files if compared(path) & set(ENGINES)]
