@@ -18,7 +18,7 @@ import yaml
 from harness import plugins
 from harness.config import grid
 from harness.launch import testbed
-from harness.data.imagenet100 import class_ids
+from harness.data.fetch.imagenet100 import CLASSES
 from harness.spec import RunSpec
 
 SCHEMA = plugins.ROOT / "workflow" / "schemas" / "config.schema.yaml"
@@ -178,7 +178,7 @@ def _check_folders(values: dict) -> str | None:
     if not imagenet or all(model["data"] != "imagenet100" for model in values["models"].values()):
         return None
     for part in ("train", "val"):
-        missing = [c for c in class_ids() if not (Path(imagenet) / part / c).is_dir()]
+        missing = [c for c in CLASSES if not (Path(imagenet) / part / c).is_dir()]
         if missing:
             return (
                 f"data.imagenet: no folder {imagenet}/{part}/{missing[0]} ({len(missing)} of 100 classes missing); "

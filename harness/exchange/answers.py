@@ -9,8 +9,7 @@ all-reduce, each way.
 import torch
 from torch import Tensor
 
-from harness import plugins
-from harness.comm import Communicator, Pending
+from harness.comm import Communicator, Pending, collectives
 from harness.comm.collectives import Round
 from harness.exchange.method import Gather, Max, Request, Sum
 from harness.exchange.wire import FORMATS
@@ -67,10 +66,7 @@ class Collective(Answers):
 
     def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices", collective: str = "engine"):
         super().__init__(topology, comm, wire)
-        self._ours = None if collective == "engine" else plugins.load("collectives", collective)
-        refused = self._ours and self._ours.refuses(comm.world_size)
-        if refused:
-            raise ValueError(f"collective {collective}: {refused}")
+        self._ours = None if collective == "engine" else collectives.load(collective, comm.world_size)
 
     def start(self, request: Request) -> Pending:
         match request:
@@ -80,8 +76,7 @@ class Collective(Answers):
                 self.count(0, values.nbytes, summed=values.nbytes)
                 return self._comm.start_max(values)
             case Round():
-                sent = request.sent_bytes()
-                self.count(0, sent, messages=sent)
+                self.count(0, request.sent_bytes, messages=request.sent_bytes)
                 return self._comm.start_round(request)
             case Sum(values, indices):
                 message, entries = self.pack(values, indices, request.out.numel()), values.numel()
