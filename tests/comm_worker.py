@@ -118,8 +118,21 @@ def in_flight(comm: Communicator) -> dict:
     return {f"in flight: {what}": pending[what].wait() for what in order}
 
 
+def another_length(comm: Communicator) -> str:
+    """What is said when the neighbour sends two entries where three are expected."""
+    try:
+        comm.start_round(Round({(comm.rank + 1) % comm.world_size: torch.zeros(2)},
+                               {(comm.rank - 1) % comm.world_size: 3})).wait()  # fmt: skip
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     comm = engines.connect(sys.argv[1], torch.device("cpu"))
-    torch.save(seen(comm), f"{sys.argv[2]}.{comm.rank}")
+    found = seen(comm)
+    if sys.argv[1] == "horovod":  # torch.distributed does not notice
+        found["another length"] = another_length(comm)
+    torch.save(found, f"{sys.argv[2]}.{comm.rank}")
     comm.close()

@@ -160,7 +160,7 @@ def test_a_ring_that_is_cut_is_refused():
             return ring.all_reduce(rank, 3, tensor)
         return rounds(*[Round({1: tensor[:2]}, {1: 2})] * 4)
 
-    with pytest.raises(ValueError, match="round 0: rank 2 sends to rank 1, which does not receive from it"):
+    with pytest.raises(ValueError, match="round 0: rank 0 receives from rank 2, which does not send to it"):
         lockstep.run([cut(rank) for rank in range(3)])
 
 
