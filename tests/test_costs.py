@@ -1,4 +1,4 @@
-"""Fits are robust, never negative, and say when they are poor; plans are for one run only."""
+"""Fits are robust, never negative, and say when they are poor."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.spec import RunSpec, Scheme, Training
 from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, fit, traffic_per_entry
 from harness.timemodel.planner import exact
 
@@ -116,30 +115,3 @@ def test_the_dearest_phase_counts_for_every_step_if_asked_for():
     for cost, expected in (("amortised", 5.0), ("dearest", 8.0)):
         known = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
         assert known.costs.sparsify(1000) == pytest.approx(expected)
-
-
-PLAN = {"model": "vgg16", "variant": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
-PLAN |= {"collective": "engine", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
-PLANNED = RunSpec("timing", Training(model="vgg16"), Scheme("dlgs", options={"ratio": 0.1}, planner="paper"))
-
-
-def test_a_plan_reaches_the_run_it_was_made_for():
-    spec = PLANNED.planned(PLAN)
-    assert spec.scheme.groups == ((0, 3), (3, 54))
-    assert RunSpec.from_json(spec.to_json()) == spec
-
-
-@pytest.mark.parametrize(
-    "key, value",
-    [
-        ("model", "resnet20"),
-        ("workers", 3),
-        ("ratio", 0.01),
-        ("planner", "all"),
-        ("variant", "x"),
-        ("collective", "ring"),
-    ],
-)
-def test_a_plan_for_another_run_is_refused_with_the_reason(key, value):
-    with pytest.raises(ValueError, match=f"the plan is for {key} {value}, this run has {key} {PLAN[key]}"):
-        PLANNED.planned(PLAN | {key: value})
