@@ -1,5 +1,7 @@
 """Fits are robust, never negative, and say when they are poor; plans are for one run only."""
 
+import hashlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from harness.spec import RunSpec, Scheme, Training
 from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, fit, traffic_per_entry
 from harness.timemodel.planner import exact
+from harness.timemodel.plans import check_calibration, planned
 
 SIZES = np.logspace(2.5, 7.4, 9).round()
 
@@ -124,7 +127,7 @@ PLANNED = RunSpec("timing", Training(model="vgg16"), Scheme("dlgs", options={"ra
 
 
 def test_a_plan_reaches_the_run_it_was_made_for():
-    spec = PLANNED.planned(PLAN)
+    spec = planned(PLANNED, PLAN)
     assert spec.scheme.groups == ((0, 3), (3, 54))
     assert RunSpec.from_json(spec.to_json()) == spec
 
@@ -142,4 +145,14 @@ def test_a_plan_reaches_the_run_it_was_made_for():
 )
 def test_a_plan_for_another_run_is_refused_with_the_reason(key, value):
     with pytest.raises(ValueError, match=f"the plan is for {key} {value}, this run has {key} {PLAN[key]}"):
-        PLANNED.planned(PLAN | {key: value})
+        planned(PLANNED, PLAN | {key: value})
+
+
+def test_a_plan_from_another_calibration_is_refused_with_the_reason(tmp_path):
+    file = tmp_path / "samples.csv"
+    file.write_text("1\n")
+    plan = {"calibration": {str(file): hashlib.sha256(b"1\n").hexdigest()}}
+    check_calibration(plan)
+    file.write_text("2\n")
+    with pytest.raises(ValueError, match="the plan is from another calibration than"):
+        check_calibration(plan)

@@ -19,6 +19,7 @@ from harness.report.names import Names
 from harness.report.summary import MEASURED, amortise, summarise
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
+from harness.timemodel.plans import planned
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTION = "A caption.\nOn two lines."
@@ -131,7 +132,7 @@ def test_a_curve_has_a_line_for_each_variant(report, value, label):
 def test_a_breakdown_has_a_bar_for_each_run(report):
     inputs = Items(tidy=report.tidy["timing"])
     text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])
-    assert "Top-K, ratio 0.01, server, weights" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+    assert "Top-K, ratio 0.01 (server, weights)" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
 
 
 def test_prediction_finds_the_calibration_of_every_run(report):
@@ -161,7 +162,7 @@ def test_a_plan_is_the_same_twice_and_gives_a_method_what_it_takes(report):
     groups, ratios = (json.loads(first)[key] for key in ("groups", "ratios"))
     assert groups[-1][1] == len(LAYERS) and ratios == []
     spec = RunSpec.from_dict(spec_of(root / f"{model}-dlgs-0.1-allgather"))
-    assert spec.planned(json.loads(first)).scheme.groups == tuple(map(tuple, groups))
+    assert planned(spec, json.loads(first)).scheme.groups == tuple(map(tuple, groups))
     adaptive = json.loads(report.plan(root / f"{model}-adaptive-0.1-allgather").read_text())
     assert len(adaptive["groups"]) == len(adaptive["ratios"]) == len(LAYERS) and adaptive["plan"] == "ratios"
 

@@ -39,6 +39,7 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap) -> None:
     axes.set_yticks([2, 8, 32, 128, 512, 1024], ["2", "8", "32", "128", "512", "1024"])
     axes.minorticks_off()
     axes.set_xlabel("rate of every link (Gbit/s)")
+    axes.set_ylabel("workers")
 
 
 def main() -> None:
@@ -48,15 +49,13 @@ def main() -> None:
     models = names.models_in(model for model, _ in known)
     variants = names.variants_in(variant for _, variant in known)
     colours = ListedColormap([looks.area(variant, names) for variant in variants])
-    size = (3.9 * len(models) + 0.4, 4.0 + 0.25 * -(-len(variants) // (2 * len(models))))
-    figure, grid = plt.subplots(1, len(models), figsize=size, layout="constrained", squeeze=False)
-    for axes, model in zip(grid[0], models, strict=True):
+    figure, panels = looks.panels(len(models), 4.0, 3.5)
+    for axes, model in zip(panels, models, strict=True):
         draw(axes, [known[model, variant] for variant in variants], colours)
         axes.set_title(names.model(model), fontsize=9)
-    grid[0][0].set_ylabel("workers")
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours(i)) for i in range(len(variants))]
     labels = [names.variant(v) + at_ratio(known[models[0], v].spec.ratio) for v in variants]
-    figure.legend(handles, labels, loc="outside upper center", ncols=2 * len(models), frameon=False, fontsize=8)
+    looks.legend(figure, handles, labels)
     cluster = next(iter(known.values())).spec.cluster
     machine = json.loads(runs[0].read_text())["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
