@@ -1,5 +1,6 @@
 """The report: what a summary is, and that every table and figure is made for any models and variants."""
 
+import importlib.util
 import json
 import re
 import runpy
@@ -112,6 +113,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
     assert in_order(shown, (title for title, *_ in VARIANTS.values()))
     assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
+    assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
     assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
     assert in_order(shown, report.runs.titles["models"].values()) and "server, weights" in shown
@@ -242,6 +244,19 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
     assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
     assert set(rows["timed"]) == {"none", "topk-plain"}
+
+
+def test_the_reference_set_is_what_tables_and_figures_wrote(tmp_path):
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "workflow" / "scripts" / "reference.py")
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    reference.ROOT = tmp_path
+    wanted = {"results/mine.csv", "results/mine.md", "results/mine.tex", "results/fits.csv"}
+    wanted |= {"figures/fits.svg", "figures/fits.png"}
+    for name in (*wanted, "results/mine.html", "results/accuracy.csv", "results/mine_timing.csv", "figures/README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert {str(path.relative_to(tmp_path)) for path in reference.made()} == wanted
 
 
 def iterations(timed, phase, share, seconds, block):

@@ -24,6 +24,8 @@ SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 def draw(axes, known: list[Elsewhere], colours: ListedColormap) -> None:
     """The fastest of the variants of one model, and how much it gains; uncompressed may be missing."""
     seconds = np.array([[[k.iteration_s(n, rate) for rate in RATES_MBIT] for n in WORKERS] for k in known])
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)  # before the contours, whose labels are placed by what is seen
     axes.pcolormesh(RATES_MBIT / 1e3, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(known) - 0.5,
                     shading="nearest", rasterized=True)  # fmt: skip
     dense = [place for place, k in enumerate(known) if k.spec.scheme.method == "none"]
@@ -33,8 +35,6 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap) -> None:
         if levels:
             lines = axes.contour(RATES_MBIT / 1e3, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7)
             axes.clabel(lines, fmt="x%g", fontsize=7)
-    axes.set_xscale("log")
-    axes.set_yscale("log", base=2)
     axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     axes.set_yticks([2, 8, 32, 128, 512, 1024], ["2", "8", "32", "128", "512", "1024"])
     axes.minorticks_off()
