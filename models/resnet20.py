@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-PARAMETERS = 269_722
-LAYERS = 59
+TITLE = "ResNet-20"
 DATA = "cifar10"
+loss = F.cross_entropy
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:

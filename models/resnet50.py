@@ -2,10 +2,11 @@
 
 import torchvision
 from torch import nn
+from torch.nn import functional as F
 
-PARAMETERS = 23_712_932
-LAYERS = 161
+TITLE = "ResNet-50"
 DATA = "imagenet100"
+loss = F.cross_entropy
 
 
 def build() -> nn.Module:

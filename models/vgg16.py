@@ -2,10 +2,11 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-PARAMETERS = 14_728_266
-LAYERS = 54
+TITLE = "VGG16"
 DATA = "cifar10"
+loss = F.cross_entropy
 
 WIDTHS = [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool"]
 

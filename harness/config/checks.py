@@ -11,7 +11,7 @@ from harness import data, plugins
 from harness.config import grid
 from harness.config.errors import listed, meant
 from harness.config.variants import chosen
-from harness.data.imagenet100 import class_ids
+from harness.data.fetch.imagenet100 import CLASSES
 from harness.launch import testbed
 
 
@@ -98,7 +98,7 @@ def folders(values: dict) -> str | None:
     if not imagenet or all(grid.data_of(values, model)[0] != "imagenet100" for model in values["models"]):
         return None
     for part in ("train", "val"):
-        missing = [c for c in class_ids() if not (Path(imagenet) / part / c).is_dir()]
+        missing = [c for c in CLASSES if not (Path(imagenet) / part / c).is_dir()]
         if missing:
             return (
                 f"data.imagenet: no folder {imagenet}/{part}/{missing[0]} ({len(missing)} of 100 classes missing); "

