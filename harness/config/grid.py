@@ -101,22 +101,21 @@ def planned_by(spec: RunSpec) -> str | None:
     return None if plan == "groups" and spec.scheme.planner == "layer" else plan
 
 
-def plan_name(spec: RunSpec, timed: dict[str, RunSpec]) -> str | None:
-    """The name of the plan that a run reads, if any; ``timed``: the timing runs.
+def plan_name(spec: RunSpec, runs: dict[str, RunSpec]) -> str | None:
+    """The name of the plan that a run reads, if any; ``runs``: those of the paper's tables.
 
     An accuracy run reads the plan of the timing run over collectives that is otherwise like it.
     """
-    if spec.kind == "planners":
+    if spec.kind == "planners" or (spec.kind == "timing" and planned_by(spec)):
         return timing_name(spec)
     if not planned_by(spec):
         return None
-    if spec.kind == "timing":
-        return timing_name(spec)
 
     def key(one: RunSpec) -> tuple:
         return one.training.model, one.variant, one.ratio, one.topology
 
-    return next((timing_name(one) for one in timed.values() if key(one) == key(spec)), None)
+    alike = (one for one in runs.values() if one.kind == "timing" and key(one) == key(spec))
+    return next(map(timing_name, alike), None)
 
 
 def layers_name(spec: RunSpec) -> str:

@@ -1,5 +1,5 @@
-# CIFAR-10: fetched once, checked against pinned sums.
-rule cifar10:
+# CIFAR-10: fetched once, checked against pinned sums. Runs wait for it (see data_of).
+checkpoint cifar10:
     output:
         CIFAR10,
     log:
