@@ -18,7 +18,7 @@ rule collect:
     log:
         f"{RESULTS}/logs/collect.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "collecting the runs"
     script:
@@ -32,11 +32,11 @@ rule collect_timing:
     log:
         f"{RESULTS}/logs/collect_timing.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "collecting the runs: {rule}"
     script:
-        "../scripts/collect_timing.py"
+        f"{workflow.basedir}/workflow/scripts/collect_timing.py"
 
 
 rule table1:
@@ -49,7 +49,7 @@ rule table1:
     log:
         f"{RESULTS}/logs/table1.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "table 1"
     script:
@@ -66,7 +66,7 @@ rule table2:
     log:
         f"{RESULTS}/logs/table2.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "table 2"
     script:
@@ -86,7 +86,7 @@ rule curve:
     log:
         f"{RESULTS}/logs/{{figure}}.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "{wildcards.figure}"
     script:
@@ -106,7 +106,7 @@ rule breakdown:
     log:
         f"{RESULTS}/logs/{{figure}}.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "{wildcards.figure}"
     script:

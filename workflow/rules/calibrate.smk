@@ -41,7 +41,7 @@ checkpoint plan:
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "plan for {wildcards.run}"
     script:

@@ -50,6 +50,7 @@ except configuration.ConfigError as error:
 
 VALUES = CONFIG.values
 SPECS = CONFIG.every
+ENVIRONMENT = f"{workflow.basedir}/environment.yml"
 RESULTS = VALUES["output"]["results"]
 FIGURE_FOLDER = VALUES["output"]["figures"]
 RUN_FOLDER = f"{RESULTS}/runs/{VALUES['name']}"
@@ -73,9 +74,9 @@ DRAWN = figures.of_models(VALUES["models"])
 TARGETS, STUDY_TARGETS = [], []
 
 
-def named(kind, specs=CONFIG.runs):
-    """The names of the runs of a kind, without the kind."""
-    return [Path(name).name for name, spec in specs.items() if spec.kind == kind]
+def named(kind):
+    """The names of the runs of a kind in the paper's tables, without the kind."""
+    return [Path(name).name for name, spec in CONFIG.runs.items() if spec.kind == kind]
 
 
 def studied(study):

@@ -5,7 +5,7 @@ checkpoint cifar10:
     log:
         f"{RESULTS}/logs/cifar10.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "fetching CIFAR-10"
     shell:

@@ -9,7 +9,7 @@ rule launch:
         f"{RESULTS}/logs/launch.log",
     threads: ALL_CORES
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "{rule}: {wildcards.run}"
     shell:

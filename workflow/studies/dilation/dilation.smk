@@ -12,7 +12,7 @@ rule dilation_table:
     log:
         f"{RESULTS}/logs/dilation.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of dilation"
     script:

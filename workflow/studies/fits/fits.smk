@@ -13,7 +13,7 @@ rule fits_figure:
     log:
         f"{RESULTS}/logs/figure-fits.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of fits"
     script:

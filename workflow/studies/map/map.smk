@@ -13,7 +13,7 @@ rule map_figure:
     log:
         f"{RESULTS}/logs/figure-map.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of map"
     script:

@@ -28,7 +28,7 @@ rule planners_table:
     log:
         f"{RESULTS}/logs/planners.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of planners"
     script:
@@ -45,7 +45,7 @@ rule planners_figure:
     log:
         f"{RESULTS}/logs/figure-planners.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of planners"
     script:

@@ -15,7 +15,7 @@ rule prediction_table:
     log:
         f"{RESULTS}/logs/prediction.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of prediction"
     script:
@@ -32,7 +32,7 @@ rule prediction_figure:
     log:
         f"{RESULTS}/logs/figure-prediction.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of prediction"
     script:

@@ -22,7 +22,7 @@ rule rates_table:
     log:
         f"{RESULTS}/logs/rates.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of rates"
     script:
@@ -40,7 +40,7 @@ rule rates_figure:
     log:
         f"{RESULTS}/logs/figure-rates.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of rates"
     script:

@@ -14,7 +14,7 @@ rule refresh_collect:
     log:
         f"{RESULTS}/logs/refresh_collect.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "collecting the study of the refresh interval"
     script:
@@ -32,7 +32,7 @@ rule refresh_figure:
     log:
         f"{RESULTS}/logs/figure-refresh.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "figure of refresh"
     script:

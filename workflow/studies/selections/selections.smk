@@ -22,7 +22,7 @@ rule selections_table:
     log:
         f"{RESULTS}/logs/selections.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of selections"
     script:

@@ -22,7 +22,7 @@ rule servers_table:
     log:
         f"{RESULTS}/logs/servers.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "table of servers"
     script:

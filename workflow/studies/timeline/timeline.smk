@@ -21,7 +21,7 @@ rule timeline_figure:
     log:
         f"{RESULTS}/logs/timeline-{{run}}.log",
     conda:
-        "../../../environment.yml"
+        ENVIRONMENT
     message:
         "timeline of {wildcards.run}"
     script:
