@@ -24,9 +24,13 @@ def method(cls: type[Method]) -> dict:
     """Its parameters, and what its class says to the planner, the topologies and the tables."""
     hints = typing.get_type_hints(cls, include_extras=True)
     parameters = [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
-    said = ("title", "scope", "one_sum", "plan", "exact")
-    return {name: getattr(cls, name) for name in said} | {
-        "fields": {f.name: parameter(hints[f.name]) | _default(f) for f in parameters}
+    return {
+        "title": vars(cls).get("title", cls.__module__.rpartition(".")[2]),  # not its base's
+        "scope": cls.scope,
+        "one_sum": cls.one_sum,
+        "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
+        "exact": cls.exact_when == {},
+        "fields": {f.name: parameter(hints[f.name]) | _default(f) for f in parameters},
     }
 
 

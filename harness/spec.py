@@ -130,24 +130,13 @@ class RunSpec:
         read = {name: replace(part, **_read(values.get(name, {}))) for name, part in parts.items()}
         return cls(values["kind"], **read)
 
-    def planned(self, plan: dict) -> "RunSpec":
-        """This run with a plan's groups; ValueError in one line if the plan is for another run."""
-        about = self.flat()
-        for key in PLANNED_FOR:
-            if plan[key] != about[key]:
-                raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
-        if self.kind == "planners":
-            plans = {name: row["plan"] for name, row in plan["comparison"].items()}
-            return replace(self, scheme=replace(self.scheme, **_read({"plans": plans})))
-        found = _read({key: plan[key] for key in ("groups", "ratios")})
-        return replace(self, scheme=replace(self.scheme, **found))
-
     def title(self) -> str:
         """For a person: kind, model, variant and ratio."""
         ratio = f" at {self.ratio:g}" if self.ratio else ""
         return " ".join(filter(None, (self.kind, self.training.model, self.variant + ratio)))
 
 
+# What a plan file and the run that it is for agree on: see harness/timemodel/plans.py.
 PLANNED_FOR = ("model", "variant", "ratio", "engine", "topology", "collective", "workers", "planner")
 
 

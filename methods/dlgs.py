@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.exchange.method import Sparsifier, Threshold, TopK
+from harness.exchange import Sparsifier, Threshold, TopK
 
 
 @dataclass
@@ -20,7 +20,9 @@ class DLGS(Sparsifier):
     merged group (Section 3.4, step 5) where eq. (6) has one for the group.
     """
 
+    title = "DLGS"
     scope = "plan"
+    state = ("thresholds",)
 
     refresh_every: Annotated[int, ">= 1"] = 32  # s; the paper never gives it
     refresh: Literal["before", "literal"] = "before"
@@ -36,16 +38,16 @@ class DLGS(Sparsifier):
         turn = step if self.refresh == "literal" else step - 1
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
-    def rule(self, bucket, step):
+    def rule(self, bucket, at):
         # A reused threshold is known before the gradient, unless layers or a cap ask for a closer look.
-        if self.phase(step) == "refresh" or self.within == "layer" or self.density_cap < 1:
+        if self.phase(at.step) == "refresh" or self.within == "layer" or self.density_cap < 1:
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
-    def select(self, acc, bucket, step):
-        sizes = (bucket.layers if self.within == "layer" else ()) or (bucket.size,)
+    def select(self, acc, bucket, at):
+        sizes = bucket.sizes if self.within == "layer" else (bucket.size,)
         thresholds = self.thresholds.get(bucket.index, [0.0] * len(sizes))
-        if self.phase(step) == "refresh":
+        if self.phase(at.step) == "refresh":
             fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in acc.split(sizes)]
             self.thresholds[bucket.index] = fresh
             thresholds = thresholds if self.refresh == "literal" else fresh
@@ -55,15 +57,9 @@ class DLGS(Sparsifier):
     def _capped(self, rule, acc, bucket):
         """``rule``, or the largest entries alone where it would send more than the cap allows."""
         most = max(1, int(self.density_cap * bucket.size))
-        chosen = len(rule) if isinstance(rule, Tensor) else int((acc.abs() >= rule.h).sum())
+        # A threshold of 0 is reached by zeros too, which are never sent.
+        chosen = len(rule) if isinstance(rule, Tensor) else int(((acc.abs() >= rule.h) & (acc != 0)).sum())
         return TopK(most) if chosen > most else rule
-
-    def state_dict(self):
-        return super().state_dict() | {"thresholds": self.thresholds}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.thresholds = dict(state["thresholds"])
 
 
 def _at_least(acc: Tensor, thresholds: list[float], sizes: tuple[int, ...]) -> Tensor:

@@ -2,20 +2,15 @@
 
 from dataclasses import dataclass
 
-from harness.exchange.method import Sparsifier, TopK
+from harness.exchange import Sparsifier, TopK
 
 
 @dataclass
 class LAGS(Sparsifier):
-    """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020); at one ratio, as in the paper.
+    """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020); at one ratio, as in the paper."""
 
-    ``adaptive=True``: each layer has the ratio of its own that the plan gives it, so that its communication
-    hides behind the next layer's backward; ``ratio`` is then the smallest.
-    """
-
+    title = "LAGS"
     scope = "layer"
 
-    adaptive: bool = False
-
-    def rule(self, bucket, step):
+    def rule(self, bucket, at):
         return TopK(self.k(bucket))

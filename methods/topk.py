@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
-from harness.exchange.method import Sparsifier, TopK
+from harness.exchange import Sparsifier, TopK
 
 
 @dataclass
 class GlobalTopK(Sparsifier):
     """One selection over all parameters; nothing overlaps backward (paper, Section 1)."""
 
+    title = "Top-K"
     scope = "model"
 
-    def rule(self, bucket, step):
+    def rule(self, bucket, at):
         return TopK(self.k(bucket))

@@ -14,51 +14,61 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from harness import plugins  # noqa: E402
-from harness.exchange.driver import Exchange  # noqa: E402
-from harness.exchange.method import Bucket, Sparsifier  # noqa: E402
-from harness.training.optimizer import SGD  # noqa: E402
-from harness.training.server import Serving  # noqa: E402
+from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
+from harness.exchange.answers import answers  # noqa: E402
+from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
+from harness.topology import ALL_GATHER, Topology  # noqa: E402
 from harness.training.clock import Clock  # noqa: E402
-from harness.topology import TOPOLOGIES  # noqa: E402
+from harness.training.optimizer import SGD  # noqa: E402
 
 METHODS = plugins.names("methods")
-SPARSIFIERS = [m for m in METHODS if issubclass(plugins.load("methods", m), Sparsifier)]
+CLASSES = {name: plugins.load("methods", name) for name in METHODS}
+SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
+CPU = torch.device("cpu")
 
 
-def make(name: str, ratio: float = 0.1):
-    method = plugins.load("methods", name)
-    return method() if method.exact else method(ratio=ratio)
+def make(name: str, **options):
+    """A method with its defaults, and ratio 0.1 where it has one."""
+    ratio = {"ratio": 0.1} if "ratio" in plugins.fields(name) else {}
+    return CLASSES[name](**ratio | options)
+
+
+def at(step: int, rank: int = 0, workers: int = 1) -> At:
+    return At(step, rank, workers, lr=0.1)
 
 
 def sgd(parameters: torch.Tensor) -> SGD:
     return SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-2)
 
 
-def exchange_steps(
-    comm, method, steps: list[list[torch.Tensor]], first: int = 1, topology: str = "allgather", wire: str = "indices"
-) -> list[list[torch.Tensor]]:
-    """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates.
-
-    With a parameter server, which has zeros as weights at first, the last rank is the server.
-    """
-    buckets = [Bucket(i, g.clone()) for i, g in enumerate(steps[0])]
-    clock = Clock(torch.device("cpu"))
+def exchange_of(comm, method, first: list[torch.Tensor], topology: Topology = ALL_GATHER, **how) -> Exchange:
+    """This rank's part in the exchanges of ``method`` on buckets shaped as ``first``; a server has zeros as weights."""
+    flat = torch.cat(first)
+    buckets = [Bucket(i, part) for i, part in enumerate(flat.split([len(g) for g in first]))]
     groups = [(i, i + 1) for i in range(len(buckets))]
-    exchange = Exchange(method, groups, buckets, TOPOLOGIES[topology](comm, wire), clock)
-    if topology != "allgather" and comm.rank == comm.world_size - 1:
-        flat = torch.cat(steps[0])
-        exchange = Serving(exchange, flat, sgd(torch.zeros_like(flat)))
-    aggregates = []
-    for number, gradients in enumerate(steps, start=first):
-        for bucket, gradient in zip(buckets, gradients, strict=True):
-            bucket.gradient.copy_(gradient)
-        clock.start()
-        exchange.begin(number)
-        for layer in range(len(buckets)):
-            exchange.ready(layer)
-        exchange.finish()
-        aggregates.append([b.gradient.clone() for b in buckets])
-    return aggregates
+    answering = answers(topology, comm, **how)
+    if topology.serves(comm.rank, comm.world_size - topology.servers):
+        return ServerExchange(method, groups, buckets, answering, flat, sgd(torch.zeros_like(flat)))
+    return WorkerExchange(method, groups, buckets, answering, Clock(CPU))
+
+
+def one_step(comm, exchange: Exchange, gradients: list[torch.Tensor], number: int) -> list[torch.Tensor]:
+    """Send the gradients through; return the aggregates."""
+    for bucket, gradient in zip(exchange.buckets, gradients, strict=True):
+        bucket.gradient.copy_(gradient)
+    if isinstance(exchange, WorkerExchange):
+        exchange._clock.start()
+    exchange.begin(at(number, comm.rank, comm.world_size - exchange.answers.topology.servers))
+    for layer in range(len(exchange.buckets)):
+        exchange.ready(layer)
+    exchange.finish()
+    return [b.gradient.clone() for b in exchange.buckets]
+
+
+def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1, **about) -> list[list[torch.Tensor]]:
+    """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates."""
+    exchange = exchange_of(comm, method, steps[0], **about)
+    return [one_step(comm, exchange, gradients, number) for number, gradients in enumerate(steps, start=first)]
 
 
 def gradients(rank: int, steps: int, sizes=(7, 300, 1), seed: int = 0) -> list[list[torch.Tensor]]:
@@ -79,6 +89,7 @@ def copy_project(folder: Path) -> Path:
         "reference", "logs", "smoke", "*.csv",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "harness" / "data", folder / "harness" / "data", dirs_exist_ok=True)
     (ROOT / "data").mkdir(exist_ok=True)
     (folder / "data").symlink_to(ROOT / "data")
     return folder

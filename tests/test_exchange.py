@@ -1,26 +1,29 @@
-"""The order of requests: the same on every worker, whatever the order in which layers finish."""
+"""The driver: one order of requests on every worker, and what a method returns is what is applied."""
 
 import itertools
 import random
 
 import pytest
 import torch
+from conftest import CPU, at, exchange_of, one_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
-from harness.exchange.driver import Exchange
-from harness.exchange.method import Bucket, Gather, Method, Sum
+from harness.exchange import Bucket, Gather, Max, Method, Round, Sum
+from harness.exchange.answers import answers
+from harness.exchange.driver import WorkerExchange
+from harness.topology import ALL_GATHER
 from harness.training.clock import Clock
-from harness.topology import AllGather
 
 
 class TwoRounds(Method):
     """Gathers a number, then sums: for tests of methods that make several requests."""
 
-    rounds = 2
+    def rounds(self, bucket, at):
+        return 2
 
-    def exchange(self, bucket, step):
+    def exchange(self, bucket, at):
         seen = yield Gather(torch.tensor([float(bucket.index)]))
         assert all(t.item() == bucket.index for t in seen)
         return (yield Sum(bucket.gradient))
@@ -36,10 +39,10 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
         order = list(range(starts[-1]))
         random.Random(seed + comm.rank).shuffle(order)
         buckets = [Bucket(i, torch.full((j - k,), 1.0 + comm.rank)) for i, (k, j) in enumerate(groups)]
-        clock = Clock(torch.device("cpu"))
-        exchange = Exchange(TwoRounds(), groups, buckets, AllGather(comm), clock)
+        clock = Clock(CPU)
+        exchange = WorkerExchange(TwoRounds(), groups, buckets, answers(ALL_GATHER, comm), clock)
         clock.start()
-        exchange.begin(1)
+        exchange.begin(at(1))
         for layer in order:
             exchange.ready(layer)
         exchange.finish()
@@ -51,12 +54,92 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
 
 def test_a_layer_without_gradient_is_an_error():
     def work(comm):
-        clock = Clock(torch.device("cpu"))
-        exchange = Exchange(TwoRounds(), [(0, 2)], [Bucket(0, torch.ones(2))], AllGather(comm), clock)
+        clock = Clock(CPU)
+        exchange = WorkerExchange(TwoRounds(), [(0, 2)], [Bucket(0, torch.ones(2))], answers(ALL_GATHER, comm), clock)
         clock.start()
-        exchange.begin(1)
+        exchange.begin(at(1))
         exchange.ready(0)
         with pytest.raises(RuntimeError, match="no gradient"):
             exchange.finish()
 
     run_workers(1, work)
+
+
+def step_of(method: Method, workers: int = 2, size: int = 4) -> list[torch.Tensor]:
+    """The aggregate on every worker, of gradients that hold rank + 1."""
+
+    def work(comm):
+        gradient = [torch.full((size,), comm.rank + 1.0)]
+        return one_step(comm, exchange_of(comm, method, gradient), gradient, 1)[0]
+
+    return run_workers(workers, work)
+
+
+class Returns(Method):
+    """Returns what it was made to return."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def exchange(self, bucket, at):
+        total = yield Sum(bucket.gradient)
+        return self.value(total)
+
+
+def test_what_a_method_returns_is_what_is_applied():
+    for found in step_of(Returns(lambda total: total * 2)):
+        assert found.tolist() == [6.0] * 4
+
+
+@pytest.mark.parametrize("wrong", [lambda t: None, lambda t: t[:2], lambda t: t.double()], ids=["none", "short", "f64"])
+def test_an_aggregate_of_another_kind_is_an_error_that_names_the_method(wrong):
+    with pytest.raises(TypeError, match=r"Returns returned .* for bucket 0, not torch.float32 \(4,\)"):
+        step_of(Returns(wrong), workers=1)
+
+
+class Miscounted(Method):
+    """Announces so many requests, and makes so many."""
+
+    def __init__(self, announced: int, made: int):
+        self.announced, self.made = announced, made
+
+    def rounds(self, bucket, at):
+        return self.announced
+
+    def exchange(self, bucket, at):
+        for _ in range(self.made):
+            yield Gather(torch.ones(1))
+        return bucket.gradient
+
+
+@pytest.mark.parametrize("announced, made, says", [(1, 2, "makes more"), (2, 1, "makes only 1")])
+def test_other_requests_than_announced_are_an_error_that_names_the_method(announced, made, says):
+    with pytest.raises(RuntimeError, match=rf"Miscounted.rounds announces {announced} .* bucket 0, .* {says}"):
+        step_of(Miscounted(announced, made), workers=1)
+
+
+class Looks(Method):
+    """Uses every request and everything that ``at`` says."""
+
+    def rounds(self, bucket, at):
+        return 3
+
+    def exchange(self, bucket, at):
+        assert bucket.sizes == (bucket.size,) and at.step == 1 and at.lr > 0
+        largest = yield Max(bucket.gradient.clone())
+        ranks = yield Gather(torch.tensor([at.rank], dtype=torch.uint8))
+        assert [int(t) for t in ranks] == list(range(at.workers))
+        other = (at.rank + 1) % at.workers, (at.rank - 1) % at.workers
+        received = yield Round(sends={other[0]: bucket.gradient}, receives={other[1]: bucket.size})
+        return largest * 100 + received[other[1]] * 10 + bucket.gradient
+
+
+def test_a_method_sees_where_it_stands_and_may_ask_for_maxima_any_dtype_and_messages():
+    for rank, found in enumerate(step_of(Looks(), workers=3)):
+        before = (rank - 1) % 3
+        assert found.tolist() == [300.0 + 10 * (before + 1) + rank + 1] * 4
+
+
+def test_a_bucket_knows_the_shapes_of_its_layers():
+    bucket = Bucket(0, torch.zeros(17), ((2, 3), (5,), (), (5, 1)))
+    assert bucket.sizes == (6, 5, 1, 5)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.timemodel.planner import adaptive_ratios, exact, merge_all, merge_up_to, omgs, paper, per_layer, planners
+from harness.timemodel.groups import cut, merge_all, merge_up_to, per_layer
+from harness.timemodel.planner import adaptive_ratios, exact, omgs, paper, planners
 from harness.timemodel.timeline import Costs, schedule
 
 positive = st.floats(0, 10)
@@ -132,6 +133,20 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
         assert sum(sizes[start:stop]) <= most or stop == start + 1
     for (start, stop), (following, _) in itertools.pairwise(plan):
         assert sum(sizes[start:stop]) + sizes[following] > most
+
+
+@pytest.mark.parametrize(
+    "scope, expected",
+    [("model", [(0, 3)]), ("layer", [(0, 1), (1, 2), (2, 3)]), ("size", [(0, 2), (2, 3)]), ("plan", [(0, 1), (1, 3)])],
+)
+def test_a_methods_scope_cuts_the_gradient_and_only_scope_plan_takes_the_plan(scope, expected):
+    assert cut([2, 3, 9], scope, most=5, planned=((0, 1), (1, 3))) == expected
+
+
+def test_without_a_plan_nothing_is_merged_and_a_plan_for_other_layers_is_refused():
+    assert cut([2, 3], "plan", most=5) == [(0, 1), (1, 2)]
+    with pytest.raises(ValueError, match="the plan covers 4 layers, the model has 2"):
+        cut([2, 3], "plan", most=5, planned=((0, 4),))
 
 
 def test_the_exact_planner_keeps_its_fronts_small_on_161_layers():

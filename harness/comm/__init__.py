@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-ENGINES = ("horovod", "torch_dist", "local")
+from harness.comm.collectives import Round, Rounds
 
 
 class Pending(Protocol):
@@ -25,27 +25,47 @@ class Communicator(ABC):
     """Collectives over flat, contiguous tensors; calls pair up by their order on every worker.
 
     Asynchronous calls return a ``Pending`` at once; tensors handed over must not be touched before
-    its ``wait`` has returned.
+    its ``wait`` has returned. Of rounds, ``sent_messages`` and ``sent_bytes`` count what this rank has sent.
     """
 
     rank: int
     world_size: int
     device: torch.device
+    sent_messages: int = 0
+    sent_bytes: int = 0
 
     @abstractmethod
     def start_allreduce(self, tensor: Tensor) -> Pending:
         """Sum ``tensor`` over all ranks, in place; ``wait`` returns it."""
 
     @abstractmethod
+    def start_max(self, tensor: Tensor) -> Pending:
+        """The elementwise maximum over all ranks, in place; ``wait`` returns it."""
+
+    @abstractmethod
     def start_allgather(self, tensor: Tensor) -> Pending:
-        """Collect tensors of shape (n,), n of its own on each rank; ``wait`` returns them by rank."""
+        """Collect tensors of shape (n,), n of its own on each rank; ``wait`` returns them by rank.
+
+        Any dtype, the same on all ranks.
+        """
 
     @abstractmethod
     def start_alltoall(self, tensors: list[Tensor]) -> Pending:
         """Send ``tensors[r]``, shape (n,), any n, to rank r; ``wait`` returns what came from each rank, by rank.
 
-        One dtype on all ranks, that of the empty tensors included.
+        Any dtype, the same on all ranks, that of the empty tensors included.
         """
+
+    @abstractmethod
+    def start_rounds(self, rounds: Rounds) -> Pending:
+        """Run a coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result.
+
+        Several may be in flight: they run one after the other, in the order of the calls.
+        """
+
+    def start_round(self, round: Round) -> Pending:
+        """One round, in which every rank takes part; ``wait`` returns {peer: what it sent}."""
+        return self.start_rounds(_only(round))
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
@@ -64,6 +84,26 @@ class Communicator(ABC):
     def barrier(self) -> None:
         self.allreduce(torch.zeros(1, device=self.device))
 
+    def _drive(self, rounds: Rounds, exchange: Callable[[Round], dict[int, Tensor]]) -> Any:
+        """Run a coroutine to its end, each round answered by ``exchange``; return its result."""
+        answer = None
+        while True:
+            try:
+                round = rounds.send(answer)
+            except StopIteration as end:
+                return end.value
+            self.sent_messages += round.sent_messages
+            self.sent_bytes += round.sent_bytes
+            answer = exchange(round)
+            for peer, entries in round.receives.items():
+                if entries not in (None, answer[peer].numel()):
+                    got = f"rank {self.rank} got {answer[peer].numel()} entries from rank {peer}"
+                    raise ValueError(f"{got}, but expected {entries}")
+
+
+def _only(round: Round) -> Rounds:
+    return (yield round)
+
 
 def joined(tensors: list[Tensor]) -> Tensor:
     """The tensors end to end; where at most one has entries, without a copy."""
@@ -71,54 +111,9 @@ def joined(tensors: list[Tensor]) -> Tensor:
     return filled[0] if len(filled) == 1 else torch.cat(filled)
 
 
-class OneAtATime:
-    """Runs blocking collectives in a thread of its own, first come first served.
-
-    For engines whose own asynchronous calls cannot chain two rounds (counts, then data). On CUDA
-    the thread has a stream of its own, ordered after the caller's stream at the time of the call.
-    """
-
-    def __init__(self, device: torch.device):
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def submit(self, call, *args) -> Pending:
-        if self._stream is None:
-            return _Future(self._pool.submit(call, *args))
-        ready = torch.cuda.current_stream(self._device).record_event()
-        return _StreamFuture(self._pool.submit(self._on_stream, ready, call, *args), self._device)
-
-    def _on_stream(self, ready, call, *args):
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            self._stream.wait_event(ready)
-            result = call(*args)
-            return result, self._stream.record_event()
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-
-class _Future:
-    def __init__(self, future):
-        self._future = future
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def wait(self):
-        return self._future.result()
-
-
-class _StreamFuture(_Future):
-    def __init__(self, future, device):
-        super().__init__(future)
-        self._device = device
-
-    def wait(self):
-        result, finished = self._future.result()
-        torch.cuda.current_stream(self._device).wait_event(finished)
-        return result
+def words(tensor: Tensor) -> Tensor:
+    """The same memory as integers that every engine carries: int64 or int32 where an entry is one, else bytes."""
+    return tensor.view({8: torch.int64, 4: torch.int32}.get(tensor.element_size(), torch.uint8))
 
 
 def connect(engine: str, device: torch.device) -> Communicator:

@@ -7,10 +7,11 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, joined
+from harness.comm import Communicator, Pending, joined, words
+from harness.comm.collectives import Round, Rounds
+from harness.comm.thread import OneAtATime
 
 PAUSE_S = 50e-6
-_INTEGERS = {4: torch.int32, 8: torch.int64}
 
 
 def connect(device: torch.device) -> "Horovod":
@@ -43,34 +44,60 @@ class Horovod(Communicator):
         self.rank, self.world_size, self.device = hvd.rank(), hvd.size(), device
         # Unique names, the same on all workers, since all make the same calls in the same order.
         self._names = (f"request.{i}" for i in itertools.count())
+        self._calls = OneAtATime(device)
 
     def start_allreduce(self, tensor: Tensor) -> _Handle:
+        return self._reduce(tensor, hvd.Sum)
+
+    def start_max(self, tensor: Tensor) -> _Handle:
+        return self._reduce(tensor, hvd.Max)
+
+    def _reduce(self, tensor: Tensor, op) -> _Handle:
         # A group of one: the launcher forbids fusion across groups, since what is fused with what
         # depends on timing and decides the order of additions. All-gathers add nothing and may fuse.
-        handle = hvd.grouped_allreduce_async_([tensor], op=hvd.Sum, name=next(self._names))
+        handle = hvd.grouped_allreduce_async_([tensor], op=op, name=next(self._names))
         return _Handle(handle, lambda tensors: tensors[0])
 
     def start_allgather(self, tensor: Tensor) -> _Handle:
         # Horovod exchanges the lengths when it negotiates, but hides them: send them along, first.
-        length = torch.tensor([tensor.numel()], dtype=_INTEGERS[tensor.element_size()], device=tensor.device)
-        message = torch.cat([length.view(tensor.dtype), tensor])
-        return _Handle(hvd.allgather_async(message, name=next(self._names)), self._split)
+        mine = words(tensor)
+        header = torch.tensor([mine.numel()], device=tensor.device).view(mine.dtype)
+        handle = hvd.allgather_async(torch.cat([header, mine]), name=next(self._names))
+        return _Handle(handle, lambda gathered: self._split(gathered, header.numel(), tensor.dtype))
 
-    def _split(self, gathered: Tensor) -> list[Tensor]:
+    def _split(self, gathered: Tensor, header: int, dtype: torch.dtype) -> list[Tensor]:
         parts, place = [], 0
         for _ in range(self.world_size):
-            length = int(gathered[place].view(_INTEGERS[gathered.element_size()]))
-            parts.append(gathered[place + 1 : place + 1 + length])
-            place += 1 + length
+            start = place + header
+            place = start + int(gathered[place:start].clone().view(torch.int64))  # cloned, it is aligned
+            parts.append(gathered[start:place].view(dtype))
         return parts
 
     def start_alltoall(self, tensors: list[Tensor]) -> _Handle:
+        return self._alltoall(tensors, next(self._names))
+
+    def _alltoall(self, tensors: list[Tensor], name: str) -> _Handle:
+        dtype, tensors = tensors[0].dtype, [words(t) for t in tensors]
         splits = [t.numel() for t in tensors]  # Horovod tells each rank its own when it negotiates
-        handle = hvd.alltoall_async(joined(tensors), splits=splits, name=next(self._names))
-        return _Handle(handle, lambda result: list(result[0].split(result[1].tolist())))
+        handle = hvd.alltoall_async(joined(tensors), splits=splits, name=name)
+        return _Handle(handle, lambda result: [t.view(dtype) for t in result[0].split(result[1].tolist())])
+
+    def start_rounds(self, rounds: Rounds) -> Pending:
+        # Named after this call, the rounds of two workers pair up whatever else either has under way.
+        call = next(self._names)
+        names = (f"{call}.{i}" for i in itertools.count())
+        return self._calls.submit(self._drive, rounds, lambda round: self._round(round, next(names)))
+
+    def _round(self, round: Round, name: str) -> dict[int, Tensor]:
+        """An all-to-all that is empty between all others; it brings the lengths, with or without headers."""
+        nothing = torch.empty(0, dtype=round.dtype, device=self.device)
+        sends = [round.sends.get(peer, nothing) for peer in range(self.world_size)]
+        received = self._alltoall(sends, name).wait()
+        return {peer: received[peer] for peer in round.receives}
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         hvd.broadcast_(tensor, root, name=next(self._names))
 
     def close(self) -> None:
+        self._calls.close()
         hvd.shutdown()

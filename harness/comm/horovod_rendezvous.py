@@ -1,7 +1,8 @@
-"""Where Horovod's workers find each other, as a process on the first of their hosts; for harness/hosts.py.
+"""Where Horovod's workers find each other, as a process on the first of their hosts; see harness/engines.py.
 
 Prints one JSON line, every worker's environment variables, and serves until it is killed. The arguments:
-the network interface, then every host's address. A program without torch: start it with python -P.
+the network interface, then every host's address. A program without torch. Start it with python -P, since
+horovod.py beside it would hide Horovod.
 """
 
 import json

@@ -3,11 +3,14 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, OneAtATime, Pending
+from harness.comm import Communicator, Pending
+from harness.comm.collectives import Round, Rounds
+from harness.comm.thread import OneAtATime
 
 
 class _Meeting:
@@ -31,6 +34,10 @@ class Local(Communicator):
     def _alltoall(self, tensors: list[Tensor]) -> list[Tensor]:
         return [row[self.rank] for row in self._meet([t.clone() for t in tensors])]
 
+    def _round(self, round: Round) -> dict[int, Tensor]:
+        everyone = self._meet({peer: t.clone() for peer, t in round.sends.items()})
+        return {peer: everyone[peer][self.rank] for peer in round.receives}
+
     def _meet(self, mine) -> list:
         self._meeting.slots[self.rank] = mine
         self._meeting.barrier.wait()
@@ -38,15 +45,17 @@ class Local(Communicator):
         self._meeting.barrier.wait()
         return everyone
 
-    def _allreduce(self, tensor: Tensor) -> Tensor:
-        first, *rest = self._exchange(tensor)
-        total = first.clone()
-        for other in rest:
-            total += other
-        return tensor.copy_(total)
+    def _reduce(self, tensor: Tensor, two: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return tensor.copy_(reduce(two, self._exchange(tensor)))
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
-        return self._calls.submit(self._allreduce, tensor)
+        return self._calls.submit(self._reduce, tensor, torch.add)
+
+    def start_max(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._reduce, tensor, torch.maximum)
+
+    def start_rounds(self, rounds: Rounds) -> Pending:
+        return self._calls.submit(self._drive, rounds, self._round)
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._exchange, tensor)

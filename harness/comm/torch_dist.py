@@ -6,7 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm import Communicator, OneAtATime, Pending, joined
+from harness.comm import Communicator, Pending, joined, words
+from harness.comm.collectives import Round, Rounds
+from harness.comm.thread import OneAtATime
 
 
 def connect(device: torch.device) -> "TorchDist":
@@ -22,43 +24,71 @@ class TorchDist(Communicator):
     def __init__(self, device: torch.device):
         self.rank, self.world_size, self.device = dist.get_rank(), dist.get_world_size(), device
         self._calls = OneAtATime(device)
+        # Gloo sends messages from the host's memory only.
+        self._messages_on = torch.device("cpu") if dist.get_backend() == "gloo" else device
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
-        return self._calls.submit(self._allreduce, tensor)
+        return self._calls.submit(self._reduce, tensor, dist.ReduceOp.SUM)
+
+    def start_max(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._reduce, tensor, dist.ReduceOp.MAX)
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._allgather, tensor)
 
     def start_alltoall(self, tensors: list[Tensor]) -> Pending:
-        return self._calls.submit(self._alltoall, joined(tensors), [t.numel() for t in tensors])
+        return self._calls.submit(self._alltoall, tensors)
 
-    def _allreduce(self, tensor: Tensor) -> Tensor:
-        dist.all_reduce(tensor)
+    def start_rounds(self, rounds: Rounds) -> Pending:
+        return self._calls.submit(self._drive, rounds, self._round)
+
+    def _reduce(self, tensor: Tensor, op) -> Tensor:
+        dist.all_reduce(tensor, op)
         return tensor
 
     def _allgather(self, tensor: Tensor) -> list[Tensor]:
-        count = torch.tensor([tensor.numel()], device=tensor.device)
-        counts = torch.empty(self.world_size, dtype=torch.int64, device=tensor.device)
+        mine = words(tensor)
+        count = torch.tensor([mine.numel()], device=mine.device)
+        counts = torch.empty(self.world_size, dtype=torch.int64, device=mine.device)
         dist.all_gather_into_tensor(counts, count)
         counts = counts.tolist()
         # The collective wants equal lengths: the short ones are padded to the longest.
         longest = max(counts)
-        padded = tensor
-        if tensor.numel() < longest:
-            padded = tensor.new_empty(longest)
-            padded[: tensor.numel()] = tensor
-        gathered = tensor.new_empty(self.world_size * longest)
+        padded = mine
+        if mine.numel() < longest:
+            padded = mine.new_empty(longest)
+            padded[: mine.numel()] = mine
+        gathered = mine.new_empty(self.world_size * longest)
         dist.all_gather_into_tensor(gathered, padded)
-        return [gathered[i * longest : i * longest + n] for i, n in enumerate(counts)]
+        return [gathered[i * longest : i * longest + n].view(tensor.dtype) for i, n in enumerate(counts)]
 
-    def _alltoall(self, message: Tensor, counts: list[int]) -> list[Tensor]:
+    def _alltoall(self, tensors: list[Tensor]) -> list[Tensor]:
+        message, counts = words(joined(tensors)), [words(t).numel() for t in tensors]
         told = torch.tensor(counts, device=message.device)
         heard = torch.empty_like(told)
         dist.all_to_all_single(heard, told)
         incoming = heard.tolist()
         received = message.new_empty(sum(incoming))
         dist.all_to_all_single(received, message, incoming, counts)
-        return list(received.split(incoming))
+        return [t.view(tensors[0].dtype) for t in received.split(incoming)]
+
+    def _round(self, round: Round) -> dict[int, Tensor]:
+        entries = round.receives
+        if round.headers:
+            lengths = {peer: torch.tensor([t.numel()]) for peer, t in round.sends.items()}
+            told = self._messages(lengths, dict.fromkeys(entries, 1), torch.int64)
+            entries = {peer: int(length) for peer, length in told.items()}
+        return self._messages(round.sends, entries, round.dtype)
+
+    def _messages(self, sends: dict[int, Tensor], entries: dict[int, int], dtype: torch.dtype) -> dict[int, Tensor]:
+        """Send to peers and receive as many entries from others; the empty messages stay at home."""
+        received = {peer: torch.empty(n, dtype=dtype, device=self._messages_on) for peer, n in entries.items()}
+        outgoing = {peer: t.to(self._messages_on) for peer, t in sends.items()}
+        parts = [dist.P2POp(dist.isend, words(t), peer) for peer, t in outgoing.items() if t.numel()]
+        parts += [dist.P2POp(dist.irecv, words(t), peer) for peer, t in received.items() if t.numel()]
+        for work in dist.batch_isend_irecv(parts) if parts else []:
+            work.wait()
+        return {peer: t.to(self.device) for peer, t in received.items()}
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         dist.broadcast(tensor, root)

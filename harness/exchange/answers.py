@@ -1,37 +1,47 @@
-"""Topologies: how a method's requests are answered on a communicator.
+"""How a method's requests are answered over a topology, on a communicator.
 
-``allgather``: dense sums by all-reduce, sparse sums by all-gather of (values, indices).
-``ps-weights``, ``ps-sparse``: a parameter server adds up what the workers push; they pull the weights that
-its optimizer makes of the sum (the paper's words), or the sum, in the form in which it was pushed.
-What is sparse travels in a format of ``harness.exchange.wire``.
-
-Counted is what this worker hands to the engine, bytes (values, indices and counts) and gradient entries,
-and the bytes that the engine hands it from others: the sum, or the others' messages. The network may carry
-more: a ring moves 2 (N - 1) / N times the bytes of an all-reduce, each way.
+What is sparse travels in a format of ``harness.exchange.wire``. Counted is what this worker hands to the engine,
+bytes (values, indices and counts) and gradient entries, and the bytes that the engine hands it from others: the
+sum, or the others' messages. The network may carry more: a ring moves 2 (N - 1) / N times the bytes of an
+all-reduce, each way.
 """
-
-from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, Pending
-from harness.exchange.method import Gather, Request, Sum
+from harness.comm import Communicator, Pending, collectives
+from harness.comm.collectives import Round
+from harness.exchange.method import Gather, Max, Request, Sum
 from harness.exchange.wire import FORMATS
+from harness.topology import Topology, Traffic
 
 COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
 
 
-class Topology:
-    """``sent_bytes``, ``received_bytes``, ``sent_entries``: of this worker, since the last ``reset``."""
+class Answers:
+    """``sent_bytes``, ``received_bytes``, ``sent_entries``, ``traffic``: of this worker, since the last ``reset``."""
 
-    def __init__(self, comm: Communicator, wire: str = "indices"):
-        self._comm, self._format = comm, FORMATS[wire]
+    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
+        self.topology, self._comm, self._format = topology, comm, FORMATS[wire]
         self.reset()
 
     def reset(self) -> None:
         self.sent_bytes = self.received_bytes = self.sent_entries = 0
+        self.traffic = Traffic()
+
+    def start(self, request: Request) -> Pending:
+        """Hand a request to the engine."""
+        raise NotImplementedError
+
+    def finish(self, request: Request, pending: Pending):
+        """The answer; call when ``pending`` is done, or to wait for it."""
+        raise NotImplementedError
+
+    def count(self, entries: int, sent_bytes: int, **traffic: int) -> None:
+        """Note what is handed over: ``traffic`` says as what, ``sent_bytes`` what of it leaves this process."""
+        self.sent_entries += entries
+        self.sent_bytes += sent_bytes
+        self.traffic += Traffic(**traffic)
 
     def pack(self, values: Tensor, indices: Tensor, size: int) -> Tensor:
         """The entries of a bucket of ``size`` as one int32 message."""
@@ -51,62 +61,81 @@ class Topology:
         return out
 
 
-class AllGather(Topology):
-    """Collectives among equals."""
+class Collective(Answers):
+    """Collectives among equals: dense sums by all-reduce, the engine's or one of ours, sparse sums by all-gather."""
+
+    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices", collective: str = "engine"):
+        super().__init__(topology, comm, wire)
+        self._ours = None if collective == "engine" else collectives.load(collective, comm.world_size)
 
     def start(self, request: Request) -> Pending:
         match request:
             case Sum(values, None):
-                self.sent_bytes += values.nbytes
-                self.sent_entries += values.numel()
-                return self._comm.start_allreduce(values)
+                return self._start_sum(values)
+            case Max(values):
+                self.count(0, values.nbytes, summed=values.nbytes)
+                return self._comm.start_max(values)
+            case Round():
+                self.count(0, request.sent_bytes, messages=request.sent_bytes)
+                return self._comm.start_round(request)
             case Sum(values, indices):
-                message = self.pack(values, indices, request.out.numel())
-                self.sent_entries += values.numel()
-            case Gather(tensor):
-                message = tensor
-                self.sent_entries += tensor.numel()
-        self.sent_bytes += message.nbytes + COUNT_BYTES
+                message, entries = self.pack(values, indices, request.out.numel()), values.numel()
+            case Gather(message):
+                entries = message.numel() if request.entries is None else request.entries
+            case _:
+                raise TypeError(f"{request!r} is no request")
+        sent = message.nbytes + COUNT_BYTES
+        self.count(entries, sent, gathered=sent)
         return self._comm.start_allgather(message)
 
+    def _start_sum(self, values: Tensor) -> Pending:
+        if self._ours is None:
+            self.count(values.numel(), values.nbytes, summed=values.nbytes)
+            return self._comm.start_allreduce(values)
+        rank, world = self._comm.rank, self._comm.world_size
+        _, sent = self._ours.cost(rank, world, values.numel())
+        self.count(values.numel(), sent, summed=values.nbytes)
+        return self._comm.start_rounds(self._ours.all_reduce(rank, world, values))
+
     def finish(self, request: Request, pending: Pending):
-        """The answer; call when ``pending`` is done, or to wait for it."""
         answer = pending.wait()
-        if isinstance(request, Sum) and request.indices is None:
-            self.received_bytes += answer.nbytes
-            return answer
+        match request:
+            case Sum(_, None) | Max():
+                self.received_bytes += answer.nbytes
+                return answer
+            case Round():
+                self.received_bytes += sum(message.nbytes for message in answer.values())
+                return answer
         others = (message for rank, message in enumerate(answer) if rank != self._comm.rank)
         self.received_bytes += sum(message.nbytes + COUNT_BYTES for message in others)
         return self.add_up(request.out, answer) if isinstance(request, Sum) else answer
 
 
-class ParameterServer(Topology):
-    """A server, the last rank, between the workers: a push is an all-to-all in which only the server
+class Served(Answers):
+    """A parameter server, the last rank, between the workers: a push is an all-to-all in which only the server
     receives, a pull one in which only it sends.
 
     The server's link is the bottleneck: it takes in every worker's push, then gives out as many answers.
     """
 
-    def __init__(self, comm: Communicator, wire: str = "indices", *, pull: Literal["weights", "sparse"]):
-        super().__init__(comm, wire)
-        self.pull = pull
-        self._workers = comm.world_size - 1
+    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
+        super().__init__(topology, comm, wire)
+        self._workers = comm.world_size - topology.servers
 
     def start(self, request: Request) -> Pending:
         """A worker's push, and its pull at once behind it."""
         if not isinstance(request, Sum):
             raise TypeError("a parameter server answers sums only")
-        sparse = request.indices is not None
-        message = request.values
+        sparse, message = request.indices is not None, request.values
         if sparse:
             message = self.pack(request.values, request.indices, request.out.numel())
-        self.sent_entries += request.values.numel()
-        self.sent_bytes += message.nbytes + COUNT_BYTES
+        sent = message.nbytes + COUNT_BYTES
+        self.count(request.values.numel(), sent, **{"gathered" if sparse else "summed": sent})
         push = self._comm.start_alltoall([message[:0]] * self._workers + [message])
-        return PushPull(push, self._take(sparse and self.pull == "sparse"))
+        return PushPull(push, self._take(sparse and self.topology.owner == "worker"))
 
     def finish(self, request: Sum, pending: "PushPull") -> Tensor:
-        """The answer, which for ``weights`` is no gradient: the bucket's new weights."""
+        """The answer; where the server owns the optimizer it is no gradient, but the bucket's new weights."""
         message = pending.wait()[self._workers]
         self.received_bytes += message.nbytes + COUNT_BYTES
         out = request.values if request.out is None else request.out
@@ -140,8 +169,8 @@ class PushPull:
         return self._pull.wait()
 
 
-TOPOLOGIES = {
-    "allgather": AllGather,
-    "ps-weights": partial(ParameterServer, pull="weights"),
-    "ps-sparse": partial(ParameterServer, pull="sparse"),
-}
+def answers(topology: Topology, comm: Communicator, wire: str = "indices", collective: str = "engine") -> Answers:
+    """What answers requests over ``topology``."""
+    if topology.servers:
+        return Served(topology, comm, wire)
+    return Collective(topology, comm, wire, collective)

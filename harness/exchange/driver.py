@@ -1,18 +1,49 @@
 """Drives a method over the buckets of one step: starts each while backward runs, in one order.
 
-All workers issue the same requests in the same order, bucket by bucket and within a bucket round
-by round, because engines pair calls by order (and eq. 5 of the paper has one communication at a
-time). A method's own segments run here, on the main thread, and are timed as what they are.
+All workers issue the same requests in the same order, bucket by bucket and within a bucket round by round,
+because engines pair calls by order (and eq. 5 of the paper has one communication at a time). A method's own
+segments run here, on the main thread, and are timed as what they are.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from torch import Tensor
 
 from harness.comm import Pending
-from harness.exchange.method import Bucket, Method, Request
-from harness.training.clock import Clock
+from harness.exchange.answers import Answers, Served
+from harness.exchange.method import At, Bucket, Method, Request
+
+
+class Exchange(ABC):
+    """One method and its buckets, on one process; what it does in a step depends on the process's role.
+
+    ``groups``: (start, stop) ranges of layers, in exchange order; ``buckets``: theirs, likewise.
+    ``answers``: answers the method's requests and counts what is sent.
+    """
+
+    def __init__(self, method: Method, groups, buckets: list[Bucket], answers: Answers):
+        self.method, self.groups, self.buckets, self.answers = method, groups, buckets, answers
+
+    @abstractmethod
+    def begin(self, at: At) -> None:
+        """A step begins."""
+
+    @abstractmethod
+    def ready(self, layer: int) -> None:
+        """The layer's gradient is in its bucket; called from backward."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Backward has ended: wait for what is still under way."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Put the method's state where long training would have it, given a gradient in the buckets."""
 
 
 @dataclass
@@ -21,71 +52,70 @@ class _Open:
 
     segments: Generator
     request: Request
-    bucket: int
+    bucket: Bucket
+    announced: int  # requests
     posted: int = 0
     posted_at: float = 0.0
     pending: Pending | None = None
 
 
-class Exchange:
-    """One method, its buckets and the layers that fill them.
+class WorkerExchange(Exchange):
+    """A worker's part: it runs the method.
 
-    ``groups``: (start, stop) ranges of layers, in exchange order; ``buckets``: theirs, likewise.
     ``communications``: (bucket, posted, seen done) of the last step, by the host's clock; done is seen
     between two layers' backward or while waiting, so that the end is late by up to one layer.
     ``sent_entries``: what each bucket sent in the last step.
     """
 
-    def __init__(self, method: Method, groups, buckets: list[Bucket], topology, clock: Clock):
-        self.method, self.buckets = method, buckets
-        self.groups, self.topology, self._clock = groups, topology, clock
+    def __init__(self, method: Method, groups, buckets: list[Bucket], answers: Answers, clock):
+        super().__init__(method, groups, buckets, answers)
+        self._clock = clock
         self._bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
         self._label = "other" if method.exact else "sparsify"
 
-    def begin(self, step: int) -> None:
-        self._step = step
+    def begin(self, at: At) -> None:
+        self._at = at
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
         self._open: deque[_Open] = deque()
         self.communications: list[tuple[int, float, float]] = []
         self.sent_entries = [0] * len(self.buckets)
-        self.topology.reset()
+        self.answers.reset()
 
     def settle(self) -> None:
-        """Put the method's state where long training would have it, given a gradient in the buckets."""
         for bucket in self.buckets:
             self.method.settle(bucket)
 
     def ready(self, layer: int) -> None:
-        """The layer's gradient is in its bucket; called from backward."""
         self._missing[self._bucket_of[layer]] -= 1
         while self._next < len(self.buckets) and not self._missing[self._next]:
             self._begin_bucket(self.buckets[self._next])
+            self._post()
             self._next += 1
         self._advance(wait=False)
 
     def finish(self) -> None:
-        """Backward has ended: wait for what is still under way."""
         if self._next < len(self.buckets):
             raise RuntimeError(f"bucket {self._next} got no gradient for {self._missing[self._next]} layers")
         self._advance(wait=True)
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
-            segments = self.method.exchange(bucket, self._step)
-            self._open.append(_Open(segments, next(segments), bucket.index))
-        self._post()
+            segments = self.method.exchange(bucket, self._at)
+            self._open.append(_Open(segments, next(segments), bucket, self.method.rounds(bucket, self._at)))
 
     def _post(self) -> None:
         """Post what may go: a bucket's first round follows the last round of the bucket before."""
         for item in self._open:
             if item.pending is None:
+                if item.posted == item.announced:
+                    raise self._miscounted(item, "makes more")
                 item.posted_at = time.perf_counter()
-                before = self.topology.sent_entries
-                item.pending = self.topology.start(item.request)
-                self.sent_entries[item.bucket] += self.topology.sent_entries - before
+                before = self.answers.sent_entries
+                item.pending = self.answers.start(item.request)
+                self.sent_entries[item.bucket.index] += self.answers.sent_entries - before
                 item.posted += 1
-            if item.posted < self.method.rounds:
+            if item.posted < item.announced:
                 return
 
     def _advance(self, wait: bool) -> None:
@@ -97,11 +127,77 @@ class Exchange:
                     return
                 with self._clock("communication"):
                     head.pending.wait()
-            self.communications.append((head.bucket, head.posted_at, time.perf_counter()))
+            self.communications.append((head.bucket.index, head.posted_at, time.perf_counter()))
             with self._clock(self._label):
-                answer = self.topology.finish(head.request, head.pending)
+                answer = self.answers.finish(head.request, head.pending)
                 try:
                     head.request, head.pending = head.segments.send(answer), None
-                except StopIteration:
+                except StopIteration as end:
+                    if head.posted < head.announced:
+                        raise self._miscounted(head, f"makes only {head.posted}") from None
+                    self._apply(end.value, head.bucket)
                     self._open.popleft()
             self._post()
+
+    def _apply(self, aggregate: Tensor, bucket: Bucket) -> None:
+        """Put what the method returned where the optimizer reads it."""
+        target = bucket.gradient
+        if aggregate is target:
+            return
+        if not isinstance(aggregate, Tensor) or aggregate.shape != target.shape or aggregate.dtype != target.dtype:
+            found = f"{aggregate.dtype} {tuple(aggregate.shape)}" if isinstance(aggregate, Tensor) else repr(aggregate)
+            wanted = f"{target.dtype} {tuple(target.shape)}"
+            raise TypeError(f"{type(self.method).__name__} returned {found} for bucket {bucket.index}, not {wanted}")
+        target.copy_(aggregate)
+
+    def _miscounted(self, item: _Open, makes: str) -> RuntimeError:
+        name = type(self.method).__name__
+        return RuntimeError(
+            f"{name}.rounds announces {item.announced} request(s) for bucket {item.bucket.index}, "
+            f"but the exchange {makes}: engines would pair the wrong calls"
+        )
+
+
+class ServerExchange(Exchange):
+    """A parameter server's part: it collects the workers' pushes of each bucket, in their order, and answers.
+
+    ``gradients``: shape (d,), where the sums go, which the buckets cut. Where the topology's owner is the server,
+    ``optimizer`` makes new weights of them, bucket by bucket.
+    """
+
+    answers: Served
+
+    def __init__(self, method: Method, groups, buckets: list[Bucket], answers: Served, gradients: Tensor, optimizer):
+        super().__init__(method, groups, buckets, answers)
+        self._gradients, self._optimizer = gradients, optimizer
+        self._ranges = list(pairwise(accumulate((b.size for b in buckets), initial=0)))
+        self.communications, self.sent_entries = [], []
+
+    def begin(self, at: At) -> None:
+        self.answers.reset()
+
+    def ready(self, layer: int) -> None:
+        """No layers here."""
+
+    def settle(self) -> None:
+        """The method's state is with the workers."""
+
+    def finish(self) -> None:
+        """One step: for every bucket, collect the pushes and answer them."""
+        sparse, pull = self.method.one_sum == "sparse", None
+        for start, stop in self._ranges:
+            push = self.answers.collect(sparse)
+            if pull is not None:
+                pull.wait()  # it ended before this push, so no time is lost, and its weights may change again
+            pull = self.answers.answer(self._answer(start, stop, push.wait(), sparse))
+        pull.wait()
+
+    def _answer(self, start: int, stop: int, messages: list[Tensor], sparse: bool) -> Tensor:
+        total = self.answers.add_up(self._gradients[start:stop], messages[:-1])
+        if self.answers.topology.owner == "server":
+            self._optimizer.step(self._gradients, start, stop)
+            return self._optimizer.parameters[start:stop]
+        if not sparse:
+            return total
+        indices = total.nonzero().view(-1)
+        return self.answers.pack(total[indices], indices, stop - start)

@@ -5,39 +5,24 @@ python -m harness.launch.hosts <engine> <Mbit/s of every host's link, with comma
 Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one worker fails, all end.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from functools import partial
 
+from harness.engines import ENGINES
 from harness.launch.testbed import LINK, Testbed, TestbedError, die_with_parent
-
-
-def environments(engine: str, testbed: Testbed) -> list[dict[str, str]]:
-    """What each worker's engine wants to know, by rank; starts what they need to find each other."""
-    addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
-    match engine:
-        case "horovod":
-            program = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
-            command = [sys.executable, "-P", str(program), LINK, *addresses]
-            server = testbed.popen(0, command, stdout=subprocess.PIPE, text=True)
-            return json.loads(server.stdout.readline())
-        case "torch_dist":
-            shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
-            shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": LINK}
-            return [shared | {"RANK": str(rank)} for rank in range(len(addresses))]
-    raise ValueError(f"no launcher for engine {engine!r}")
 
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     """Run ``command`` on every host to its end, or until the first failure; return the status."""
     shared = os.environ | {"TESTBED_MEASURED_MBIT": f"{testbed.measure_mbit():.0f}"}  # for their run.json
+    addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
     workers, readers = [], []
-    for rank, own in enumerate(environments(engine, testbed)):
+    for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
         worker = testbed.popen(
             rank,
             command,
@@ -56,12 +41,17 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
         ended = [worker.poll() for worker in workers]
     for rank, status in enumerate(ended):
         if status:
-            readers[rank].join(5)  # all that it said, before the others' ends add to it
+            readers[rank].join(5)  # print all its lines first: the others write more when they are stopped
             print(f"worker {rank} ended with status {status}, the others are stopped", flush=True)
     testbed.stop()
     for reader in readers:
         reader.join(5)
     return int(any(ended))
+
+
+def _first_line(testbed: Testbed, command: list[str]) -> str:
+    """What ``command`` says first; it runs on the first host as long as the testbed does."""
+    return testbed.popen(0, command, stdout=subprocess.PIPE, text=True).stdout.readline()
 
 
 def _forward(rank: int, worker: subprocess.Popen) -> None:

@@ -1,30 +1,13 @@
-"""How far a run is, and how far the whole workflow is: small files that the launcher reads. No torch."""
+"""How far the whole workflow is: the launchers of its runs look at what is done and say it. No torch."""
 
 import json
-import time
 from pathlib import Path
 from statistics import fmean
 
 QUEUE = "queue.json"
 
 
-class Progress:
-    """Tells the launcher how far the run is, at most twice a second."""
-
-    def __init__(self, path: Path):
-        self._path, self._last = path, 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last < 0.5 and done < total:
-            return
-        self._last = now
-        fresh = self._path.with_suffix(".tmp")
-        fresh.write_text(json.dumps({"done": done, "total": total}))
-        fresh.replace(self._path)
-
-
-def read(path: Path) -> dict | None:
+def _read(path: Path) -> dict | None:
     """What the file says, or None where there is none yet."""
     try:
         return json.loads(path.read_text())
@@ -45,12 +28,12 @@ def whole(run: Path, spent_s: float) -> str:
     there are none, as the mean of all finished ones.
     """
     folder = run.parent.parent
-    names = read(folder / QUEUE) or []
+    names = _read(folder / QUEUE) or []
     walls: dict[str, list[float]] = {}
     waiting = []
     for name in names:
         group = name.split("-")[0]  # kind/model
-        finished = read(folder / name / "run.json")
+        finished = _read(folder / name / "run.json")
         if finished:
             walls.setdefault(group, []).append(finished["wall_s"])
         else:

@@ -25,9 +25,8 @@ from pathlib import Path
 import psutil
 
 LINK = "eth0"  # what a host calls its end
-MTU = 9000  # with 1500 headers alone take 4.4 % of the rate, and the packets a core
+MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and handling the packets would keep a core busy
 QUEUE_S = 0.1  # what waits for longer is dropped
-LARGEST_RATE_MBIT = 30_000  # the kernel counts bytes/s in 32 bits
 MARK = "TESTBED_OF"  # in the environment of everything that runs in a testbed: its maker
 NEWNET, NEWUTS, NEWUSER = 0x40000000, 0x04000000, 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -99,7 +98,7 @@ class Testbed:
         hosts = range(len(self._hosts))
         sender = min(hosts, key=lambda host: self.rates_mbit[host]) if sender is None else sender
         receiver = (sender + 1) % len(hosts) if receiver is None else receiver
-        # What a burst lets through at once says nothing about the rate: it goes by before the count.
+        # The first burst passes at once, which says nothing about the rate: counting begins after it.
         rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
         settle_s = 0.2 + 2 * _burst(rate_mbit) / _bytes_s(rate_mbit)
         spaces = [*self._user, self._hosts[receiver][0], self._hosts[sender][0]]
@@ -152,7 +151,7 @@ def _birth(pid: int) -> str:
 
 
 def _self(*arguments: str) -> list[str]:
-    """This file as a program; -P, since ``harness/`` on the path would hide Python's own ``select``."""
+    """This file as a program; -P: no neighbour of it may hide an installed package of the same name."""
     return [sys.executable, "-P", __file__, *arguments]
 
 

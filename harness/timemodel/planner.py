@@ -1,37 +1,11 @@
-"""Which layers are exchanged together: pure functions (sizes, costs) -> plan. No torch.
-
-Layers are numbered in the order in which backward finishes them, 0 first. A plan is a list of
-groups, each a (start, stop) range of layers; together they cover all layers, in order.
-"""
+"""Which layers are exchanged together, by what that costs: pure functions (sizes, costs) -> plan. No torch."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
-from harness.timemodel.timeline import Costs, Plan, schedule
-
-
-def per_layer(sizes: Sequence[int], costs: Costs | None = None) -> Plan:
-    """Every layer by itself: no merging."""
-    return [(i, i + 1) for i in range(len(sizes))]
-
-
-def merge_all(sizes: Sequence[int], costs: Costs | None = None) -> Plan:
-    """One group: exchanged when backward has ended."""
-    return [(0, len(sizes))]
-
-
-def merge_up_to(sizes: Sequence[int], costs: Costs | None = None, *, most: int) -> Plan:
-    """Merge neighbours while a group holds at most ``most`` entries; a larger layer stands alone."""
-    plan, start, held = [], 0, 0
-    for i, size in enumerate(sizes):
-        if i > start and held + size > most:
-            plan.append((start, i))
-            start, held = i, 0
-        held += size
-    plan.append((start, len(sizes)))
-    return plan
+from harness.timemodel.groups import Plan, fixed
+from harness.timemodel.timeline import Costs, schedule
 
 
 def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
@@ -146,12 +120,5 @@ def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[fl
 
 def planners(most: int) -> dict[str, Callable[[Sequence[int], Costs], Plan]]:
     """All planners by name; ``most``: entries of a group of the planner "size"."""
-    return {
-        "layer": per_layer,
-        "all": merge_all,
-        "size": partial(merge_up_to, most=most),
-        "paper": paper,
-        "mg-wfbp": mg_wfbp,
-        "omgs": omgs,
-        "exact": exact,
-    }
+    by_size = {name: lambda sizes, costs, group=group: group(sizes) for name, group in fixed(most).items()}
+    return by_size | {"paper": paper, "mg-wfbp": mg_wfbp, "omgs": omgs, "exact": exact}

@@ -7,7 +7,8 @@ merged layers are (start, stop) ranges in that order.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-Plan = list[tuple[int, int]]
+from harness.timemodel.groups import Plan
+
 Interval = tuple[float, float]
 
 

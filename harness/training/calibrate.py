@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 from harness.comm import Communicator
-from harness.exchange.driver import Exchange
-from harness.exchange.method import Bucket
-from harness.training.optimizer import SGD
-from harness.training.server import Serving
+from harness.data import DataSet
+from harness.exchange import At, Bucket
+from harness.exchange.answers import answers
+from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from harness.spec import RunSpec
-from harness.training.timed import phase_share, timed_steps
 from harness.training.clock import Clock
-from harness.exchange.answers import TOPOLOGIES
-from harness.training.train import Trainer, epochs_of, make_method
+from harness.training.optimizer import SGD
+from harness.training.session import Session, make_method
+from harness.training.timed import phase_share, timed_steps
 
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 9
 TOGETHER = 8  # buckets
-CHEAP = 2**20  # entries: below this, samples cost little and latency is what they show; take more
+CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
 
 
 class LayerTimes:
@@ -41,93 +41,113 @@ class LayerTimes:
         self._last = now
 
 
-def layers(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
     """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f,
     the rest, and how long this worker waited for the others at the end (``skew_s``), which synchronous
     training does in every iteration. Nothing is exchanged; BatchNorm's statistics and the weights are left
     as they were.
 
-    A layer whose gradient is ready before the layer's in front of it (parallel branches) has its time
+    A layer whose gradient is ready before that of the layer in front of it (parallel branches) has its time
     counted there: backward's sum is exact.
     """
-    trainer = Trainer(spec, comm, data, device)
-    trainer.optimizer.lr = 0.0
-    stream = epochs_of(spec, comm, data)
-    kept = [b.clone() for b in trainer.flat.buffers()]
-    times = LayerTimes(len(trainer.flat.sizes))
-    rows, iterations = [], []
+    session = Session(spec, comm, data, device)
+    flat, optimizer = session.flat, session.optimizer
+    optimizer.lr = 0.0
+    kept = [b.clone() for b in flat.buffers()]
+    times = LayerTimes(len(flat.sizes))
+    rows, iterations, repeats = [], [], spec.measurement.repeats
     comm.barrier()
-    for number in range(spec.repeats + 2):
-        trainer.local_gradient(stream, times)
-        with trainer.clock("optimizer"):
-            trainer.optimizer.step(trainer.flat.gradients)
-        parts = trainer.clock.stop()
+    for number in range(repeats + 2):
+        session.local_gradient(times, times.start)
+        with session.clock("optimizer"):
+            optimizer.step(flat.gradients)
+        parts = session.clock.stop()
         ended = time.perf_counter()
         comm.barrier()
         skew_s = time.perf_counter() - ended
         if number >= 2:  # the first two choose kernels
             iterations.append({"repeat": number - 1, "skew_s": skew_s} | parts)
-            for layer, (name, entries) in enumerate(zip(trainer.flat.names, trainer.flat.sizes, strict=True)):
+            for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": times.seconds[layer]})
-        report(number, spec.repeats + 1)
-    for buffer, before in zip(trainer.flat.buffers(), kept, strict=True):
+        report(number, repeats + 1)
+    for buffer, before in zip(flat.buffers(), kept, strict=True):
         buffer.copy_(before)
     return {"layers": rows, "iterations": iterations}
 
 
-class Apart(Exchange):
-    """An exchange whose selections are all done before the first communication and whose communications have
-    all arrived before the first is unpacked, so that t_s and t_c are timed apart."""
+class Apart(WorkerExchange):
+    """An exchange that does one thing after the other, so that t_s and t_c are timed apart: all selections, then
+    all communications, and only when the last has arrived is the first one unpacked."""
 
-    def _post(self) -> None:
-        if self._next >= len(self.buckets) - 1:
-            super()._post()
+    def ready(self, layer: int) -> None:
+        """Everything happens in ``finish``."""
 
     def finish(self) -> None:
+        for bucket in self.buckets:
+            self._begin_bucket(bucket)
+        self._post()
         for item in self._open:
             if item.pending is not None:
                 with self._clock("communication"):
                     item.pending.wait()
-        super().finish()
+        self._advance(wait=True)
 
 
-def exchanges(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
     """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state.
 
     One bucket alone shows the latency of its communication as well, several together what each costs
     when they follow each other, as they do behind backward.
     """
-    sizes = np.geomspace(SMALLEST, spec.largest_entries, SIZES).round().astype(int).tolist()
-    cases = [(size, count) for size in sizes for count in (1, TOGETHER) if count * size <= spec.largest_entries]
+    largest, repeats = spec.measurement.largest_entries, spec.measurement.repeats
+    sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
+    cases = [(size, count) for size in sizes for count in (1, TOGETHER) if count * size <= largest]
     samples = []
     for done, (size, count) in enumerate(cases, start=1):
-        buckets = [Bucket(i, torch.randn(size, device=device)) for i in range(count)]
-        method = make_method(spec.method, spec.ratio, spec.options)
         clock = Clock(device)
-        groups = [(i, i + 1) for i in range(count)]
-        exchange = Apart(method, groups, buckets, TOPOLOGIES[spec.topology](comm, spec.wire), clock)
-        if spec.serves(comm.rank):
-            gradients = torch.empty(size * count, device=device)
-            exchange = Serving(exchange, gradients, SGD(torch.zeros_like(gradients), 0.0, 0.9, 0.0))
+        exchange = _alone(spec, comm, clock, [torch.randn(size, device=device) for _ in range(count)])
         exchange.settle()
-        turns = spec.repeats * (2 if size * count < CHEAP else 1)
+        turns = repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
-            for step in timed_steps(method, repeats=1):
-                for bucket in buckets:
-                    bucket.gradient.normal_()
-                comm.barrier()
-                clock.start()
-                exchange.begin(turn * method.cycle + step)
-                for layer in reversed(range(count)):  # the first bucket comes last: all begin at once
-                    exchange.ready(layer)
-                exchange.finish()
-                parts = clock.stop()
+            for step in timed_steps(exchange.method, repeats=1):
+                row = _sample(spec, comm, clock, exchange, turn * exchange.method.cycle + step)
                 if turn:
-                    phase = method.phase(step)
-                    samples.append(
-                        {"entries": size, "buckets": count, "phase": phase, "share": phase_share(method, phase)}
-                        | {key: parts[key] for key in ("sparsify_s", "communication_s")}
-                        | {"sent_bytes": exchange.topology.sent_bytes}
-                    )
+                    phase = exchange.method.phase(step)
+                    share = phase_share(exchange.method, phase)
+                    samples.append({"entries": size, "buckets": count, "phase": phase, "share": share} | row)
         report(done, len(cases))
     return {"samples": samples}
+
+
+def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor]) -> Exchange:
+    """The method of the run on buckets without a model, in this process's role."""
+    scheme = spec.scheme
+    method = make_method(scheme.method, scheme.options)
+    flat = torch.cat(gradients)
+    buckets = [Bucket(i, part) for i, part in enumerate(flat.split(len(gradients[0])))]
+    groups = [(i, i + 1) for i in range(len(buckets))]
+    how = answers(spec.topology, comm, scheme.wire, scheme.collective)
+    if spec.topology.serves(comm.rank, spec.cluster.workers):
+        return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
+    return Apart(method, groups, buckets, how, clock)
+
+
+def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, number: int) -> dict:
+    """One exchange of all buckets, all ready at once: its parts in seconds, its bytes."""
+    for bucket in exchange.buckets:
+        bucket.gradient.normal_()
+    comm.barrier()
+    clock.start()
+    exchange.begin(At(number, comm.rank, spec.cluster.workers, lr=0.1))
+    for layer in range(len(exchange.buckets)):
+        exchange.ready(layer)
+    exchange.finish()
+    parts, traffic = clock.stop(), exchange.answers.traffic
+    return {
+        "sparsify_s": parts["sparsify_s"],
+        "communication_s": parts["communication_s"],
+        "sent_bytes": exchange.answers.sent_bytes,
+        "summed_bytes": traffic.summed,
+        "gathered_bytes": traffic.gathered,
+        "message_bytes": traffic.messages,
+    }

@@ -12,6 +12,7 @@ class FlatModel:
     """``parameters`` and ``gradients``: shape (d,), in the order in which backward finishes layers.
 
     ``sizes``: entries per layer in that order; a layer is one parameter tensor.
+    ``shapes``: of each layer, in the order of its dimensions in memory (channels_last puts channels last).
     ``views``: (parameter, slice of ``gradients`` in the parameter's shape and strides) per layer.
     """
 
@@ -20,6 +21,7 @@ class FlatModel:
         layers = list(model.named_parameters())[::-1]
         self.names = [name for name, _ in layers]
         self.sizes = [p.numel() for _, p in layers]
+        self.shapes = [_memory_shape(p) for _, p in layers]
         self.parameters = torch.cat([_storage_order(p.detach()) for _, p in layers])
         self.gradients = torch.zeros_like(self.parameters)
         self.starts = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
@@ -41,3 +43,8 @@ class FlatModel:
 def _storage_order(p: Tensor) -> Tensor:
     """The entries of a dense tensor in memory order, flat."""
     return p.as_strided((p.numel(),), (1,), p.storage_offset())
+
+
+def _memory_shape(p: Tensor) -> tuple[int, ...]:
+    """The lengths of a dense tensor's dimensions, the one with the largest stride first."""
+    return tuple(p.shape[d] for d in sorted(range(p.dim()), key=lambda d: -p.stride(d)))

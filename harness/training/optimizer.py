@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-VECTOR = 16  # entries: what the CPU's kernel handles at once, at most
+VECTOR = 16  # entries: the most that the CPU's kernel handles at once
 
 
 class SGD:
@@ -14,15 +14,16 @@ class SGD:
     """
 
     def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float):
-        self.lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
+        self.lr, self.momentum, self._weight_decay = lr, momentum, weight_decay
         self.parameters, self.velocity = parameters, torch.zeros_like(parameters)
 
     @torch.no_grad()
     def step(self, gradient: Tensor, start: int = 0, stop: int | None = None) -> None:
         """Update the entries start .. stop - 1, all unless given; ``gradient`` has the shape of all.
 
-        A part is updated to the very bits that a step over all gives it. The kernel rounds entries at its end
-        that do not fill a vector unlike the others, so that it gets whole vectors; the neighbours are put back.
+        A part is updated to the very bits that a step over all gives it. The kernel handles whole vectors and
+        rounds the entries that are left over in another way, so a part is widened to whole vectors, and its
+        neighbours are put back afterwards.
         """
         size = self.parameters.numel()
         stop = size if stop is None else stop
@@ -31,7 +32,7 @@ class SGD:
         before = [t.clone() for t in neighbours]
         torch._fused_sgd_(
             [self.parameters[first:last]], [gradient[first:last]], [self.velocity[first:last]],
-            weight_decay=self._weight_decay, momentum=self._momentum, lr=self.lr,
+            weight_decay=self._weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
         for tensor, kept in zip(neighbours, before, strict=True):

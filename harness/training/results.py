@@ -12,16 +12,17 @@ from pathlib import Path
 import psutil
 import torch
 
-from harness.plugins import ROOT
-from harness.spec import RunSpec
+from harness.code import ROOT
+from harness.engines import ENGINES
+from harness.spec import Cluster, RunSpec
 
 
 def provenance(spec: RunSpec) -> dict:
     """The machine, the versions and the commit; no host names, no paths."""
     packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
     return {
-        "machine": machine(spec.device),
-        **_network(spec),
+        "machine": machine(spec.cluster.device),
+        **_network(spec.cluster),
         "python": platform.python_version(),
         "versions": {p: version(p) for p in packages if _installed(p)},
         "commit": _commit(),
@@ -29,13 +30,13 @@ def provenance(spec: RunSpec) -> dict:
     }
 
 
-def _network(spec: RunSpec) -> dict:
+def _network(cluster: Cluster) -> dict:
     """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured."""
-    if spec.network == "testbed":
-        slowest, fastest = min(spec.rates_mbit), max(spec.rates_mbit)
-        measured = float(os.environ["TESTBED_MEASURED_MBIT"])  # harness/hosts.py
+    if cluster.network == "testbed":
+        slowest, fastest = min(cluster.rates_mbit), max(cluster.rates_mbit)
+        measured = float(os.environ["TESTBED_MEASURED_MBIT"])  # set by harness/launch/hosts.py
         return {"network": "testbed", "rate_mbit": slowest, "fastest_mbit": fastest, "measured_mbit": measured}
-    return {"network": "loopback" if _one_machine() else "host"}
+    return {"network": "loopback" if ENGINES[cluster.engine].one_machine(os.environ) else "host"}
 
 
 def machine(device: str) -> str:
@@ -60,14 +61,6 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
-
-
-def _one_machine() -> bool:
-    """Both launchers say how many of the workers share this machine."""
-    for size, local in (("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")):
-        if size in os.environ:
-            return os.environ[size] == os.environ.get(local)
-    return True
 
 
 def _commit() -> str:
@@ -104,11 +97,14 @@ def chrome_trace(rows: list[dict]) -> dict:
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]]) -> None:
-    """``run.json`` (spec and provenance) and one CSV per table."""
+def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]], train_samples: int | None = None) -> None:
+    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and the size of an epoch.
+
+    ``train_samples``: None for runs without data. The launcher adds ``wall_s``.
+    """
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)}
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec), "train_samples": train_samples}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

@@ -3,49 +3,54 @@
 from collections import Counter
 from collections.abc import Callable
 
+import torch
+
 from harness.comm import Communicator
-from harness.exchange.driver import Exchange
-from harness.exchange.method import Method
-from harness.training.server import Server
+from harness.data import DataSet
+from harness.exchange import Method
 from harness.spec import RunSpec
-from harness.training.clock import Clock
-from harness.training.train import Trainer, epochs_of, group_rows, join, make_method, sent_row
+from harness.training.rows import group_rows, sent_row, trace_rows
+from harness.training.session import Session, make_method
 
 
-def time_iterations(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
+def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
     """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
 
     ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together. ``sent``:
     entries that the method sent of each bucket.
     """
-    trainer = join(spec, comm, data, device)
-    variants = {"none": trainer.prepare(make_method("none", None, {}))}
-    if spec.method != "none":
-        variants[spec.method] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options))
-    iterations, sent = in_turns(trainer, variants, report)
-    groups = [row for variant, exchange in variants.items() for row in group_rows(variant, exchange)]
-    trace = trace_of(trainer.clock, variants[spec.method])
-    return {"iterations": iterations, "groups": groups, "sent": sent[spec.method], "trace": trace}
+    session = Session(spec, comm, data, device)
+    session.prepare("none", make_method("none", {}))
+    if spec.variant != "none":
+        session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
+    iterations, sent = in_turns(session, report)
+    groups = [row for variant, exchange in session.exchanges.items() for row in group_rows(variant, exchange)]
+    trace = trace_rows(session.clock, session.exchanges[spec.variant])
+    return {"iterations": iterations, "groups": groups, "sent": sent[spec.variant], "trace": trace}
 
 
-def time_planners(spec: RunSpec, comm: Communicator, data, device, report: Callable) -> dict[str, list[dict]]:
-    """One method under each of ``spec.plans`` and uncompressed, in turns: ``iterations`` and ``groups``.
+def planners(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
+    """One method under each of the plans and uncompressed, in turns: ``iterations`` and ``groups``.
 
     Planners that found the same groups are one variant, under the name of the first.
     """
-    trainer = join(spec, comm, data, device)
-    variants = {"none": trainer.prepare(make_method("none", None, {}))}
+    session = Session(spec, comm, data, device)
+    session.prepare("none", make_method("none", {}))
     distinct = {}
-    for name, plan in spec.plans.items():
+    for name, plan in spec.scheme.plans.items():
         if distinct.setdefault(plan, name) == name:
-            variants[name] = trainer.prepare(make_method(spec.method, spec.ratio, spec.options), list(plan))
-    iterations, _ = in_turns(trainer, variants, report)
-    named = {"none": "none"} | {name: distinct[plan] for name, plan in spec.plans.items()}
-    groups = [row | {"variant": v, "timed_as": t} for v, t in named.items() for row in group_rows(v, variants[t])]
+            session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
+    iterations, _ = in_turns(session, report)
+    named = {"none": "none"} | {name: distinct[plan] for name, plan in spec.scheme.plans.items()}
+    groups = [
+        row | {"variant": name, "timed_as": timed_as}
+        for name, timed_as in named.items()
+        for row in group_rows(name, session.exchanges[timed_as])
+    ]
     return {"iterations": iterations, "groups": groups}
 
 
-def in_turns(trainer: Trainer | Server, variants: dict[str, Exchange], report: Callable) -> tuple[list, dict]:
+def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
     """The timed iterations of all variants, block by block, so that a drifting machine moves all; and for each
     variant what it sent in them.
 
@@ -53,33 +58,23 @@ def in_turns(trainer: Trainer | Server, variants: dict[str, Exchange], report: C
     warms up, one step of each phase, and is not kept. Methods start from their steady state
     (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
     """
-    spec, stream = trainer.spec, epochs_of(trainer.spec, trainer.comm, trainer.data)
-    trainer.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
-    iterations, sent = [], {variant: [] for variant in variants}
-    for block in range(spec.blocks + 1):
-        for variant, exchange in variants.items():
+    measurement = session.spec.measurement
+    session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
+    iterations, sent = [], {variant: [] for variant in session.exchanges}
+    for block in range(measurement.blocks + 1):
+        for variant, exchange in session.exchanges.items():
             if block == 0:
-                trainer.step(exchange, 1, stream)  # gradients exist, kernels are chosen
-                trainer.local_gradient(stream)
+                session.step(exchange, 1)  # gradients exist, kernels are chosen
+                session.local_gradient()
                 exchange.settle()
-            for step in timed_steps(exchange.method, spec.repeats if block else 1):
-                row, _ = trainer.step(exchange, block * exchange.method.cycle + step, stream)
+            for step in timed_steps(exchange.method, measurement.repeats if block else 1):
+                row = session.step(exchange, block * exchange.method.cycle + step)
                 if block:
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": variant, "share": share} | row)
                     sent[variant].append(sent_row(exchange, block=block, step=row["step"]))
-        report(block, spec.blocks)
+        report(block, measurement.blocks)
     return iterations, sent
-
-
-def trace_of(clock: Clock, exchange: Exchange) -> list[dict]:
-    """The last iteration as intervals in seconds from its start: what the main thread did (``compute``),
-    and what each bucket's communication took (``communication``)."""
-    rows = [{"row": "compute", "name": part, "begin_s": b, "end_s": e} for part, b, e in clock.intervals()]
-    for bucket, begun, ended in exchange.communications:
-        begin_s, end_s = begun - clock.started_at, ended - clock.started_at
-        rows.append({"row": "communication", "name": f"bucket {bucket}", "begin_s": begin_s, "end_s": end_s})
-    return rows
 
 
 def phase_share(method: Method, phase: str) -> float:

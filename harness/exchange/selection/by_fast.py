@@ -6,6 +6,8 @@ place to store to by the comparison's value. Top-K needs no sort of all: a sampl
 slightly more than k entries reach, one pass takes those, and what is too much of them is put back.
 """
 
+import importlib
+
 import numpy as np
 import torch
 from numba import njit
@@ -104,15 +106,15 @@ def _fits(acc: Tensor) -> bool:
 def _other(acc: Tensor):
     """The module for tensors that are not float32 on CPU."""
     if acc.is_cuda:
-        from harness.exchange.selection import by_triton  # comes with torch where there are GPUs
-
+        # By name: a run on a CPU does not execute it, so an edit there must not repeat such a run.
+        by_triton = importlib.import_module("harness.exchange.selection.by_triton")
         if by_triton.fits(acc):
             return by_triton
     return by_torch
 
 
 def room(acc: Tensor) -> Tensor | None:
-    """As ``by_torch.room``: int32, shape (2d,). Of so much only what is written to becomes real memory."""
+    """As ``by_torch.room``: int32, shape (2d,). The kernel backs only the pages that are written to."""
     return torch.empty(2 * acc.numel(), dtype=torch.int32) if _fits(acc) else None
 
 

@@ -35,7 +35,7 @@ def _indices(acc: Tensor, rule: Rule) -> Tensor:
             return top.indices
         case Threshold(h):
             magnitude = acc.abs()
-            refuse_nan(magnitude.max())  # of a comparison NaN would just drop out
+            refuse_nan(magnitude.max())  # a comparison with NaN is false, so NaN would go unnoticed
             # Where h is 0 only the non-zero entries count; "> 0" is the same comparison made once.
             mask = magnitude >= h if h > 0 else magnitude > 0
             return mask.nonzero().view(-1)

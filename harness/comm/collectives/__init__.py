@@ -1,0 +1,73 @@
+"""The contract of a collective: a file in this folder with three functions.
+
+- ``all_reduce(rank, world, tensor)``: a coroutine that yields the rounds of one rank. It is resumed with what the
+  rank received, {peer: tensor}, sums ``tensor``, shape (n,), over all ranks in place, and returns it.
+- ``refuses(world)``: why it cannot run on so many ranks, or None.
+- ``cost(rank, world, entries)``: (messages, bytes) that one rank sends to sum ``entries`` of float32.
+
+It knows no engine, clock or thread. All ranks yield equally many rounds; a rank that has nothing to say in a
+round yields an empty one. Every send has its receive in the same round.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness import plugins
+
+HEADER_BYTES = 8  # an int64 count of entries
+
+
+@dataclass(frozen=True)
+class Round:
+    """One rank's part in one round of messages.
+
+    ``sends``: peer -> what it is sent, shape (n,); it must not change before the round has ended. ``receives``:
+    peer -> how many entries come from it. ``dtype``: of all messages of the round.
+
+    Where a receiver cannot know the length, all ranks set ``headers`` and every length in ``receives`` is None:
+    every message of the round then follows a header of 8 bytes that counts its entries. Without headers a
+    message of no entries is not sent.
+    """
+
+    sends: dict[int, Tensor] = field(default_factory=dict)
+    receives: dict[int, int | None] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    headers: bool = False
+
+    def __post_init__(self):
+        for peer, tensor in self.sends.items():
+            if tensor.dtype != self.dtype:
+                raise ValueError(f"a round of {self.dtype} sends {tensor.dtype} to rank {peer}")
+        for peer, entries in self.receives.items():
+            if (entries is None) != self.headers:
+                rule = "with headers, lengths to receive are None" if self.headers else "a length of None needs headers"
+                raise ValueError(f"{rule}; rank {peer} is to send {entries}")
+
+    @property
+    def sent_messages(self) -> int:
+        return sum(self.headers or tensor.numel() > 0 for tensor in self.sends.values())
+
+    @property
+    def sent_bytes(self) -> int:
+        """The headers included."""
+        return sum(tensor.nbytes + HEADER_BYTES * self.headers for tensor in self.sends.values())
+
+
+Rounds = Generator[Round, dict[int, Tensor], Any]
+
+
+def load(name: str, world: int) -> ModuleType:
+    """The collective of that name; ValueError in one line if there is none or it refuses so many ranks."""
+    if name not in plugins.names("collectives"):
+        raise ValueError(
+            f"no file harness/comm/collectives/{name}.py; known: {', '.join(plugins.names('collectives'))}"
+        )
+    collective = plugins.load("collectives", name)
+    if why := collective.refuses(world):
+        raise ValueError(f"collective {name} refuses {world} ranks: {why}")
+    return collective

@@ -1,0 +1,93 @@
+"""All ranks' rounds in one process, in lock step: what a collective computes, sends and takes, without an engine.
+
+Refuses what would hang or get lost on a real network: a message without its receive in the same round, or of
+another length or type. Tensors on the device "meta" have lengths but no data, which is enough for the counts and
+the time of 1,024 ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from harness.comm.collectives import HEADER_BYTES, Round, Rounds
+
+
+@dataclass
+class Outcome:
+    """By rank: what each coroutine returned, and the messages and bytes it sent. ``time_s``: of all rounds."""
+
+    results: list[Any]
+    messages: list[int]
+    bytes: list[int]
+    rounds: int = 0
+    time_s: float = 0.0
+
+
+def run(coroutines: Sequence[Rounds], alpha_s: float = 0.0, beta_s: float = 0.0) -> Outcome:
+    """Run one coroutine per rank to the end; ValueError names the round and the ranks that do not fit.
+
+    A rank that sends or receives in a round needs ``alpha_s``, and ``beta_s`` for each byte in its busier
+    direction; a round lasts as long as its slowest rank.
+    """
+    world = len(coroutines)
+    outcome = Outcome([None] * world, [0] * world, [0] * world)
+    answers: list = [None] * world
+    while True:
+        rounds = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
+        ended = [rank for rank, round in enumerate(rounds) if isinstance(round, StopIteration)]
+        if len(ended) == world:
+            outcome.results = [end.value for end in rounds]
+            return outcome
+        if ended:
+            running = next(rank for rank in range(world) if rank not in ended)
+            raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
+        answers = _deliver(rounds, outcome.rounds)
+        _count(rounds, answers, outcome, alpha_s, beta_s)
+
+
+def _resume(coroutine: Rounds, answer: dict[int, Tensor] | None) -> Round | StopIteration:
+    try:
+        return coroutine.send(answer)
+    except StopIteration as end:
+        return end
+
+
+def _deliver(rounds: list[Round], number: int) -> list[dict[int, Tensor]]:
+    """What each rank receives, once every message has found its receive."""
+    answers: list[dict[int, Tensor]] = [{} for _ in rounds]
+    for rank, round in enumerate(rounds):
+        for peer, tensor in round.sends.items():
+            to = f"round {number}: rank {rank} sends to rank {peer}"
+            if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
+                raise ValueError(f"{to}, which does not receive from it")
+            expected, entries = rounds[peer], rounds[peer].receives[rank]
+            if (round.dtype, round.headers) != (expected.dtype, expected.headers):
+                raise ValueError(f"{to} {_kind(round)}, which expects {_kind(expected)}")
+            if entries not in (None, tensor.numel()):
+                raise ValueError(f"{to} {tensor.numel()} entries, which expects {entries}")
+            answers[peer][rank] = tensor.clone()  # the sender goes on to change it
+    for rank, round in enumerate(rounds):
+        for peer in round.receives:
+            if peer not in answers[rank]:
+                raise ValueError(f"round {number}: rank {rank} receives from rank {peer}, which does not send to it")
+    return answers
+
+
+def _kind(round: Round) -> str:
+    return f"{round.dtype} {'with' if round.headers else 'without'} headers"
+
+
+def _count(rounds: list[Round], answers: list[dict[int, Tensor]], outcome: Outcome, alpha_s: float, beta_s: float):
+    """Add a round's messages, bytes and time to the outcome."""
+    slowest_s = 0.0
+    for rank, (round, received) in enumerate(zip(rounds, answers, strict=True)):
+        sent = round.sent_bytes
+        outcome.messages[rank] += round.sent_messages
+        outcome.bytes[rank] += sent
+        busier = max(sent, sum(t.nbytes + HEADER_BYTES * round.headers for t in received.values()))
+        if busier:
+            slowest_s = max(slowest_s, alpha_s + beta_s * busier)
+    outcome.rounds += 1
+    outcome.time_s += slowest_s

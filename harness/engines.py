@@ -1,0 +1,94 @@
+"""The engines: how their processes are started and what they find in their environment. No torch, no Horovod.
+
+The one place that names engines. It lies beside ``harness/comm``, whose package imports torch; the engine of a
+name is ``harness/comm/<name>.py``. A run imports this file, since its environment decides numbers.
+"""
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
+COMMON = {
+    # By default glibc returns the pages of every large tensor and faults them in again: 5-10 % of an iteration.
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "PYTHONUNBUFFERED": "1",
+}
+Start = Callable[[list[str]], str]  # starts a program on the first host and returns its first line
+
+
+@dataclass(frozen=True)
+class Engine(ABC):
+    """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes."""
+
+    name: str
+    size: str  # holds the number of processes
+    local_size: str  # holds how many of them share the machine
+
+    def environment(self, threads: int) -> dict[str, str]:
+        """What every process needs, however it is started."""
+        return COMMON | {"OMP_NUM_THREADS": str(threads)}
+
+    @abstractmethod
+    def command(self, processes: int, program: list[str]) -> list[str]:
+        """The engine's own launcher, for ``processes`` times ``program`` on this machine."""
+
+    @abstractmethod
+    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
+        """Per rank the variables by which processes find each other, one at each of ``addresses``."""
+
+    @abstractmethod
+    def said_by_workers(self, log: list[str]) -> list[str]:
+        """The lines of a log without what the engine's launcher adds about itself."""
+
+    def one_machine(self, environment: Mapping[str, str]) -> bool:
+        """Whether all processes share this machine, by the environment of one of them."""
+        return environment.get(self.size) == environment.get(self.local_size)
+
+
+class Horovod(Engine):
+    def environment(self, threads: int) -> dict[str, str]:
+        return super().environment(threads) | {
+            # Fusion depends on timing and decides the order of additions. Our buckets are merged already.
+            "HOROVOD_DISABLE_GROUP_FUSION": "1",
+            # Lengths that change from step to step make the response cache cost ten times what it saves.
+            "HOROVOD_CACHE_CAPACITY": "0",
+        }
+
+    def command(self, processes: int, program: list[str]) -> list[str]:
+        return [str(BIN / "horovodrun"), "-np", str(processes), "--gloo", *program]
+
+    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
+        # -P: the program's own folder has a horovod.py, which would hide Horovod.
+        return json.loads(start([sys.executable, "-P", str(RENDEZVOUS), interface, *addresses]))
+
+    def said_by_workers(self, log: list[str]) -> list[str]:
+        return [line for line in log if line.startswith("[") and "]<std" in line]
+
+
+class TorchDist(Engine):
+    def command(self, processes: int, program: list[str]) -> list[str]:
+        return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(processes), "--no-python", *program]
+
+    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
+        shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
+        shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": interface}
+        return [shared | {"RANK": str(rank)} for rank in range(len(addresses))]
+
+    def said_by_workers(self, log: list[str]) -> list[str]:
+        ends = (i for i, line in enumerate(log) if "torch/distributed/elastic/" in line)
+        return log[: next(ends, len(log))]
+
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Horovod("horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+        TorchDist("torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    )
+}

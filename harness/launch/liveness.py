@@ -1,0 +1,124 @@
+"""Signs of life between the launcher and the ranks of a run: small files in the run's folder. No torch.
+
+Each rank writes how far it is, and the launcher reads what all of them wrote. The launcher writes a number that
+grows, and each rank watches it. Nobody compares the clocks of two machines or looks at another machine's
+processes, so a file system that all share is enough.
+"""
+
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+HEARTBEAT = "heartbeat"
+LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
+REPORT_EVERY_S = 0.5
+BEAT_EVERY_S = 1
+
+
+class Progress:
+    """A rank's reports of how far it is; from its last call on, the file says the same within half a second.
+
+    A thread of its own writes the file, so that a rank that hangs has reported the step at which it hangs.
+    """
+
+    def __init__(self, folder: Path, rank: int):
+        self._path = _of_rank(folder, rank)
+        self._now: tuple[int, int] | None = None
+        _in_background(self._write)
+
+    def __call__(self, done: int, total: int) -> None:
+        self._now = (done, total)
+
+    def _write(self) -> None:
+        written = None
+        while True:
+            if (now := self._now) != written:
+                with suppress(OSError):  # of a shared file system: tried again
+                    _replace(self._path, json.dumps(now))
+                    written = now
+            time.sleep(REPORT_EVERY_S)
+
+
+def leave_with_launcher(folder: Path, after_s: float = LEAVE_AFTER_S) -> None:
+    """End this process with status 1 when the launcher's heartbeat has not changed for ``after_s``."""
+
+    def watch() -> None:
+        known, changed = None, time.monotonic()
+        while time.monotonic() - changed < after_s:
+            beat = _text(folder / HEARTBEAT)
+            if beat not in (None, known):
+                known, changed = beat, time.monotonic()
+            time.sleep(min(BEAT_EVERY_S, after_s / 5))
+        os._exit(1)
+
+    _in_background(watch)
+
+
+class Ranks:
+    """The launcher's side: beats, and knows how far each rank is and since when."""
+
+    def __init__(self, folder: Path, count: int):
+        self._folder, self._beats = folder, 0
+        self._done: list[tuple[int, int] | None] = [None] * count
+        self._changed = [time.monotonic()] * count  # a rank that has not reported yet counts from here
+        self.beat()
+
+    def beat(self) -> None:
+        """Give the ranks a sign of life, and look for theirs."""
+        self._beats += 1
+        with suppress(OSError):
+            _replace(self._folder / HEARTBEAT, str(self._beats))
+        for rank, known in enumerate(self._done):
+            text = _text(_of_rank(self._folder, rank))
+            if text is not None and (found := tuple(json.loads(text))) != known:
+                self._done[rank], self._changed[rank] = found, time.monotonic()
+
+    def slowest(self) -> tuple[int, int] | None:
+        """(done, total) of the rank that is furthest behind; None before all have reported."""
+        if None in self._done:
+            return None
+        return min(self._done, key=lambda state: state[0] / state[1])
+
+    def hung(self, after_s: float) -> str:
+        """In one line the ranks that have reported no progress for ``after_s``, and where; empty if none has.
+
+        One rank that hangs soon blocks the others, so those that fell silent shortly after it are named too.
+        """
+        now = time.monotonic()
+        silent_s = [now - changed for changed in self._changed]
+        if max(silent_s) < after_s:
+            return ""
+        return "; ".join(
+            f"rank {rank} reported no progress for {after_s:g} s, {_place(done)}"
+            for rank, (done, seconds) in enumerate(zip(self._done, silent_s, strict=True))
+            if seconds >= 0.9 * after_s
+        )
+
+
+def _place(done: tuple[int, int] | None) -> str:
+    return "last at step {} of {}".format(*done) if done else "not one step since the launch"
+
+
+def _of_rank(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that readers see the old text or the new one."""
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def _in_background(work) -> None:
+    threading.Thread(target=work, daemon=True).start()

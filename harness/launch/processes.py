@@ -1,0 +1,55 @@
+"""The processes of one run: how they start, whether they live, how they end. No torch."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from harness.engines import ENGINES
+from harness.spec import RunSpec
+
+POLITE_S = 5  # processes that were asked to end may take so long
+
+
+def command(spec: RunSpec, program: list[str]) -> list[str]:
+    """What starts ``program`` on every rank: the engine's own launcher, or the testbed's."""
+    cluster = spec.cluster
+    if cluster.network == "testbed":
+        rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)
+        return [sys.executable, "-m", "harness.launch.hosts", cluster.engine, rates_mbit, *program]
+    return ENGINES[cluster.engine].command(spec.processes, program)
+
+
+def start(spec: RunSpec, program: list[str], log: Path) -> subprocess.Popen:
+    """Start the processes of ``spec``, whose output goes to ``log``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | ENGINES[spec.cluster.engine].environment(spec.cluster.threads)
+    with log.open("w") as output:
+        return subprocess.Popen(
+            command(spec, program), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether the process runs; one that ended and was not yet waited for does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End what ``start`` started on this machine, politely, then by force; nothing happens if it has ended."""
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        _, left = psutil.wait_procs([psutil.Process(process.pid), *below], POLITE_S)
+        for one in left:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()

@@ -1,0 +1,38 @@
+"""Reads a plan file for a run; ``workflow/scripts/plan.py`` writes it. No torch."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from harness.spec import PLANNED_FOR, RunSpec
+
+
+def read(path: Path, spec: RunSpec) -> RunSpec:
+    """``spec`` with the groups of the plan file; ValueError in one line if the plan is not for this run."""
+    try:
+        plan = json.loads(path.read_text())
+        check_calibration(plan)
+        return planned(spec, plan)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def check_calibration(plan: dict) -> None:
+    """ValueError in one line if the calibration has changed since the plan was made from it."""
+    for path, known in plan["calibration"].items():
+        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != known:
+            raise ValueError(f"the plan is from another calibration than {path}")
+
+
+def planned(spec: RunSpec, plan: dict) -> RunSpec:
+    """``spec`` with what the plan found; ValueError in one line if the plan is for another run."""
+    about = spec.flat()
+    for key in PLANNED_FOR:
+        if plan[key] != about[key]:
+            raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
+    if spec.kind == "planners":
+        found = {"plans": {name: row["plan"] for name, row in plan["comparison"].items()}}
+    else:
+        found = {"groups": plan["groups"], "ratios": plan["ratios"]}
+    written = json.loads(spec.to_json())
+    return RunSpec.from_dict(written | {"scheme": written.get("scheme", {}) | found})
