@@ -1,17 +1,14 @@
 """Fits are robust, never negative, and say when they are poor; plans are for one run only."""
 
-import hashlib
-
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, fit
-from harness.launch import check_calibration
+from harness.spec import RunSpec, Scheme, Training
+from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, fit, traffic_per_entry
 from harness.timemodel.planner import exact
-from harness.spec import RunSpec
 
 SIZES = np.logspace(2.5, 7.4, 9).round()
 
@@ -70,7 +67,26 @@ def test_noise_is_called_a_poor_fit():
 def test_phases_are_amortised_by_their_share():
     rows = [(10, "refresh", 0.25, 4.0), (10, "reuse", 0.75, 1.0), (10, "reuse", 0.75, 1.2), (10, "reuse", 0.75, 9.0)]
     samples = pd.DataFrame(rows, columns=["entries", "phase", "share", "sparsify_s"]).assign(buckets=1)
-    assert amortised(samples, "sparsify_s")["seconds"].tolist() == pytest.approx([0.25 * 4 + 0.75 * 1.2])
+    assert amortised(samples, "sparsify_s")["sparsify_s"].tolist() == pytest.approx([0.25 * 4 + 0.75 * 1.2])
+
+
+KINDS = {"summed_bytes": "summed", "gathered_bytes": "gathered", "message_bytes": "messages"}
+BYTES = dict.fromkeys(KINDS, 0.0)
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 4), st.floats(0, 100), st.sampled_from(list(BYTES)))
+def test_traffic_is_found_for_each_kind_apart_and_headers_are_left_out(each, header, kind):
+    samples = pd.concat(
+        pd.DataFrame({"entries": SIZES, "buckets": n, "phase": phase, "share": share}).assign(
+            **BYTES | {kind: n * (header + factor * each * SIZES)}
+        )
+        for n in (1, 8)
+        for phase, share, factor in (("refresh", 0.25, 2.0), ("reuse", 0.75, 1.0))
+    )
+    found = traffic_per_entry(samples)
+    assert found.sent == pytest.approx(1.25 * each, rel=1e-3)
+    assert getattr(found, KINDS[kind]) == found.sent
 
 
 def test_samples_become_costs_that_planners_take():
@@ -81,7 +97,7 @@ def test_samples_become_costs_that_planners_take():
     samples = pd.concat([pd.DataFrame({"entries": SIZES, "buckets": n, "phase": "step", "share": 1.0}) for n in (1, 8)])
     n, entries = samples["buckets"], samples["entries"]
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
-    known = calibration(layers, iterations, samples)
+    known = calibration(layers, iterations, samples.assign(**BYTES))
     found, record = known.costs, known.fits
     assert known.sizes == [10, 99] and known.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
@@ -90,12 +106,8 @@ def test_samples_become_costs_that_planners_take():
     assert exact([10, 99], found) == [(0, 2)]
 
 
-PLAN = {"model": "vgg16", "method": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
-PLAN |= {"workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
-
-
 def test_the_dearest_phase_counts_for_every_step_if_asked_for():
-    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "communication_s": 1e-3})
+    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "communication_s": 1e-3, **BYTES})
     refresh, reuse = (
         samples.assign(phase=p, share=s, sparsify_s=t) for p, s, t in (("a", 0.25, 8.0), ("b", 0.75, 4.0))
     )
@@ -106,24 +118,28 @@ def test_the_dearest_phase_counts_for_every_step_if_asked_for():
         assert known.costs.sparsify(1000) == pytest.approx(expected)
 
 
+PLAN = {"model": "vgg16", "variant": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
+PLAN |= {"collective": "engine", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": []}
+PLANNED = RunSpec("timing", Training(model="vgg16"), Scheme("dlgs", options={"ratio": 0.1}, planner="paper"))
+
+
 def test_a_plan_reaches_the_run_it_was_made_for():
-    spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper").planned(PLAN)
-    assert spec.groups == ((0, 3), (3, 54))
+    spec = PLANNED.planned(PLAN)
+    assert spec.scheme.groups == ((0, 3), (3, 54))
     assert RunSpec.from_json(spec.to_json()) == spec
 
 
-@pytest.mark.parametrize("key, value", [("model", "resnet20"), ("workers", 3), ("ratio", 0.01), ("planner", "all")])
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("model", "resnet20"),
+        ("workers", 3),
+        ("ratio", 0.01),
+        ("planner", "all"),
+        ("variant", "x"),
+        ("collective", "ring"),
+    ],
+)
 def test_a_plan_for_another_run_is_refused_with_the_reason(key, value):
-    spec = RunSpec(kind="timing", model="vgg16", method="dlgs", ratio=0.1, planner="paper")
     with pytest.raises(ValueError, match=f"the plan is for {key} {value}, this run has {key} {PLAN[key]}"):
-        spec.planned(PLAN | {key: value})
-
-
-def test_a_plan_from_another_calibration_is_refused_with_the_reason(tmp_path):
-    file = tmp_path / "samples.csv"
-    file.write_text("1\n")
-    plan = {"calibration": {str(file): hashlib.sha256(b"1\n").hexdigest()}}
-    check_calibration(plan)
-    file.write_text("2\n")
-    with pytest.raises(ValueError, match="the plan is from another calibration than"):
-        check_calibration(plan)
+        PLANNED.planned(PLAN | {key: value})

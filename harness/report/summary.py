@@ -2,16 +2,14 @@
 
 import pandas as pd
 
-PARTS = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
-RUN = ["model", "method", "ratio", "topology", "workers", "rate_mbit", "selection"]
-CONSTANT = ["network", "fastest_mbit", "measured_mbit", "engine"]
-CONSTANT += ["data", "stand_in", "batch", "epochs", "train_images", "machine"]
+from harness.report.tidy import ABOUT
+
+MEASURED = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
 
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:
     """One row per timing run, from the tidy table of iterations."""
-    rows = [_row(run) for _, run in timing.groupby(RUN, dropna=False, sort=False)]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(_row(run) for _, run in timing.groupby("run", sort=False))
 
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
@@ -39,11 +37,9 @@ def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
 
 def _row(run: pd.DataFrame) -> dict:
     first = run.iloc[0]
-    own = run[run["variant"] == first["method"]]
-    dense = run[run["variant"] == "none"]
-    row = {key: first[key] for key in RUN + CONSTANT}
-    row |= compare(own, dense)
-    steps = -(-first["train_images"] // (first["batch"] * first["workers"]))
+    own = run[run["timed"] == first["variant"]]
+    row = {key: first[key] for key in ABOUT} | compare(own, run[run["timed"] == "none"])
+    steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))
     row["epoch_s"] = row["iteration_s"] * steps
     row["training_s"] = row["epoch_s"] * first["epochs"]
     row["sent_bytes"] = amortise(own, "sent_bytes")
@@ -64,7 +60,7 @@ def _parts(own: pd.DataFrame) -> dict[str, float]:
     """
     middle = pd.concat(_middle_half(phase) for _, phase in own.groupby("phase"))
     shares = middle.groupby("phase")["share"].first()
-    means = middle.groupby("phase")[PARTS].mean().mul(shares, axis=0).sum() / shares.sum()
+    means = middle.groupby("phase")[MEASURED].mean().mul(shares, axis=0).sum() / shares.sum()
     return (means * amortise(own, "iteration_s") / means.sum()).to_dict()
 
 

@@ -1,31 +1,40 @@
-"""Tidy tables from run folders: one row per observation, each with its run's spec and machine. No torch."""
+"""Tidy tables from run folders: one row per observation, each with what its run was. No torch."""
 
 import json
 from pathlib import Path
 
 import pandas as pd
 
-from harness.report import style
+from harness.spec import RunSpec
 
-SPEC = ["model", "method", "ratio", "topology", "engine", "workers", "threads", "seed"]
-SPEC += ["data", "stand_in", "batch", "epochs", "train_epochs"]
-TRAIN_IMAGES = {"cifar10": 50_000, "imagenet100": 130_000}
+SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
+SPEC += ("topology", "collective", "engine", "workers", "threads", "seed")
+OPTIONS = ("selection", "refresh_every")  # of methods; empty for those without
+LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit")  # of a testbed: slowest, fastest, slowest measured
+# What a row says of its run, in every tidy table. ``run`` is the name of its folder.
+ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS)
 
 
-def read(paths: list, options: tuple[str, ...] = ("selection",)) -> pd.DataFrame:
-    """All rows of the runs' tables, each with its run's spec and machine, and these of its method's options."""
-    tables = []
-    for path in map(Path, paths):
-        run = json.loads((path.parent / "run.json").read_text())
-        rows = pd.read_csv(path)
-        for position, key in enumerate(SPEC):
-            rows.insert(position, key, run["spec"][key])
-        rows["train_images"] = TRAIN_IMAGES[run["spec"]["data"]]
-        for key in options:
-            rows[key] = run["spec"]["options"].get(key)
-        rows["machine"] = run["provenance"]["machine"]
-        rows["network"] = run["provenance"]["network"]
-        for key in style.LINKS:  # of a testbed
-            rows[key] = float(run["provenance"].get(key, "nan"))
-        tables.append(rows)
-    return pd.concat(tables, ignore_index=True)
+def read(paths: list) -> pd.DataFrame:
+    """All rows of the runs' tables, each with the columns ``ABOUT`` its run.
+
+    A timing run times several variants: its rows' own ``variant`` is called ``timed`` here ("none", or the run's
+    variant, or a planner), since ``variant`` is the run's.
+    """
+    paths = [Path(path) for path in paths]
+    rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
+    about = pd.DataFrame([about_run(path.parent) for path in paths], columns=list(ABOUT))
+    about = about.loc[rows.index.get_level_values(0)]
+    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
+
+
+def about_run(folder: Path) -> dict:
+    """The columns ``ABOUT`` the run in a folder."""
+    run = json.loads((folder / "run.json").read_text())
+    spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
+    about = {key: spec.flat()[key] for key in SPEC} | {key: spec.scheme.options.get(key) for key in OPTIONS}
+    about |= {"run": folder.name, "train_samples": run.get("train_samples")}
+    about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
+    about |= {key: provenance[key] for key in ("machine", "network")}
+    about |= {key: provenance.get(key) for key in LINKS}
+    return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from harness.timemodel.timeline import Costs
+from harness.topology import Traffic
 
 LEAST_R2 = 0.9  # below this a fit is called poor, in the plan and wherever it is shown
 
 
 @dataclass(frozen=True)
 class Fit:
-    """seconds = alpha + beta * entries for each bucket, and ``once`` for buckets that go together.
+    """seconds = alpha + beta * entries for each bucket, and ``once`` for all buckets that go together.
 
     ``r2``: of the logarithm of the seconds, since sizes span five decades.
     """
@@ -110,21 +111,38 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """(entries, buckets, seconds): the median of each phase, weighted by its share of a cycle."""
+    """``column`` by (entries, buckets): the median of each phase, weighted by its share of a cycle."""
     case = ["entries", "buckets"]
-    medians = samples.groupby([*case, "phase"]).agg(seconds=(column, "median"), share=("share", "first"))
-    weighted = medians.assign(seconds=medians["seconds"] * medians["share"]).groupby(case).sum()
-    return (weighted["seconds"] / weighted["share"]).rename("seconds").reset_index()
+    medians = samples.groupby([*case, "phase"]).agg(median=(column, "median"), share=("share", "first"))
+    weighted = medians.assign(median=medians["median"] * medians["share"]).groupby(case).sum()
+    return (weighted["median"] / weighted["share"]).rename(column).reset_index()
+
+
+def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
+    """Bytes that a worker hands over for each entry of a bucket, amortised over the phases.
+
+    What a bucket carries whatever its size (headers, counts) is left out: it belongs to the latency.
+    """
+
+    def per_entry(column: str) -> float:
+        known = amortised(samples, column)
+        return fit(known["entries"], known[column] / known["buckets"]).beta
+
+    return Traffic(*(per_entry(column) for column in ("summed_bytes", "gathered_bytes", "message_bytes")))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the calibration runs of one model and one method say: ``sizes`` of the layers, the ``costs`` of
-    the time model, optimizer, other and waiting for slower workers (``rest_s``), and a record of the ``fits``."""
+    """What the calibration runs of one model and one method say.
+
+    ``sizes``: of the layers. ``rest_s``: optimizer, other, and waiting for slower workers. ``traffic``: what one
+    worker hands over for each entry. ``fits``: a record of them, for people.
+    """
 
     sizes: list[int]
     costs: Costs
     rest_s: float
+    traffic: Traffic
     fits: dict
 
 
@@ -141,12 +159,13 @@ def calibration(
     over the phases of a cycle, or "dearest": as if every step were of the phase that selects longest, which
     is what the paper's TopKTime says of DLGS.
     """
+    traffic = traffic_per_entry(samples)
     if cost == "dearest":
         dearest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
         samples = samples[samples["phase"] == dearest]
     alone, together = amortised(samples, "sparsify_s"), amortised(samples, "communication_s")
-    sparsify = curve(alone["entries"], alone["seconds"] / alone["buckets"])
-    communicate = fit(together["entries"], together["seconds"], together["buckets"])
+    sparsify = curve(alone["entries"], alone["sparsify_s"] / alone["buckets"])
+    communicate = fit(together["entries"], together["communication_s"], together["buckets"])
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
@@ -155,4 +174,4 @@ def calibration(
     measured = Costs(forward_s, backward, sparsify, communicate, communicate.once, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
-    return Calibration(sizes, measured, rest_s, record)
+    return Calibration(sizes, measured, rest_s, traffic, record)

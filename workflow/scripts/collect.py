@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from harness.report import style
+from harness.report.log import log_errors
 from harness.report.tidy import read
 
 
@@ -19,10 +19,9 @@ def provenance(paths: list[str]) -> dict:
     return {"first_run": dates[0], "last_run": dates[-1], "runs": len(paths)} | merged
 
 
-if __name__ == "__main__":
-    style.log_errors(snakemake)
-    inputs, output = snakemake.input, snakemake.output
-    read(inputs.accuracy).to_csv(output.accuracy, index=False)
-    read(inputs.timing).to_csv(output.timing, index=False)
-    merged = provenance([*inputs.accuracy, *inputs.timing])
-    Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")
+log_errors(snakemake)
+inputs, output = snakemake.input, snakemake.output
+read(inputs.accuracy).to_csv(output.accuracy, index=False)
+read(inputs.timing).to_csv(output.timing, index=False)
+merged = provenance([*inputs.accuracy, *inputs.timing])
+Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")

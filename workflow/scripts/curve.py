@@ -1,41 +1,54 @@
-"""Draws one quantity against epochs, a line per method: Figures 5 to 10."""
+"""Draws one quantity of one model against epochs, a line per variant: the curves of accuracy and loss."""
 
-import textwrap
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import style
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names, at_ratio, data_title
+
+VALUES = {"train_accuracy": ("training accuracy (%)", 100), "train_loss": ("training loss", 1)}
 
 
-def draw(snakemake, model: str, value: str, label: str, scale: float = 1) -> None:
-    style.log_errors(snakemake)
+def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
+    """(look, points) of each variant, and of each of its ratios where there are several; in the order of tables."""
+    found, several = [], points["ratio"].nunique() > 1
+    for variant in names.variants_in(points["variant"]):
+        own = points[points["variant"] == variant]
+        for place, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
+            look = looks.of_variant(variant, names, place)
+            if several:
+                look["label"] += at_ratio(-ratio)
+            found.append((look, rows))
+    return found
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, model = Names.of(snakemake), snakemake.params.model
+    label, scale = VALUES[snakemake.params.value]
     points = pd.read_csv(snakemake.input.tidy)
     points = points[points["model"] == model]
-    methods = style.in_order(points["method"])
     figure, axes = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
-    for method in methods:
-        seeds = points[points["method"] == method].groupby("step")
-        epochs, mean = seeds["epoch"].mean(), seeds[value].mean() * scale
-        axes.plot(epochs, mean, **style.line(method, methods))
-        if points["seed"].nunique() > 1:
-            sd = seeds[value].std() * scale
-            colour = style.line(method, methods)["color"]
-            axes.fill_between(epochs, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-    first = points.iloc[0]
+    several_seeds = points["seed"].nunique() > 1
+    for look, rows in lines(points, names):
+        by_step = rows.groupby("step")
+        values, epochs = by_step[snakemake.params.value], by_step["epoch"].mean()
+        mean, sd = values.mean() * scale, values.std() * scale
+        axes.plot(epochs, mean, **look)
+        if several_seeds:
+            axes.fill_between(epochs, mean - sd, mean + sd, color=look["color"], alpha=0.15, linewidth=0)
     ratios = points["ratio"].dropna().unique()
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
-    axes.set_title(f"{style.MODELS[model]}, {style.data_label(first)}, ratio {', '.join(f'{r:g}' for r in ratios)}")
-    axes.legend(frameon=False)
+    one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
+    axes.set_title(f"{names.model(model)}, {data_title(points.iloc[0])}{one_ratio}")
+    axes.legend(frameon=False, fontsize=8 if len(axes.lines) <= 8 else 6.5)
     axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    note = f"{style.setting(points)}; n = {points['seed'].nunique()} seed(s)"
-    note += ", band: standard deviation" if points["seed"].nunique() > 1 else ""
-    if first["train_epochs"] < 20:
-        note += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank methods"
-    figure.supxlabel(textwrap.fill(note, 95), fontsize=6.5, color="0.3", x=0.02, ha="left")
-    style.save_figure(figure, snakemake.output)
+    looks.open_frame(axes)
+    note = f"{captions.setting(points)}; {captions.seeds(points)}"
+    note += "; band: standard deviation" if several_seeds else ""
+    looks.save(figure, note, snakemake.output)
+
+
+main()

@@ -1,14 +1,16 @@
-"""Plans the merging of one model's layers for one method and ratio, from calibrations."""
+"""Plans the merging of one model's layers for one variant and ratio, from calibrations."""
 
 import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.report import style
-from harness.timemodel import calibrated
-from harness.timemodel.planner import adaptive_ratios, per_layer, planners
-from harness.spec import RunSpec
+from harness import plugins
+from harness.report.log import log_errors
+from harness.spec import PLANNED_FOR, RunSpec
+from harness.timemodel import predict
+from harness.timemodel.groups import per_layer
+from harness.timemodel.planner import adaptive_ratios, planners
 from harness.timemodel.timeline import schedule
 
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
@@ -17,21 +19,25 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 def build(paths, spec: RunSpec, cost: str) -> dict:
     """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
-    known = calibrated.read(*files, spec, cost)
+    known = predict.read(*files, spec, cost)
     comparison = {}
-    for name, planner in planners(spec.bucket_bytes // 4).items():
+    for name, planner in planners(spec.scheme.bucket_bytes // 4).items():
         plan = planner(known.sizes, known.costs)
         times = asdict(schedule(known.sizes, known.costs, plan))
         comparison[name] = {"groups": len(plan)} | {part: times[part] for part in BREAKDOWN} | {"plan": plan}
         comparison[name]["iteration_s"] += known.rest_s
-    adaptive = spec.options.get("adaptive")
+    takes = plugins.describe("methods", spec.scheme.method)["plan"]
+    groups, ratios = comparison[spec.scheme.planner]["plan"], []
+    if takes == "ratios":
+        groups, ratios = per_layer(known.sizes), adaptive_ratios(known.sizes, known.costs, spec.ratio)
+    about = spec.flat()
     return {
-        **{key: getattr(spec, key) for key in ("model", "method", "ratio", "engine", "topology", "workers")},
+        **{key: about[key] for key in PLANNED_FOR},
         "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
-        "planner": spec.planner,
         "plan_cost": cost,
-        "groups": per_layer(known.sizes) if adaptive else comparison[spec.planner]["plan"],
-        "ratios": adaptive_ratios(known.sizes, known.costs, spec.ratio) if adaptive else [],
+        "plan": takes,
+        "groups": groups,
+        "ratios": ratios,
         "sizes": known.sizes,
         "rest_s": known.rest_s,
         "fits": known.fits,
@@ -39,7 +45,6 @@ def build(paths, spec: RunSpec, cost: str) -> dict:
     }
 
 
-if __name__ == "__main__":
-    style.log_errors(snakemake)
-    plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
-    Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n")
+log_errors(snakemake)
+plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
+Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n")

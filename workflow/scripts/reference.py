@@ -7,19 +7,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "results" / "reference"
-PAPER = ("table1", "table2")
-STUDIES = ("prediction", "fits", "dilation", "planners", "rates", "servers", "selections")
+
+
+def made() -> list[Path]:
+    """The files of every table and figure that is there; a table is what has a Markdown file."""
+    figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
+    names = {path.stem for path in (ROOT / "results").glob("*.md")} | {path.stem for path in figures}
+    tables = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
+    return [path for path in tables if path.stem in names] + figures
 
 
 def keep() -> None:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
-    names = [f"{name}.{kind}" for name in PAPER for kind in ("csv", "md", "tex")]
-    names += [f"{name}.{kind}" for name in STUDIES for kind in ("csv", "md")]
-    found = [ROOT / "results" / name for name in [*names, "provenance.json"]]
-    found += [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
-    found += sorted((ROOT / "results" / "bench").glob("*.md"))
-    for path in (path for path in found if path.exists()):
+    for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
         shutil.copy(path, KEPT)
 
 
@@ -28,10 +29,8 @@ def show() -> None:
     readme = ROOT / "README.md"
     tables = "\n".join((KEPT / f"table{n}.md").read_text() for n in (1, 2))
     provenance = json.loads((KEPT / "provenance.json").read_text())
-    source = (
-        f"Measured on {'; '.join(provenance['machine'])}; {provenance['runs']} runs, {provenance['last_run'][:10]}, "
-    )
-    source += f"commit {', '.join(provenance['commit'])}.\n"
+    machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
+    source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}.\n"
     text = f"<!-- reference -->\n{source}\n{tables}<!-- /reference -->"
     readme.write_text(
         re.sub(r"<!-- reference -->.*<!-- /reference -->", lambda _: text, readme.read_text(), flags=re.S)

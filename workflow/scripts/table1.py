@@ -1,4 +1,4 @@
-"""Table 1: final training accuracy and training loss per model and method, and test accuracy beside them.
+"""Table 1: final training accuracy and training loss per model and variant, and test accuracy beside them.
 
 Training values are means over the augmented batches of the last stretch of the curve, test values
 over the test set after the last step. Mean over seeds, with the standard deviation where there are
@@ -6,31 +6,36 @@ several."""
 
 import pandas as pd
 
-from harness.report import style
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.tidy import ABOUT, LINKS, OPTIONS
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss"]
-KEYS = ["model", "method", "ratio", "data", "stand_in", "workers", "engine", "network", "machine"]
+# What a row is about: all that does not differ between seeds, and could make another number.
+KEYS = [key for key in ABOUT if key not in ("run", "seed", *OPTIONS, *LINKS)]
 
 
 def build(points: pd.DataFrame) -> pd.DataFrame:
     """The last point of every run, averaged over seeds: ``<value>`` and ``<value>_sd``."""
-    last = points.sort_values("step").groupby([*KEYS, "seed"], dropna=False, sort=False).tail(1)
+    last = points.sort_values("step", kind="stable").groupby("run", sort=False).tail(1)
     groups = last.groupby(KEYS, dropna=False, sort=False)
     table = groups[VALUES].mean().join(groups[VALUES].std(), rsuffix="_sd")
     table["epochs_trained"] = groups["epoch"].mean()
     table["seeds"] = groups.size()
-    return style.arrange(table.reset_index())
+    return table.reset_index().assign(rate_mbit=float("nan"))
 
 
-def show(table: pd.DataFrame) -> pd.DataFrame:
-    def cell(row, value, scale):
-        text = f"{row[value] * scale:.{1 if scale == 100 else 2}f}"
-        sd = row[f"{value}_sd"]
-        return text if pd.isna(sd) else f"{text} ± {sd * scale:.{1 if scale == 100 else 2}f}"
+def cell(row, value: str, scale: int) -> str:
+    digits = 1 if scale == 100 else 2
+    text, sd = f"{row[value] * scale:.{digits}f}", row[f"{value}_sd"]
+    return text if pd.isna(sd) else f"{text} ± {sd * scale:.{digits}f}"
 
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            **style.run_columns(row),
+            **tables.run_columns(row, names),
             "Training accuracy (%)": cell(row, "train_accuracy", 100),
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),
@@ -41,10 +46,10 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-if __name__ == "__main__":
-    style.log_errors(snakemake)
-    table = build(pd.read_csv(snakemake.input.accuracy))
-    caption = " ".join(snakemake.params.caption.split()) + " " + style.setting(table) + "."
-    if table["epochs_trained"].max() < 20:
-        caption += " These runs are too short to rank the methods."
-    style.save_table(table, show(table), caption, snakemake.output)
+log_errors(snakemake)
+names = Names.of(snakemake)
+table = names.arrange(build(pd.read_csv(snakemake.input.accuracy)))
+caption = f"{captions.of_script(snakemake)} {captions.setting(table.drop(columns='rate_mbit'))}."
+if table["epochs_trained"].max() < captions.SHORT_EPOCHS:
+    caption += " These runs are too short to rank the variants."
+tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)

@@ -3,22 +3,27 @@
 The paper's nodes have one RTX 4090 and 2 x 25 Gb/s each. Computation there: published training throughput of
 ResNet-50 at 224 x 224 on that card (PyTorch, TF32: 721 images/s, Lambda, October 2022), at the same rate of
 multiply-adds for the other models (an upper bound: small models do not fill the card). Computation here:
-forward and backward of the calibration, at this configuration's batch and image size. The rate is the paper's,
+forward and backward of the calibration, at this configuration's batch and data. The rate is the paper's,
 divided by how much longer one iteration computes here."""
 
 from pathlib import Path
 
 import pandas as pd
 
-from harness.report import style
-from harness.report.tidy import read
+from harness import plugins
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names, data_title
+from harness.report.tidy import LINKS, read
 
 PAPER_MBIT = 2 * 25_000
-IMAGES_S = 721
-# Multiply-adds of a forward pass, in 1e6: He et al. (2016) for ResNet-20, Simonyan and Zisserman's 13
-# convolutions at 32 x 32 for VGG16, torchvision's figure for ResNet-50 at 224 x 224.
-MULTIPLY_ADDS = {"resnet20": 40.8, "vgg16": 313, "resnet50": 4089}
-PAPER_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}
+IMAGES_S, CARD_MODEL = 721, "resnet50"
+PAPER_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # other models: this configuration's batch
+
+
+def multiply_adds(model: str) -> float:
+    """Of a forward pass over one sample of the data that the model is made for."""
+    return plugins.describe("models", model)["multiply_adds"]
 
 
 def row_of(iterations: pd.DataFrame) -> dict:
@@ -26,11 +31,10 @@ def row_of(iterations: pd.DataFrame) -> dict:
     first = iterations.iloc[0].to_dict()
     here_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
     model = first["model"]
-    there_s = PAPER_BATCH[model] * MULTIPLY_ADDS[model] / (IMAGES_S * MULTIPLY_ADDS["resnet50"])
-    about = {
-        key: first[key] for key in ("model", "data", "stand_in", "batch", "machine", "engine", "workers", "network")
-    }
-    return about | {
+    batch = PAPER_BATCH.get(model, first["batch"])
+    there_s = batch * multiply_adds(model) / (IMAGES_S * multiply_adds(CARD_MODEL))
+    about = ("model", "data", "data_title", "stand_in", "batch", "machine", "engine", "workers", "network")
+    return {key: first[key] for key in about} | {
         "paper_computation_s": there_s,
         "computation_s": here_s,
         "dilation": here_s / there_s,
@@ -39,23 +43,29 @@ def row_of(iterations: pd.DataFrame) -> dict:
     }
 
 
-def show(table: pd.DataFrame) -> pd.DataFrame:
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "Model": style.MODELS[row["model"]],
-            "Data": style.data_label(row),
-            "Computation, RTX 4090 (ms)": style.number(row["paper_computation_s"] * 1e3),
-            "Computation, here (ms)": style.number(row["computation_s"] * 1e3),
-            "Dilation": style.number(row["dilation"]),
-            "50 Gb/s become (Mb/s)": style.number(row["rate_mbit"]),
+            "Model": names.model(row["model"]),
+            "Data": data_title(row),
+            "Computation, RTX 4090 (ms)": tables.number(row["paper_computation_s"] * 1e3),
+            "Computation, here (ms)": tables.number(row["computation_s"] * 1e3),
+            "Dilation": tables.number(row["dilation"]),
+            "50 Gb/s become (Mb/s)": tables.number(row["rate_mbit"]),
             "n": row["samples"],
         }
         for row in table.to_dict("records")
     )
 
 
-style.log_errors(snakemake)
-calibrations = [read([Path(path).with_name("iterations.csv")]) for path in snakemake.input.layers]
-table = pd.DataFrame(row_of(one) for one in calibrations if one["model"].iloc[0] in PAPER_BATCH)
-caption = " ".join(snakemake.params.caption.split()) + f" {style.setting(table.drop(columns='rate_mbit'))}."
-style.save_table(table, show(table), caption, snakemake.output)
+log_errors(snakemake)
+names = Names.of(snakemake)
+calibrations = {}
+for path in map(Path, snakemake.input.layers):
+    iterations = read([path.with_name("iterations.csv")])
+    calibrations[iterations["model"].iloc[0]] = iterations
+order = names.models_in(calibrations)
+table = pd.DataFrame(row_of(calibrations[model]) for model in order)
+network = pd.concat(calibrations[model][["machine", "network", *LINKS, "engine", "workers"]] for model in order)
+caption = f"{captions.of_script(snakemake)} {captions.setting(network)}."
+tables.save_table(table, shown(table, names), caption, snakemake.output)

@@ -5,70 +5,93 @@ of a cycle; full: one bucket alone, hollow: each of eight that are sent together
 through the medians, for communication alpha + beta * entries and a latency that buckets sent together share, by
 least absolute relative error. In brackets R^2 of the logarithms, poor below 0.9."""
 
-import textwrap
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from harness.report import style
-from harness.timemodel import costs
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names
 from harness.report.tidy import read
+from harness.timemodel import costs
+from harness.topology import TOPOLOGIES
 
-style.log_errors(snakemake)
-samples = read(snakemake.input.samples)
-methods = style.in_order(samples["method"])
-columns = list(samples[["topology", "ratio"]].dropna().drop_duplicates().itertuples(index=False))
-residuals = []
-parts = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)"}
-figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
-                            sharey="row", squeeze=False)  # fmt: skip
-for line, (part, label) in zip(grid, parts.items(), strict=True):
-    for axes, (topology, ratio) in zip(line, columns, strict=True):
-        here = samples[(samples["topology"] == topology) & (samples["ratio"].isna() | (samples["ratio"] == ratio))]
-        for method in methods:
-            rows = here[here["method"] == method]
-            if rows.empty or not rows[part].any():
-                continue
-            points = costs.amortised(rows, part)
-            buckets = points["buckets"] if part == "communication_s" else None
-            each = points["seconds"] / points["buckets"]
-            if buckets is None:
-                fitted, once = costs.curve(points["entries"], each), 0.0
-            else:
-                fitted = costs.fit(points["entries"], points["seconds"], buckets)
-                once = fitted.once
-            fit_s = fitted(points["entries"]) + once / points["buckets"]
-            about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "method": method}
-            about["r2"] = fitted.r2
-            residuals += [
-                about | {"entries": n, "buckets": b, "measured_s": y, "fitted_s": f, "residual_s": y - f}
-                for n, b, y, f in zip(points["entries"], points["buckets"], each, fit_s, strict=True)
-            ]
-            look = style.line(method, methods)
-            for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
-                x, y = points["entries"][points["buckets"] == count], each[points["buckets"] == count]
-                axes.plot(x, y * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
-                x = np.geomspace(x.min(), x.max(), 100)
-                name = f"{look['label']} ({fitted.r2:.2f})" if count == 1 else None
-                width = 1.2 if count == 1 else 0.6
-                line_look = look | {"marker": "", "label": name, "linewidth": width}
-                axes.plot(x, (fitted(x) + once / count) * 1e3, **line_look)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        style.plain_log(axes.yaxis, subs=(1,))
-        axes.set_title(f"ratio {ratio:g}, {topology}", fontsize=9)
-        axes.legend(frameon=False, fontsize=7)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    line[0].set_ylabel(label)
-for axes in grid[-1]:
-    axes.set_xlabel("entries of the bucket before sparsification")
-each = samples.groupby(["method", "ratio", "topology", "entries", "phase"], dropna=False).size()
-note = f"{style.setting(samples)}; n = {style.least_to_most(each)} samples of each size and phase"
-figure.supxlabel(textwrap.fill(note, 65 * len(columns)), fontsize=6.5, color="0.3", x=0.02, ha="left")
-style.save_figure(figure, snakemake.output)
-pd.DataFrame(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
+PARTS = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)"}
+KEYS = ["topology", "ratio"]
+
+
+def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
+    """(topology, ratio) of the figure's columns; where nothing has a ratio, one per topology."""
+    columns = samples[KEYS].drop_duplicates()
+    with_ratio = columns.dropna()
+    others = columns[~columns["topology"].isin(with_ratio["topology"])]
+    return list(pd.concat([with_ratio, others]).itertuples(index=False, name=None))
+
+
+def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, object, float]:
+    """Per size and number of buckets: seconds of each bucket, measured and fitted; the fit, and what is spent once."""
+    points = costs.amortised(rows, part)
+    buckets = points["buckets"]
+    points["measured_s"] = points[part] / buckets
+    if part == "sparsify_s":
+        fit, once = costs.curve(points["entries"], points["measured_s"]), 0.0
+    else:
+        fit = costs.fit(points["entries"], points[part], buckets)
+        once = fit.once
+    points["fitted_s"] = fit(points["entries"]) + once / buckets
+    points["residual_s"] = points["measured_s"] - points["fitted_s"]
+    return points.drop(columns=part), fit, once
+
+
+def draw(axes, look: dict, points: pd.DataFrame, fit, once: float) -> None:
+    """The points of one variant and the fit through them, for buckets alone and together."""
+    for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
+        here = points[points["buckets"] == count]
+        x = here["entries"]
+        axes.plot(x, here["measured_s"] * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
+        x = np.geomspace(x.min(), x.max(), 100)
+        name, width = (f"{look['label']} ({fit.r2:.2f})", 1.2) if count == 1 else (None, 0.6)
+        axes.plot(x, (fit(x) + once / count) * 1e3, **look | {"marker": "", "label": name, "linewidth": width})
+
+
+def finish(axes, topology: str, ratio: float) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    looks.plain_log(axes.yaxis, subs=(1,))
+    words = "" if pd.isna(ratio) else f"ratio {ratio:g}, "
+    axes.set_title(words + TOPOLOGIES[topology].title, fontsize=9)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=7 if len(axes.lines) <= 20 else 5.5)
+    axes.grid(alpha=0.3)
+    looks.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, samples = Names.of(snakemake), read(snakemake.input.samples)
+    columns = columns_of(samples)
+    figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
+                                sharey="row", squeeze=False)  # fmt: skip
+    residuals = []
+    for row, (part, label) in zip(grid, PARTS.items(), strict=True):
+        for axes, (topology, ratio) in zip(row, columns, strict=True):
+            here = samples[(samples["topology"] == topology) & (samples["ratio"].isna() | (samples["ratio"] == ratio))]
+            for variant in names.variants_in(here["variant"]):
+                rows = here[here["variant"] == variant]
+                if not rows[part].any():
+                    continue
+                points, fit, once = fitted_points(rows, part)
+                draw(axes, looks.of_variant(variant, names), points, fit, once)
+                about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
+                residuals.append(points.assign(**about, r2=fit.r2))
+            finish(axes, topology, ratio)
+        row[0].set_ylabel(label)
+    for axes in grid[-1]:
+        axes.set_xlabel("entries of the bucket before sparsification")
+    each = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
+    note = f"{captions.setting(samples)}; n = {captions.least_to_most(each)} samples of each size and phase"
+    looks.save(figure, note, snakemake.output)
+    pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
+
+
+main()

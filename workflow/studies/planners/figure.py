@@ -1,33 +1,23 @@
-"""Every planner's iteration: predicted beside measured, per model and ratio.
+"""Every planner's iteration: predicted beside measured, per model, variant and ratio.
 
 The same runs as the table of planners; whiskers: smallest and largest block."""
 
-import textwrap
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import style
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names, at_ratio
+from harness.topology import TOPOLOGIES
 
-style.log_errors(snakemake)
-table = pd.read_csv(snakemake.input[0])
-panels = list(table.groupby(["model", "ratio", "topology", "method"], sort=False))
-columns = min(2, len(panels))
-lines = -(-len(panels) // columns)
-size = (4.2 * columns, 0.9 + 2.1 * lines)
-figure, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-for axes in grid.flat[len(panels) :]:
-    axes.set_visible(False)
-for axes, ((model, ratio, topology, _), rows) in zip(grid.flat, panels, strict=False):
+
+def draw(axes, rows: pd.DataFrame) -> None:
+    """Two bars for each planner of one run."""
     y = range(len(rows))
     axes.barh([i - 0.2 for i in y], rows["predicted_s"] * 1e3, 0.4, color="#CCCCCC", hatch="...", edgecolor="white",
               label="predicted")  # fmt: skip
-    measured = rows["iteration_s"] * 1e3
-    whiskers = [measured - rows["iteration_s_min"] * 1e3, rows["iteration_s_max"] * 1e3 - measured]
-    axes.barh([i + 0.2 for i in y], measured, 0.4, xerr=[w.clip(lower=0) for w in whiskers], color="#0072B2",
+    measured, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_min", "iteration_s_max"))
+    axes.barh([i + 0.2 for i in y], measured, 0.4, xerr=looks.whiskers(measured, least, most), color="#0072B2",
               error_kw={"lw": 0.8, "capsize": 2}, label="measured")  # fmt: skip
     labels = [
         f"{row.planner} ({row.groups})" + ("" if row.timed_as == row.planner else f" = {row.timed_as}")
@@ -35,12 +25,32 @@ for axes, ((model, ratio, topology, _), rows) in zip(grid.flat, panels, strict=F
     ]
     axes.set_yticks(y, labels, fontsize=8)
     axes.invert_yaxis()
-    axes.set_title(f"{style.MODELS.get(model, model)}, ratio {ratio:g}, {topology}", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-for axes in grid[-1]:
-    axes.set_xlabel("time of one iteration (ms)")
-figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False, fontsize=8)
-note = f"{style.setting(table)}; in brackets: groups; measured: median of n = {style.least_to_most(table['n'])} "
-note += "iterations amortised over the refresh interval, whiskers: smallest and largest block"
-figure.supxlabel(textwrap.fill(note, 75 * columns), fontsize=6.5, color="0.3", x=0.02, ha="left")
-style.save_figure(figure, snakemake.output)
+    looks.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
+    panels = [rows for _, rows in table.groupby("run", sort=False)]
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    size = (4.2 * columns, 0.9 + 2.1 * lines)
+    figure, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, rows in zip(grid.flat, panels, strict=False):
+        draw(axes, rows)
+        first = rows.iloc[0]
+        name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
+        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}", fontsize=8)
+    for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel("time of one iteration (ms)")
+    handles = grid[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
+    note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
+    note += "whiskers: smallest and largest block"
+    looks.save(figure, note, snakemake.output)
+
+
+main()

@@ -1,7 +1,7 @@
 """Planners: the iteration that each plan for merging layers gives, predicted and measured.
 
-All plans of one model and ratio are timed in one run, in turns with uncompressed. Predicted by eqs 2-7 from
-the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
+All plans of one model, variant and ratio are timed in one run, in turns with uncompressed. Predicted by eqs 2-7
+from the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
 timed once. Ranges are the smallest and the largest block; speed-up is against uncompressed, the median over
 blocks."""
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import style
-from harness.report.tidy import read
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
 from harness.report.summary import compare
+from harness.report.tidy import ABOUT, read
 
 
 def rows_of(iterations: Path, plan: Path) -> list[dict]:
@@ -20,13 +22,11 @@ def rows_of(iterations: Path, plan: Path) -> list[dict]:
     timed, planned = read([iterations]), json.loads(plan.read_text())
     groups = pd.read_csv(iterations.with_name("groups.csv"))
     timed_as = groups.groupby("variant")["timed_as"].first()
-    dense = timed[timed["variant"] == "none"]
-    about = ["model", "method", "ratio", "topology", "engine", "workers", "data", "stand_in", "machine", "network"]
-    about += style.LINKS
+    dense = timed[timed["timed"] == "none"]
     rows = []
     for planner, predicted in planned["comparison"].items():
-        own = timed[timed["variant"] == timed_as[planner]]
-        row = {key: timed[key].iloc[0] for key in about}
+        own = timed[timed["timed"] == timed_as[planner]]
+        row = {key: timed[key].iloc[0] for key in ABOUT}
         row |= {"planner": planner, "timed_as": timed_as[planner], "groups": predicted["groups"]}
         row |= {"predicted_s": predicted["iteration_s"], **compare(own, dense), "n": len(own)}
         rows.append(row)
@@ -34,24 +34,25 @@ def rows_of(iterations: Path, plan: Path) -> list[dict]:
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]
 
 
-def show(table: pd.DataFrame) -> pd.DataFrame:
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            **style.run_columns(row),
+            **tables.run_columns(row, names),
             "Planner": row["planner"] + ("" if row["timed_as"] == row["planner"] else f" (= {row['timed_as']})"),
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
             "Above exact": f"{row['predicted_above_exact']:.1%}",
-            "Measured (ms)": style.spread(row, "iteration_s", 1e3, 0),
-            "Speed-up": style.spread(row, "speedup"),
+            "Measured (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Speed-up": tables.spread(row, "speedup"),
             "n": row["n"],
         }
         for row in table.to_dict("records")
     )
 
 
-style.log_errors(snakemake)
+log_errors(snakemake)
+names = Names.of(snakemake)
 pairs = zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True)
-table = pd.DataFrame(row for pair in pairs for row in rows_of(*pair))
-caption = " ".join(snakemake.params.caption.split()) + f" {style.setting(table)}."
-style.save_table(table, show(table), caption, snakemake.output)
+table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(*pair)))
+caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
+tables.save_table(table, shown(table, names), caption, snakemake.output)

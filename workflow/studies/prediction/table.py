@@ -7,38 +7,33 @@ slower ones in an iteration without exchange. Measured: Table 2's iteration. The
 calibration and run: "paired" scales what is computed by how long forward and backward of uncompressed took in the
 same run, against the calibration; what is communicated is left as predicted."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
-from harness.config import grid
-from harness.report import style
-from harness.timemodel import calibrated
-from harness.spec import RunSpec
-from harness.report.tidy import read
-from harness.timemodel.timeline import schedule
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
 from harness.report.summary import amortise
+from harness.report.tidy import ABOUT, read
+from harness.timemodel.predict import Calibrations, spec_in
+from harness.timemodel.timeline import schedule
 
 
-def predict(run: Path, calibration: Path) -> dict:
+def predict(run: Path, calibrations: Calibrations) -> dict:
     """One row for the timing run in the folder ``run``."""
-    spec = RunSpec.from_dict(json.loads((run / "run.json").read_text())["spec"])
-    model = calibration / "layers" / grid.layers_name(spec)
-    samples = calibration / "exchanges" / grid.exchange_name(spec) / "samples.csv"
-    known = calibrated.read(model / "layers.csv", model / "iterations.csv", samples, spec)
-    groups = pd.read_csv(run / "groups.csv").query("variant == @spec.method")
+    spec, everything = spec_in(run), read([run / "iterations.csv"])
+    known = calibrations.of(spec)
+    groups = pd.read_csv(run / "groups.csv")
+    groups = groups[groups["variant"] == spec.variant]
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)
-    everything = read([run / "iterations.csv"])
-    timed, dense = everything.query("variant == @spec.method"), everything.query("variant == 'none'")
+    timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = (dense["forward_s"] + dense["backward_s"]).median() / (times.forward_s + times.backward_s)
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
-    about = ("model", "method", "ratio", "topology", "engine", "workers", "network", *style.LINKS)
-    about += ("machine", "data", "stand_in")
     return {
-        **{key: everything[key].iloc[0] for key in about},
+        **{key: everything[key].iloc[0] for key in ABOUT},
         "groups": len(plan),
         "predicted_s": predicted_s,
         "measured_s": measured_s,
@@ -56,10 +51,10 @@ def predict(run: Path, calibration: Path) -> dict:
     }
 
 
-def show(table: pd.DataFrame) -> pd.DataFrame:
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            **style.run_columns(row),
+            **tables.run_columns(row, names),
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
             "Measured (ms)": f"{row['measured_s'] * 1e3:.0f}",
@@ -73,14 +68,10 @@ def show(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-if __name__ == "__main__":
-    style.log_errors(snakemake)
-    folders = [Path(path).parent for path in snakemake.input.timing]
-    calibration = Path(snakemake.input.layers[0]).parents[2]
-    table = style.arrange(pd.DataFrame(predict(folder, calibration) for folder in folders))
-    caption = " ".join(snakemake.params.caption.split())
-    for kind, column in (("error", "error"), ("paired error", "paired_error")):
-        size = table[column].abs()
-        caption += f" Median {kind} {size.median():.0%}, worst {size.max():.0%}."
-    caption += f" {style.setting(table)}."
-    style.save_table(table, show(table), caption, snakemake.output)
+log_errors(snakemake)
+names = Names.of(snakemake)
+calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
+table = names.arrange(pd.DataFrame(predict(Path(path).parent, calibrations) for path in snakemake.input.timing))
+caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
+caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
+tables.save_table(table, shown(table, names), caption, snakemake.output)

@@ -3,51 +3,64 @@
 Left: the running mean of the density over one per cent of the steps, every layer or group together;
 the dashed line is the ratio asked for. Right: test accuracy after the last step."""
 
-import textwrap
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import style
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names, data_title
 
-style.log_errors(snakemake)
-accuracy, density = map(pd.read_csv, snakemake.input[:2])
-ratios = sorted(density["ratio"].unique(), reverse=True)
-intervals = sorted(density["refresh_every"].unique())
-looks = dict(zip(intervals, (style.line(name, intervals) for name in intervals), strict=True))
-figure, grid = plt.subplots(len(ratios), 2, figsize=(8.2, 0.9 + 2.5 * len(ratios)), layout="constrained", squeeze=False)
-last = accuracy[accuracy["step"] == accuracy.groupby(["ratio", "refresh_every"])["step"].transform("max")]
-for (left, right), ratio in zip(grid, ratios, strict=True):
-    for s in intervals:
-        rows = density[(density["ratio"] == ratio) & (density["refresh_every"] == s)]
-        sent = rows.groupby("step")["density"].mean()
+KEYS = ["variant", "ratio"]
+
+
+def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: float) -> None:
+    """What was sent, smoothed, a line per refresh interval."""
+    for place, s in enumerate(intervals):
+        sent = steps[steps["refresh_every"] == s].groupby("step")["density"].mean()
         smooth = sent.rolling(max(1, len(sent) // 100), min_periods=1).mean()
-        look = looks[s] | {"label": f"s = {s}", "marker": ""}
-        left.plot(smooth.index, smooth, **look)
-    left.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
-    left.set_yscale("log")
-    style.plain_log(left.yaxis)
-    left.set_ylabel(f"density, ratio {ratio:g}")
-    left.grid(alpha=0.3)
-    points = last[last["ratio"] == ratio].groupby("refresh_every")["test_accuracy"]
+        axes.plot(smooth.index, smooth, **looks.line(place, f"s = {s:g}") | {"marker": ""})
+    axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
+    axes.set_yscale("log")
+    looks.plain_log(axes.yaxis)
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    looks.open_frame(axes)
+
+
+def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
+    """Test accuracy at the end by refresh interval, mean and deviation over seeds."""
+    by_interval = last.groupby("refresh_every")["test_accuracy"]
+    mean, sd = by_interval.mean().reindex(intervals) * 100, by_interval.std().reindex(intervals).fillna(0) * 100
     places = range(len(intervals))
-    right.errorbar(places, points.mean() * 100, yerr=points.std().fillna(0) * 100, fmt="D", color="#D55E00", capsize=3)
-    right.set_xticks(places, intervals)
-    right.margins(x=0.15, y=0.3)
-    right.set_ylabel("test accuracy (%)")
-    right.grid(alpha=0.3, axis="y")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-grid[-1][0].set_xlabel("step")
-grid[-1][1].set_xlabel("refresh interval s (steps)")
-figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=8)
-first = accuracy.iloc[0]
-note = f"{style.MODELS.get(first['model'], first['model'])}, {style.data_label(first)}, "
-note += f"{style.method_label(first['method'])}; {style.setting(accuracy)}; n = {accuracy['seed'].nunique()} seed(s)"
-if first["train_epochs"] < 20:
-    note += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank"
-figure.supxlabel(textwrap.fill(note, 130), fontsize=6.5, color="0.3", x=0.02, ha="left")
-style.save_figure(figure, snakemake.output)
+    axes.errorbar(places, mean, yerr=sd, fmt="D", color="#D55E00", capsize=3)
+    axes.set_xticks(places, [f"{s:g}" for s in intervals])
+    axes.margins(x=0.15, y=0.3)
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(alpha=0.3, axis="y")
+    looks.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    accuracy, density = map(pd.read_csv, snakemake.input[:2])
+    last = accuracy[accuracy["step"] == accuracy.groupby("run")["step"].transform("max")]
+    intervals = sorted(density["refresh_every"].unique())
+    rows = list(density.groupby(KEYS, sort=False))
+    size = (8.2, 0.9 + 2.5 * len(rows))
+    figure, grid = plt.subplots(len(rows), 2, figsize=size, layout="constrained", squeeze=False)
+    for (left, right), ((variant, ratio), steps) in zip(grid, rows, strict=True):
+        draw_density(left, steps, intervals, f"density of {names.variant(variant)}, ratio {ratio:g}", ratio)
+        draw_accuracy(right, last[(last["variant"] == variant) & (last["ratio"] == ratio)], intervals)
+    grid[-1][0].set_xlabel("step")
+    grid[-1][1].set_xlabel("refresh interval s (steps)")
+    handles = grid[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    first = accuracy.iloc[0]
+    note = (
+        f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(accuracy)}; {captions.seeds(accuracy)}"
+    )
+    looks.save(figure, note, snakemake.output)
+
+
+main()

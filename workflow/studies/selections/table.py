@@ -3,6 +3,6 @@
 Both choose the same entries, so that rows of one method differ only in the time to choose them: how much of
 DLGS's gain over LAGS is the slow Top-K that it avoids."""
 
-from table2 import build
+from harness.report.timing_table import build
 
 build(snakemake)

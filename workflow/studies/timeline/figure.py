@@ -4,22 +4,20 @@ In the place of the paper's Figure 3. Above: the last timed iteration; communica
 a bucket was handed over to when its arrival was seen, which is late by up to one layer's backward. Below:
 eqs 2-7 with the calibrated costs and the same groups."""
 
-import json
-import textwrap
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import style
-from harness.timemodel import calibrated
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names, at_ratio
+from harness.report.tidy import about_run
 from harness.spec import RunSpec
+from harness.timemodel import predict
 from harness.timemodel.timeline import schedule
 
-LOOK = {
+PART_OF = {
     "forward": "computation",
     "backward": "computation",
     "sparsify": "sparsification",
@@ -27,11 +25,13 @@ LOOK = {
     "optimizer": "optimizer and other",
     "other": "optimizer and other",
 }
+BUCKET = ("#0072B2", "\\\\")  # colour and hatch of a bucket's communication
+LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in looks.PARTS.items()}
 
 
 def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     """The model's schedule as intervals, in the form of a run's trace."""
-    known = calibrated.read(files.layers, files.iterations, files.samples, spec)
+    known = predict.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)
     rows = [("compute", "forward", 0.0, times.forward_s)]
@@ -44,39 +44,34 @@ def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
 def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
     for y, row in enumerate(("compute", "communication")):
         for item in trace[trace["row"] == row].itertuples():
-            part = LOOK[item.name] if row == "compute" else "communication"
-            colour, hatch = style.PARTS.get(part, ("#0072B2", "\\\\"))
+            colour, hatch = LOOKS[PART_OF[item.name]] if row == "compute" else BUCKET
             span = (item.begin_s * 1e3, (item.end_s - item.begin_s) * 1e3)
             axes.broken_barh([span], (y - 0.35, 0.7), facecolors=colour, hatch=hatch, edgecolor="white", linewidth=0.3)
     axes.set_yticks([0, 1], ["compute", "communication"])
-    axes.invert_yaxis()
+    axes.set_ylim(1.5, -0.5)
     axes.set_title(title, fontsize=9, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
+    looks.open_frame(axes)
 
 
 def main() -> None:
-    style.log_errors(snakemake)
+    log_errors(snakemake)
+    names, folder = Names.of(snakemake), Path(snakemake.input.run).parent
+    spec, about = predict.spec_in(folder), about_run(folder)
     trace, groups = pd.read_csv(snakemake.input.trace), pd.read_csv(snakemake.input.groups)
-    about = json.loads(Path(snakemake.input.run).read_text())
-    spec = about["spec"]
-    groups = groups[groups["variant"] == spec["method"]]
+    groups = groups[groups["variant"] == spec.variant]
+    model = predicted(snakemake.input, spec, groups)
     figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 3.8), sharex=True, layout="constrained")
     draw_rows(above, trace, f"measured, rank 0, {trace['end_s'].max() * 1e3:.0f} ms")
-    model = predicted(snakemake.input, RunSpec.from_dict(spec), groups)
-    draw_rows(
-        below, model, f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer, other and slower workers)"
-    )
+    title = f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer, other and slower workers)"
+    draw_rows(below, model, title)
     below.set_xlabel("time from the start of the iteration (ms)")
-    looks = style.PARTS | {"communication of a bucket": ("#0072B2", "\\\\")}
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in looks.values()]
-    figure.legend(handles, looks, loc="outside upper center", ncols=3, frameon=False, fontsize=7.5)
-    ratio = f" at {spec['ratio']:g}" if spec["ratio"] else ""
-    name = f"{style.MODELS.get(spec['model'], spec['model'])}, {style.method_label(spec['method'])}{ratio}"
-    where = about["provenance"]
-    note = f"{name}, {len(groups)} group(s) ({spec['planner']}); {where['machine']}; "
-    note += f"{style.network(pd.DataFrame([where]))}; {spec['engine']}, {spec['workers']} workers; one iteration, n = 1"
-    figure.supxlabel(textwrap.fill(note, 130), fontsize=6.5, color="0.3", x=0.02, ha="left")
-    style.save_figure(figure, snakemake.output)
+    legend = LOOKS | {"communication of a bucket": BUCKET}
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in legend.values()]
+    figure.legend(handles, legend, loc="outside upper center", ncols=3, frameon=False, fontsize=7.5)
+    name = f"{names.model(spec.training.model)}, {names.variant(spec.variant)}{at_ratio(spec.ratio)}"
+    note = f"{name}; {spec.topology.title}; {len(groups)} group(s) ({spec.scheme.planner}); "
+    note += f"{captions.setting(pd.DataFrame([about]))}; one iteration, n = 1"
+    looks.save(figure, note, snakemake.output)
 
 
 main()

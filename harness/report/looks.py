@@ -1,0 +1,82 @@
+"""How figures look: colours, dashes, markers, hatches, and the line of small print below. No torch.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart. Every variant also has a dash and a marker,
+every part of an iteration a hatch, so that a black-and-white print reads as well.
+"""
+
+import textwrap
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from harness.report.names import Names
+
+matplotlib.use("Agg")
+
+# Their lengths share no factor: no two of the first 280 variants have all three in common.
+COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
+DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
+FILLS = ["full", "none", "left", "bottom"]  # of the markers of one variant's first, second, ... ratio
+
+# What an iteration is made of: part -> columns of a summary, colour, hatch.
+PARTS = {
+    "computation": (["forward_s", "backward_s"], "#56B4E9", ""),
+    "sparsification": (["sparsify_s"], "#E69F00", "///"),
+    "non-overlapped communication": (["communication_s"], "#D55E00", "xxx"),
+    "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
+}
+
+PRINT_PER_INCH = 17  # characters of the small print
+
+
+def line(number: int, label: str, ratio: int = 0) -> dict:
+    """Matplotlib's keywords for the line of this number; ``ratio``: which of one variant's ratios, from 0."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "fillstyle": FILLS[ratio % len(FILLS)],
+        "markersize": 4,
+        "linewidth": 1.5 if ratio == 0 else 0.9,
+        "label": label,
+    }
+
+
+def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
+    """A variant's line, the same in every figure of a configuration."""
+    return line(names.place(variant), names.variant(variant), ratio)
+
+
+def area(variant: str, names: Names) -> tuple[float, float, float]:
+    """The colour of a variant's area; where colours come round again, they are darker."""
+    rounds, number = divmod(names.place(variant), len(COLOURS))
+    paler = 0.55 * np.array(to_rgb(COLOURS[number])) + 0.45
+    return tuple(paler * 0.65**rounds)
+
+
+def open_frame(axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plain_log(axis, subs=(1, 2, 5)) -> None:
+    """A logarithmic axis with plain numbers at 1, 2, 5, 10, ..."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, subs=subs))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def whiskers(value, least, most) -> list:
+    """Matplotlib's error bars from the smallest to the largest block; an amortised value may lie outside."""
+    return [(value - least).clip(lower=0), (most - value).clip(lower=0)]
+
+
+def save(figure, note: str, paths) -> None:
+    """Put the small print below, and save as SVG and as PNG, without a date: the same data give the same file."""
+    width = round(PRINT_PER_INCH * figure.get_figwidth())
+    figure.supxlabel(textwrap.fill(note, width), fontsize=6.5, color="0.3", x=0.02, ha="left")
+    figure.savefig(paths.svg, metadata={"Date": None})
+    figure.savefig(paths.png, dpi=160)

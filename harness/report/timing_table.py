@@ -1,0 +1,33 @@
+"""A table of timing runs: Table 2, and those of the studies that time the same grid otherwise. No torch."""
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.summary import summarise
+
+
+def build(snakemake) -> None:
+    """From the tidy table of iterations; one row per run."""
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts the method's timed iterations."
+    tables.save_table(table, _shown(table, names), caption, snakemake.output)
+
+
+def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            **tables.run_columns(row, names),
+            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Epoch (s)": tables.number(row["epoch_s"]),
+            "Training (h)": tables.number(row["training_s"] / 3600),
+            "Speed-up": tables.spread(row, "speedup"),
+            "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
+            "Density": tables.number(row["density"]),
+            "n": row["iterations"],
+        }
+        for row in table.to_dict("records")
+    )

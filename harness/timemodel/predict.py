@@ -1,0 +1,98 @@
+"""Predictions from what the calibration runs of a configuration left. No torch."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from harness import plugins
+from harness.spec import RunSpec
+from harness.timemodel.costs import Calibration, calibration
+from harness.timemodel.groups import planner_of
+from harness.timemodel.links import elsewhere
+from harness.timemodel.planner import planners
+from harness.timemodel.timeline import schedule
+from harness.topology import ALL_GATHER
+
+
+def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
+    """The three tables of a model and of the exchanges of the method of ``spec``, as costs; ``cost`` as in
+    ``calibration``."""
+    within = spec.scheme.options.get("within", "group")
+    return calibration(*map(pd.read_csv, (layers, iterations, samples)), within=within, cost=cost)
+
+
+def spec_in(folder: Path) -> RunSpec:
+    """The spec of the run in a folder."""
+    return RunSpec.from_dict(json.loads((folder / "run.json").read_text())["spec"])
+
+
+class Calibrations:
+    """The calibration runs in some folders, found by what they measured."""
+
+    def __init__(self, folders: Iterable[Path]):
+        specs = {folder: spec_in(folder) for folder in sorted(set(folders))}
+        self._layers = {f: s for f, s in specs.items() if s.kind == "layers"}
+        self._exchanges = {f: s for f, s in specs.items() if s.kind == "exchanges"}
+
+    def of(self, run: RunSpec) -> Calibration:
+        """For a timing run; StopIteration if no folder holds its model or its exchanges."""
+        layers = next(f for f, s in self._layers.items() if _model(s) == _model(run))
+        exchanges = next(f for f, s in self._exchanges.items() if _exchange(s) == _exchange(run))
+        return _read_folders(layers, exchanges, run)
+
+    def elsewhere(self, ratio: float | None = None) -> dict[tuple[str, str], "Elsewhere"]:
+        """(model, variant) -> its time model over all-gather; each variant at ``ratio``, or at its smallest."""
+        of_variant: dict[str, list[Path]] = {}
+        for folder, spec in self._exchanges.items():
+            if spec.topology == ALL_GATHER:
+                of_variant.setdefault(spec.variant, []).append(folder)
+
+        def order(folder: Path) -> tuple[bool, float]:
+            own = self._exchanges[folder].ratio
+            return own != ratio, own or 0.0
+
+        chosen = {variant: min(folders, key=order) for variant, folders in of_variant.items()}
+        return {
+            (model.training.model, variant): Elsewhere(layers, exchanges)
+            for layers, model in self._layers.items()
+            for variant, exchanges in chosen.items()
+        }
+
+
+class Elsewhere:
+    """The time model of one model and variant over all-gather, for other links and numbers of workers.
+
+    ``spec``: of the calibration of its exchanges; ``here``: its workers and Mbit/s.
+    """
+
+    def __init__(self, layers: Path, exchanges: Path):
+        self.spec, model = spec_in(exchanges), spec_in(layers)
+        self._known = _read_folders(layers, exchanges, self.spec)
+        self.here = (self.spec.cluster.workers, min(self.spec.cluster.rates_mbit))
+        scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
+        self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
+
+    def iteration_s(self, workers: int, rate_mbit: float) -> float:
+        """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
+        known, there = self._known, (workers, rate_mbit)
+        communicate = elsewhere(known.costs.communicate, self.spec.topology, known.traffic, self.here, there)
+        costs = replace(known.costs, communicate=communicate)
+        return schedule(known.sizes, costs, self._plan(known.sizes, costs)).iteration_s + known.rest_s
+
+
+def _read_folders(layers: Path, exchanges: Path, spec: RunSpec) -> Calibration:
+    return read(layers / "layers.csv", layers / "iterations.csv", exchanges / "samples.csv", spec)
+
+
+def _model(spec: RunSpec) -> tuple:
+    """What the times of a model's layers depend on, of all that varies in a configuration."""
+    return spec.training.model, spec.cluster.workers
+
+
+def _exchange(spec: RunSpec) -> tuple:
+    """What the times of an exchange depend on."""
+    scheme = spec.scheme
+    return scheme.method, scheme.options, scheme.topology, scheme.collective, scheme.wire, spec.cluster

@@ -1,0 +1,290 @@
+"""The report: what a summary is, and that every table and figure is made for any models and variants."""
+
+import json
+import re
+import runpy
+import sys
+from itertools import combinations
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
+
+from harness import plugins
+from harness.report import looks, tables
+from harness.report.names import Names
+from harness.report.summary import MEASURED, amortise, summarise
+from harness.report.tidy import ABOUT, read
+from harness.spec import RunSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTION = "A caption.\nOn two lines."
+
+
+class Items(list):
+    """Files of a rule: by place and by name, as Snakemake gives them."""
+
+    def __init__(self, *files, **named):
+        super().__init__([*files, *named.values()])
+        self.__dict__ |= named
+
+
+class Report:
+    """Runs scripts on made-up runs; ``files``: what they wrote, by name."""
+
+    def __init__(self, folder: Path, models: tuple[str, ...]):
+        self.folder, self.runs = folder, Runs(folder / "runs", models)
+        for make in (self.runs.calibrate, self.runs.time, self.runs.train, self.runs.intervals):
+            make()
+
+    def script(self, path: str, inputs: Items, outputs: Items, **params) -> None:
+        shown = self.runs.titles | {"caption": CAPTION} | params
+        rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
+        runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+
+    def table(self, path: str, name: str, **inputs) -> tuple[pd.DataFrame, str]:
+        """Every row of a table, and its Markdown."""
+        files = {ext: self.folder / f"{name}.{ext}" for ext in ("csv", "md", "tex", "html")}
+        self.script(path, Items(**inputs), Items(**files))
+        assert all(file.stat().st_size for file in files.values())
+        return pd.read_csv(files["csv"]), files["md"].read_text()
+
+    def figure(self, path: str, name: str, inputs: Items, **params) -> str:
+        """All text of a figure, which its SVG holds in comments."""
+        files = {ext: self.folder / f"{name}.{ext}" for ext in ("svg", "png", "csv")}
+        self.script(path, inputs, Items(**files), **params)
+        assert files["png"].stat().st_size
+        text = " ".join(re.findall(r"<!-- (.*?) -->", files["svg"].read_text()))
+        assert "a machine of 2 cores" in text and "n = " in text
+        return text
+
+    def collect(self) -> dict[str, Path]:
+        files = {name: self.folder / f"{name}.{ext}" for name, ext in
+                 (("accuracy", "csv"), ("timing", "csv"), ("provenance", "json"))}  # fmt: skip
+        inputs = {"accuracy": self.runs.every("accuracy", "points.csv")}
+        inputs["timing"] = self.runs.every("timing", "iterations.csv")
+        self.script("scripts/collect.py", Items(**inputs), Items(**files))
+        return files
+
+    def plan(self, run: Path) -> Path:
+        layers = self.runs.root / "layers" / RunSpec.from_dict(spec_of(run)).training.model
+        exchange = self.runs.root / "exchanges" / run.name.split("-", 1)[1] / "samples.csv"
+        inputs = Items(layers=layers / "layers.csv", iterations=layers / "iterations.csv", samples=exchange)
+        path = self.folder / "plans" / f"{run.name}.json"
+        path.parent.mkdir(exist_ok=True)
+        self.script("scripts/plan.py", inputs, Items(path), spec=json.dumps(spec_of(run)), cost="amortised")
+        return path
+
+
+def spec_of(run: Path) -> dict:
+    return json.loads((run / "run.json").read_text())["spec"]
+
+
+@pytest.fixture(scope="module", params=[("transformer",), tuple(MODELS)], ids=["one model", "four models"])
+def report(request, tmp_path_factory):
+    stderr = sys.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "describe", describe)
+        made = Report(tmp_path_factory.mktemp("report"), request.param)
+        made.tidy = made.collect()
+        yield made
+    sys.stderr = stderr
+
+
+@pytest.fixture(autouse=True)
+def _complaints(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
+
+
+def in_order(markdown: str, titles) -> bool:
+    """Whether these words first come in this order."""
+    places = [markdown.index(f"| {title} ") for title in titles]
+    return places == sorted(places)
+
+
+def test_the_papers_tables_name_every_variant_in_the_configurations_order(report):
+    table, shown = report.table("scripts/table1.py", "table1", accuracy=report.tidy["accuracy"])
+    assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
+    assert in_order(shown, (title for title, *_ in VARIANTS.values()))
+    assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
+    table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
+    assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
+    assert in_order(shown, report.runs.titles["models"].values()) and "server, weights" in shown
+    assert "testbed network, 500 Mb/s links (measured 480)" in shown and "n counts" in shown
+    assert set(table["epoch_s"] / table["iteration_s"]) == {10}  # 640 samples, 2 workers, batches of 32
+
+
+@pytest.mark.parametrize("value, label", [("train_accuracy", "training accuracy (%)"), ("train_loss", "training loss")])
+def test_a_curve_has_a_line_for_each_variant(report, value, label):
+    for model, title in report.runs.titles["models"].items():
+        inputs = Items(tidy=report.tidy["accuracy"])
+        text = report.figure("scripts/curve.py", f"{value}-{model}", inputs, model=model, value=value)
+        assert label in text and title in text
+        assert all(variant in text for variant, *_ in VARIANTS.values())
+
+
+def test_a_breakdown_has_a_bar_for_each_run(report):
+    for model in report.runs.models:
+        inputs = Items(tidy=report.tidy["timing"])
+        text = report.figure("scripts/breakdown.py", f"breakdown-{model}", inputs, model=model)
+        assert "Top-K, ratio 0.01, server, weights" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+
+
+def test_prediction_finds_the_calibration_of_every_run(report):
+    inputs = {"timing": report.runs.every("timing", "groups.csv"), "layers": report.runs.every("layers", "layers.csv")}
+    inputs["samples"] = report.runs.every("exchanges", "samples.csv")
+    table, _ = report.table("studies/prediction/table.py", "prediction", **inputs)
+    assert len(table) == len(inputs["timing"]) and table["predicted_s"].gt(0).all()
+    text = report.figure("studies/prediction/figure.py", "prediction-figure", Items(report.folder / "prediction.csv"))
+    assert all(variant in text for variant, *_ in VARIANTS.values())
+
+
+def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
+    runs = [Path(run).parent for run in report.runs.every("timing", "run.json") if "-dlgs-" in run]
+    plans = {report.plan(run): RunSpec.from_dict(spec_of(run)) for run in runs}
+    report.runs.time_planners(plans)
+    inputs = {"timing": report.runs.every("planners", "iterations.csv"), "plans": sorted(map(str, plans))}
+    table, _ = report.table("studies/planners/table.py", "planners", **inputs)
+    assert len(table) == 7 * len(runs) and table["predicted_above_exact"].ge(0).all()
+    text = report.figure("studies/planners/figure.py", "planners-figure", Items(report.folder / "planners.csv"))
+    assert all(f"{MODELS[model]}, DLGS, ratio 0.1, all-gather" in text for model in report.runs.models)
+
+
+def test_a_plan_is_the_same_twice_and_gives_a_method_what_it_takes(report):
+    root, model = report.runs.root / "timing", report.runs.models[0]
+    first, again = (report.plan(root / f"{model}-dlgs-0.1-allgather").read_text() for _ in range(2))
+    assert first == again
+    groups, ratios = (json.loads(first)[key] for key in ("groups", "ratios"))
+    assert groups[-1][1] == len(LAYERS) and ratios == []
+    spec = RunSpec.from_dict(spec_of(root / f"{model}-dlgs-0.1-allgather"))
+    assert spec.planned(json.loads(first)).scheme.groups == tuple(map(tuple, groups))
+    adaptive = json.loads(report.plan(root / f"{model}-adaptive-0.1-allgather").read_text())
+    assert len(adaptive["groups"]) == len(adaptive["ratios"]) == len(LAYERS) and adaptive["plan"] == "ratios"
+
+
+def test_a_timeline_for_every_kind_of_topology(report):
+    for model in report.runs.models:
+        for topology, title in (("allgather", "all-gather"), ("ps-weights", "server, weights")):
+            name = f"dlgs-0.1-{topology}"
+            run, layers = report.runs.root / "timing" / f"{model}-{name}", report.runs.root / "layers" / model
+            inputs = {key: run / f"{key}.csv" for key in ("trace", "groups")} | {"run": run / "run.json"}
+            inputs |= {key: layers / f"{key}.csv" for key in ("layers", "iterations")}
+            inputs |= {"samples": report.runs.root / "exchanges" / name / "samples.csv"}
+            text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs))
+            assert f"{MODELS[model]}, DLGS, ratio 0.1; {title}" in text
+
+
+def test_fits_of_every_variant(report):
+    text = report.figure("studies/fits/figure.py", "fits", Items(samples=report.runs.every("exchanges", "samples.csv")))
+    residuals = pd.read_csv(report.folder / "fits.csv")
+    assert set(residuals["variant"]) == set(VARIANTS) and "ratio 0.01, server, weights" in text
+    assert residuals["residual_s"].abs().max() < 1e-2
+
+
+def test_the_map_and_the_rates_show_every_model(report):
+    calibration = [path for kind in ("layers", "exchanges") for path in report.runs.every(kind, "run.json")]
+    text = report.figure("studies/map/figure.py", "map", Items(calibration=calibration))
+    assert all(title in text for title in report.runs.titles["models"].values())
+    timing = pd.read_csv(report.tidy["timing"])
+    timing = timing[(timing["topology"] == "allgather") & (timing["ratio"] != 0.1)]
+    rated = [timing.assign(rate_mbit=rate, fastest_mbit=rate, run=timing["run"] + str(rate)) for rate in (100.0, 500.0)]
+    pd.concat(rated).to_csv(report.folder / "rates_timing.csv", index=False)
+    table, shown = report.table("studies/rates/table.py", "rates", timing=report.folder / "rates_timing.csv")
+    assert set(table["rate_mbit"]) == {100, 500} and "Links (Mb/s)" in shown
+    inputs = Items(report.folder / "rates.csv", calibration=calibration)
+    text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
+    assert all(variant in text for variant, *_ in VARIANTS.values())
+
+
+def test_dilation_of_every_model(report):
+    layers = report.runs.every("layers", "layers.csv")
+    table, shown = report.table("studies/dilation/table.py", "dilation", layers=layers)
+    assert set(table["model"]) == set(report.runs.models)
+    there = 32 * 1e8 / (721 * 4e9)  # a batch, at the card's rate of multiply-adds
+    small = table.set_index("model").loc["transformer"]
+    assert small["paper_computation_s"] == pytest.approx(there) and "testbed network, 500 Mb/s links" in shown
+    assert small["rate_mbit"] == pytest.approx(50_000 * there / small["computation_s"], rel=1e-4)
+
+
+def test_refresh_intervals(report):
+    files = {name: report.folder / f"refresh_{name}.csv" for name in ("accuracy", "density")}
+    points = report.runs.every("refresh", "points.csv")
+    report.script("studies/refresh/collect.py", Items(points=points), Items(**files))
+    text = report.figure("studies/refresh/figure.py", "refresh", Items(*files.values()))
+    assert "s = 32" in text and "density of DLGS, ratio 0.01" in text
+
+
+def test_no_two_of_280_variants_look_the_same():
+    looks_of = [looks.line(i, "") for i in range(280)]
+    assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
+    names = Names({f"v{i}": "" for i in range(20)}, {})
+    areas = [looks.area(variant, names) for variant in names.variants]
+    assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
+
+
+def test_a_configurations_order_is_kept_and_strangers_come_last():
+    names = Names({"b": "B", "a": "A"}, {})
+    assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
+    assert names.variant("z") == "z" and names.place("z") == 2
+
+
+def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_path):
+    runs = Runs(tmp_path, ("resnet50",))
+    runs.time()
+    rows = read([tmp_path / "timing" / "resnet50-topk-plain-0.1-ps-weights" / "iterations.csv"])
+    assert list(rows.columns[: len(ABOUT)]) == list(ABOUT)
+    (about,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
+    assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
+    assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
+    assert set(rows["timed"]) == {"none", "topk-plain"}
+
+
+def iterations(timed, phase, share, seconds, block):
+    parts = dict.fromkeys(MEASURED, 0.0) | {"forward_s": seconds / 4, "sparsify_s": seconds / 2}
+    parts["other_s"] = seconds / 4
+    return {"timed": timed, "phase": phase, "share": share, "iteration_s": seconds, "block": block} | parts
+
+
+def timing_table(rows) -> pd.DataFrame:
+    run = dict.fromkeys(ABOUT, "") | {"run": "a", "variant": "dlgs", "workers": 2, "batch": 32, "epochs": 10}
+    run |= {"train_samples": 640, "sent_bytes": 8, "received_bytes": 8, "density": 0.1}
+    return pd.DataFrame([run | row for row in rows])
+
+
+def test_refreshes_are_amortised_and_speedups_are_paired():
+    rows = []
+    for block, drift in ((1, 1.0), (2, 2.0), (3, 1.0)):  # the whole machine slows down in block 2
+        rows += [iterations("none", "step", 1.0, 0.2 * drift, block)] * 3
+        rows += [iterations("dlgs", "refresh", 0.25, 0.4 * drift, block)]
+        rows += [iterations("dlgs", "reuse", 0.75, 0.1 * drift, block)] * 3
+    (row,) = summarise(timing_table(rows)).to_dict("records")
+    assert row["iteration_s"] == pytest.approx(0.25 * 0.4 + 0.75 * 0.1)
+    assert row["speedup"] == pytest.approx(0.2 / 0.175)
+    assert row["speedup_min"] == row["speedup_max"] == pytest.approx(row["speedup"])
+    assert row["epoch_s"] == pytest.approx(row["iteration_s"] * 10)
+    assert row["training_s"] == pytest.approx(row["epoch_s"] * 10)
+    assert sum(row[part] for part in MEASURED) == pytest.approx(row["iteration_s"], rel=1e-6)
+    assert row["sparsify_s"] == pytest.approx(row["iteration_s"] / 2)
+
+
+def test_one_slow_iteration_moves_neither_median_nor_parts():
+    rows = [iterations("none", "step", 1.0, s, 1) for s in (0.1, 0.1, 0.1, 0.1, 9.0)]
+    assert amortise(timing_table(rows), "iteration_s") == pytest.approx(0.1)
+    table = timing_table(rows).assign(variant="none")
+    assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("column, usual, other", [
+    ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
+])  # fmt: skip
+def test_tables_show_topology_collective_and_links_only_where_they_say_something(column, usual, other, tmp_path):
+    row = {"model": "m", "data_title": "d", "stand_in": False, "variant": "v", "ratio": 0.1}
+    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0}
+    heading = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)"}[column]
+    paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
+    for values, said in (((usual, usual), False), ((usual, other), True)):
+        shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)
+        tables.save_table(shown, shown, "caption", paths)
+        assert (heading in paths.md.read_text()) == said
