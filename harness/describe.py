@@ -49,8 +49,19 @@ def _default(f: dataclasses.Field) -> dict:
     return {} if f.default is dataclasses.MISSING else {"default": f.default}
 
 
+MODEL = {
+    "TITLE": "the name to show in tables and figures",
+    "DATA": "the name of a data set, a file in harness/data",
+    "build": "a function that returns the nn.Module",
+    "loss": "a function of outputs and targets, such as torch.nn.functional.cross_entropy",
+}
+
+
 def model(module) -> dict:
     """Its name, its data set, its layers in the order of exchange, and the multiply-adds of one sample."""
+    for name, meaning in MODEL.items():
+        if not hasattr(module, name):
+            raise ValueError(f"{name} is missing: {meaning}")
     with torch.device("meta"):
         net = module.build()
         inputs = data_set(module.DATA).example()

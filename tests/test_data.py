@@ -1,5 +1,8 @@
-"""Data: shards, augmentation, and what happens to damaged or missing files."""
+"""Data: shards, batches by step, augmentation, and what happens to damaged or missing files."""
 
+import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,25 +13,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from harness.data import fetch
-from harness.data import Cifar10, ImageNet100, augmentation_generator, batches, crop_and_flip
-from harness.data.imagenet100 import class_ids
+from harness import data
+from harness.data import DataSet, Shard, evaluation_indices, steps, training_indices
+from harness.data.cifar10 import DEVIATION, MEAN, Cifar10, augmentation_generator, crop_and_flip
+from harness.data.fetch import cifar10 as fetch
+from harness.data.fetch.imagenet100 import CLASSES
+from harness.data.imagenet100 import Augmented, ImageNet100
+from harness.data.text import Text
 
 CPU = torch.device("cpu")
 
 
 @given(st.integers(20, 3000), st.integers(2, 40), st.integers(1, 7), st.integers(0, 3))
-def test_shards_are_disjoint_cover_the_data_and_keep_step(images, batch, workers, epoch):
-    shards = [batches(images, batch, workers, rank, seed=1, epoch=epoch) for rank in range(workers)]
-    everything = np.concatenate([b for shard in shards for b in shard])
-    assert sorted(everything) == list(range(images))
-    assert len({len(shard) for shard in shards}) == 1
-    assert all(len(b) <= batch for shard in shards for b in shard)
+def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, workers, epoch):
+    shards = [Shard(batch, workers, rank, seed=1) for rank in range(workers)]
+    epoch_steps = steps(samples, shards[0])
+    numbers = range(epoch * epoch_steps, (epoch + 1) * epoch_steps)
+    taken = [training_indices(samples, step, shard) for step in numbers for shard in shards]
+    assert sorted(np.concatenate(taken)) == list(range(samples))
+    assert all(len(indices) <= batch for indices in taken)
+
+
+@given(st.integers(20, 3000), st.integers(2, 40), st.integers(1, 7))
+def test_the_steps_cut_an_epoch_into_parts_as_equal_as_can_be(samples, batch, workers):
+    """As numpy cuts the permutation, each part dealt to the workers in turn."""
+    shard = Shard(batch, workers, workers - 1, seed=3)
+    for epoch in range(2):
+        order = np.random.default_rng([3, epoch]).permutation(samples)
+        first = epoch * steps(samples, shard)
+        for step, part in enumerate(np.array_split(order, steps(samples, shard)), start=first):
+            assert training_indices(samples, step, shard).tolist() == part[workers - 1 :: workers].tolist()
 
 
 def test_epochs_and_seeds_shuffle_differently():
-    orders = {tuple(np.concatenate(batches(100, 10, 1, 0, s, e))) for s in (0, 1) for e in (0, 1)}
+    orders = {
+        tuple(np.concatenate([training_indices(100, 10 * epoch + step, Shard(10, 1, 0, seed)) for step in range(10)]))
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    }
     assert len(orders) == 4
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 400))
+def test_the_workers_share_the_first_test_samples(samples, batch, workers, limit):
+    shares = [evaluation_indices(samples, batch, Shard(1, workers, rank, 0), limit) for rank in range(workers)]
+    everything = [index for share in shares for part in share for index in part]
+    assert sorted(everything) == list(range(min(samples, limit)))
+    assert all(0 < len(part) <= batch for share in shares for part in share)
 
 
 def test_augmentation_differs_by_worker_and_epoch_and_repeats_by_seed():
@@ -41,11 +72,8 @@ def test_augmentation_differs_by_worker_and_epoch_and_repeats_by_seed():
 
 def test_crop_and_flip_against_a_loop():
     images = torch.randint(0, 256, (50, 3, 32, 32), dtype=torch.uint8)
-    got = crop_and_flip(images, torch.Generator().manual_seed(3))
-    draws = torch.Generator().manual_seed(3)
-    offsets = torch.randint(0, 9, (2, 50, 1), generator=draws)
-    flips = torch.randint(0, 2, (50, 1), generator=draws)
-    assert {0, 1} == set(flips.view(-1).tolist())
+    offsets, flips = torch.randint(0, 9, (2, 50, 1)), torch.arange(50)[:, None] % 2
+    got = crop_and_flip(images, offsets, flips)
     for i in range(50):
         padded = torch.zeros(3, 40, 40, dtype=torch.uint8)
         padded[:, 4:36, 4:36] = images[i]
@@ -63,13 +91,62 @@ def cifar() -> Cifar10:
     return Cifar10(path.parent, CPU)
 
 
+def cifar_epoch(arrays: dict, shard: Shard, epoch: int):
+    """The batches of an epoch as one sequence of draws; every accuracy that was ever recorded depends on it."""
+    images, labels = arrays["train_images"], torch.from_numpy(arrays["train_labels"]).long()
+    state = np.random.SeedSequence([shard.seed, epoch, shard.rank, 0xA06]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator().manual_seed(int(state >> 1))
+    order = np.random.default_rng([shard.seed, epoch]).permutation(50_000)
+    for part in np.array_split(order, -(-50_000 // (shard.batch * shard.workers))):
+        chosen = part[shard.rank :: shard.workers]
+        offsets = torch.randint(0, 9, (2, len(chosen), 1), generator=generator)
+        flips = torch.randint(0, 2, (len(chosen), 1), generator=generator)
+        batch = []
+        for i, index in enumerate(chosen):
+            y, x = offsets[:, i, 0].tolist()
+            cropped = torch.from_numpy(np.pad(images[index], ((0, 0), (4, 4), (4, 4)))[:, y : y + 32, x : x + 32])
+            batch.append(cropped.flip(2) if flips[i] else cropped)
+        batch = torch.stack(batch).float() / 255
+        yield (batch - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1), labels[chosen]
+
+
+def test_cifar_batches_are_the_same_bits_as_ever_across_the_end_of_an_epoch(cifar):
+    with np.load(ROOT / "data" / "cifar10.npz") as file:
+        arrays = {name: file[name] for name in ("train_images", "train_labels")}
+    shard = Shard(batch=1500, workers=3, rank=2, seed=4)
+    expected = [batch for epoch in range(2) for batch in cifar_epoch(arrays, shard, epoch)]
+    assert len(expected) == 2 * cifar.steps(shard) and len({len(labels) for _, labels in expected}) == 2
+    for step, (images, labels) in enumerate(expected):
+        found = cifar.batch(step, shard)
+        assert torch.equal(found[0], images) and torch.equal(found[1], labels)
+
+
+def same(found: tuple, expected: tuple) -> bool:
+    return torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+def assert_steps_may_come_in_any_order(one: DataSet, other: DataSet, shard: Shard):
+    """Steps in order across the end of an epoch, and the same steps in another order, of another object."""
+    last = one.steps(shard)
+    expected = {step: one.batch(step, shard) for step in range(last - 2, last + 2)}
+    assert all(same(other.batch(step, shard), expected[step]) for step in (last + 1, last - 1, last, last - 2))
+    assert not same(one.batch(last, shard), expected[last - 1])
+    for seed, rank in ((shard.seed + 1, shard.rank), (shard.seed, 1 - shard.rank)):
+        assert not same(one.batch(last, Shard(shard.batch, shard.workers, rank, seed)), expected[last])
+    assert same(one.batch(last, shard), expected[last])
+
+
+def test_cifar_steps_may_come_in_any_order(cifar):
+    assert_steps_may_come_in_any_order(cifar, Cifar10(ROOT / "data", CPU), Shard(64, 2, 1, seed=0))
+
+
 def test_cifar_batches_are_normalised_and_complete(cifar):
-    images, labels = next(iter(cifar.train(32, 2, 0, seed=0, epoch=0)))
+    images, labels = cifar.batch(0, Shard(32, 2, 0, seed=0))
     assert images.shape in ((32, 3, 32, 32), (31, 3, 32, 32)) and images.dtype == torch.float32
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert len(labels) == len(images) and labels.dtype == torch.int64
     assert abs(images.mean()) < 0.7 and 0.5 < images.std() < 2
-    seen = sum(len(y) for rank in range(3) for _, y in cifar.test(250, 3, rank, 10_000))
+    seen = sum(len(y) for rank in range(3) for _, y in cifar.test(250, Shard(32, 3, rank, 0), 10_000))
     assert seen == 10_000
 
 
@@ -106,7 +183,7 @@ def imagenet(tmp_path_factory) -> Path:
     """A small tree in ImageNet's layout: two training images and one test image of each class."""
     root = tmp_path_factory.mktemp("imagenet")
     numbers = np.random.default_rng(0)
-    for i, name in enumerate(class_ids()):
+    for i, name in enumerate(CLASSES):
         for part, count in (("train", 2), ("val", 1)):
             folder = root / part / name
             folder.mkdir(parents=True)
@@ -117,19 +194,99 @@ def imagenet(tmp_path_factory) -> Path:
     return root
 
 
+def imagenet_in_this_process(root: Path) -> ImageNet100:
+    found = ImageNet100(root, CPU)
+    found.PROCESSES = 0
+    return found
+
+
 def test_imagenet_shards_are_disjoint_and_224_wide(imagenet):
-    data = ImageNet100(imagenet, CPU)
-    data.LOADERS = 0
-    assert (data.train_size, data.test_size) == (200, 100)
-    labels = []
+    labels, tested = [], []
     for rank in range(2):
-        for images, y in data.train(16, 2, rank, seed=0, epoch=0):
-            assert images.shape[1:] == (3, 224, 224)
-            labels += y.tolist()
+        images, shard = imagenet_in_this_process(imagenet), Shard(16, 2, rank, seed=0)
+        assert (images.train_size, images.test_size) == (200, 100)
+        for step in range(images.steps(shard)):
+            pixels, found = images.batch(step, shard)
+            assert pixels.shape[1:] == (3, 224, 224)
+            labels += found.tolist()
+        tested += [int(label) for _, found in images.test(16, shard, 100) for label in found]
     assert sorted(labels) == sorted(list(range(100)) * 2)
-    tested = [int(y) for rank in range(2) for _, ys in data.test(16, 2, rank, 100) for y in ys]
     assert sorted(tested) == list(range(100))
 
 
-def test_the_list_names_100_classes():
-    assert len(set(class_ids())) == 100
+def test_imagenet_steps_may_come_in_any_order_whatever_else_draws_numbers(imagenet):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, other = imagenet_in_this_process(imagenet), imagenet_in_this_process(imagenet)
+    assert_steps_may_come_in_any_order(one, other, Shard(20, 2, 1, seed=0))
+    assert torch.equal(torch.get_rng_state(), before)  # training draws from here: dropout
+
+
+class Draws:
+    """In place of images, what their crops would draw."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(4)
+
+
+def test_the_crop_of_an_image_depends_on_seed_epoch_and_image_alone():
+    draws = Augmented(Draws())
+    seen = {tuple(draws[key].tolist()) for key in itertools.product((0, 1), repeat=3)}
+    assert len(seen) == 8
+    assert torch.equal(draws[0, 1, 1], draws[0, 1, 1])
+
+
+def test_imagenet_batches_come_ahead_from_processes_and_are_the_same_there(imagenet):
+    here, ahead = imagenet_in_this_process(imagenet), ImageNet100(imagenet, CPU)
+    shard = Shard(50, 2, 0, seed=0)
+    assert same(ahead.batch(1, shard), here.batch(1, shard))
+    stream = ahead._stream
+    assert same(ahead.batch(2, shard), here.batch(2, shard)) and ahead._stream is stream
+    assert same(ahead.batch(0, shard), here.batch(0, shard)) and ahead._stream is not stream
+
+
+def test_the_list_names_100_classes_in_order():
+    assert len(set(CLASSES)) == 100 and sorted(CLASSES) == CLASSES
+
+
+def test_the_text_is_cut_into_windows_whose_targets_are_the_next_bytes():
+    text = Text(Path(), CPU)
+    shard = Shard(500, 2, 0, seed=0)
+    seen = set()
+    for rank in range(2):
+        for step in range(text.steps(shard)):
+            inputs, targets = text.batch(step, Shard(500, 2, rank, seed=0))
+            assert inputs.shape == targets.shape == (len(inputs), 64) and inputs.dtype == targets.dtype == torch.int64
+            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+            seen |= {bytes(sample) for sample in inputs.to(torch.uint8).numpy()}
+    assert any(b"expression" in sample for sample in seen)
+    tested = {
+        bytes(s) for inputs, _ in text.test(250, Shard(1, 1, 0, 0), 10**6) for s in inputs.to(torch.uint8).numpy()
+    }
+    assert 0.04 < len(tested) / (len(tested) + len(seen)) < 0.06 and len(seen & tested) < 5  # ruled lines repeat
+
+
+def test_text_steps_may_come_in_any_order():
+    assert_steps_may_come_in_any_order(Text(Path(), CPU), Text(Path(), CPU), Shard(8, 2, 1, seed=0))
+
+
+@pytest.mark.parametrize("name", data.names())
+def test_the_example_looks_like_a_sample(name, cifar, imagenet):
+    made = {"cifar10": lambda: cifar, "imagenet100": lambda: imagenet_in_this_process(imagenet)}
+    data_set = made.get(name, lambda: data.load(name)(Path(), CPU))()
+    inputs, targets = data_set.batch(0, Shard(4, 1, 0, 0))
+    example = data.load(name).example()
+    assert example.shape == (1, *inputs.shape[1:]) and example.dtype == inputs.dtype
+    assert len(inputs) == len(targets) == 4 and targets.dtype == torch.int64 and data_set.title
+
+
+def test_files_are_data_sets_and_what_is_none_is_refused_in_one_line():
+    assert {"cifar10", "imagenet100", "text"} <= set(data.names())
+    assert all(issubclass(data.load(name), DataSet) for name in data.names())
+    with pytest.raises(ValueError, match=r"^no data set 'fetch' in harness/data; known: cifar10, .*$"):
+        data.load("fetch")
+
+
+def test_the_configuration_can_read_the_class_list_without_torch():
+    said = "import sys, harness.data.fetch.imagenet100, harness.data.fetch.cifar10; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", said], cwd=ROOT).returncode == 0

@@ -1,47 +1,118 @@
-"""Models: the paper's sizes; and the flat layout of parameters and gradients."""
+"""Models: the published sizes, the contract of a model file, and the flat layout of parameters and gradients."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from harness import plugins
+from harness import data, describe, plugins
 from harness.training.flat import FlatModel
 
 MODELS = plugins.names("models")
 
+# Parameters and layers as the DLGS paper counts them; millions of multiply-adds as published for the architectures.
+PUBLISHED = {
+    "resnet20": (269_722, 59, 40.8),
+    "vgg16": (14_728_266, 54, 313),
+    "resnet50": (23_712_932, 161, 4089),
+}
 
-@pytest.mark.parametrize("name", MODELS)
-def test_parameters_and_layers_are_counted_as_stated(name):
-    module = plugins.load("models", name)
-    layers = list(module.build().parameters())
-    assert sum(p.numel() for p in layers) == module.PARAMETERS
-    assert len(layers) == module.LAYERS
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_sizes(name):
+    found = describe.model(plugins.load("models", name))
+    parameters, layers, millions = PUBLISHED[name]
+    assert (found["parameters"], len(found["layers"])) == (parameters, layers)
+    assert found["multiply_adds"] == pytest.approx(millions * 1e6, rel=0.01)
 
 
-def test_the_papers_sizes():
-    stated = {m: plugins.load("models", m).PARAMETERS for m in ("resnet20", "vgg16", "resnet50")}
-    assert stated == {"resnet20": 269_722, "vgg16": 14_728_266, "resnet50": 23_712_932}
+def test_the_transformer_has_about_ten_million_parameters_in_other_shapes():
+    found = describe.model(plugins.load("models", "transformer"))
+    assert 9e6 < found["parameters"] < 12e6
+    module = plugins.load("models", "transformer")
+    weights = 12 * module.WIDTH**2 * module.BLOCKS + module.WIDTH * module.TOKENS  # of the blocks and the head
+    attention = 2 * module.LENGTH * module.WIDTH * module.BLOCKS  # of each token to all: scores and sums
+    assert found["multiply_adds"] == module.LENGTH * (weights + attention)
+
+
+def test_the_transformer_does_not_look_ahead():
+    torch.manual_seed(0)
+    model = plugins.load("models", "transformer").build().eval()
+    tokens = torch.randint(0, 256, (2, 64))
+    changed = tokens.clone()
+    changed[:, 40] = (changed[:, 40] + 1) % 256
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(after[:, :, :40], before[:, :, :40])
+    assert all((after[:, :, place] != before[:, :, place]).any() for place in range(40, 64))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [("TITLE", "TITLE is missing: the name to show"), ("DATA", "DATA is missing"), ("loss", "loss is missing")],
+)
+def test_a_model_file_that_lacks_something_is_described_by_one_line(lacks, said, monkeypatch):
+    file = vars(plugins.load("models", "resnet20")) | {}
+    del file[lacks]
+    monkeypatch.setattr(describe.plugins, "names", lambda kind: ["unfinished"])
+    monkeypatch.setattr(describe.plugins, "load", lambda kind, name: SimpleNamespace(**file))
+    error = describe.described("models", describe.model)["unfinished"]["error"]
+    assert said in error and "\n" not in error
+
+
+def samples(name: str, n: int = 2) -> torch.Tensor:
+    """Random inputs in the shape of the model's data, but images of 32 x 32, which ResNet-50 takes as well."""
+    example = data.load(plugins.load("models", name).DATA).example()
+    if not example.is_floating_point():
+        return torch.randint(0, 256, (n, *example.shape[1:]))
+    return torch.randn(n, example.shape[1], 32, 32).to(memory_format=torch.channels_last)
+
+
+def built(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return plugins.load("models", name).build().to(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_flattening_changes_no_output_and_layers_come_last_first(name):
-    torch.manual_seed(0)
-    model = plugins.load("models", name).build().to(memory_format=torch.channels_last).eval()
-    images = torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
-    before = model(images)
+    model, inputs = built(name).eval(), samples(name)
+    before = model(inputs)
     flat = FlatModel(model)
-    assert torch.equal(model(images), before)
+    assert torch.equal(model(inputs), before)
     assert flat.names == [n for n, _ in model.named_parameters()][::-1]
-    assert flat.parameters.numel() == sum(flat.sizes) == plugins.load("models", name).PARAMETERS
+    assert flat.parameters.numel() == sum(flat.sizes)
+    assert flat.sizes == describe.model(plugins.load("models", name))["layers"]
 
 
-def test_gradients_land_in_their_slices():
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2))
-    flat = FlatModel(model.to(memory_format=torch.channels_last))
-    model(torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)).sum().backward()
+@pytest.mark.parametrize("name", MODELS)
+def test_each_gradient_comes_once_and_lands_in_its_slice(name):
+    module, model, inputs = plugins.load("models", name), built(name), samples(name)
+    flat, arrivals = FlatModel(model), []
     for layer, (parameter, view) in enumerate(flat.views):
-        view.copy_(parameter.grad)
-        expected = parameter.grad.double().sum()
-        torch.testing.assert_close(flat.slice(layer, layer + 1).double().sum(), expected)
+
+        def hook(parameter, layer=layer, view=view):
+            view.copy_(parameter.grad)
+            arrivals.append(layer)
+
+        parameter.register_post_accumulate_grad_hook(hook)
+    outputs = model(inputs)
+    classes = outputs.argmax(1)  # in dimension 1, whatever the model
+    loss = module.loss(outputs, classes)
+    loss.backward()
+    assert loss.dim() == 0 and len(classes) == len(inputs)
+    torch.testing.assert_close(loss, -outputs.log_softmax(1).amax(1).mean())  # the mean over all predictions
+    assert sorted(arrivals) == list(range(len(flat.sizes)))
+    for layer, (parameter, _) in enumerate(flat.views):
+        found = flat.slice(layer, layer + 1)
+        assert torch.equal(found.sort().values, parameter.grad.flatten().sort().values)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_memory_format_of_images_changes_no_output(name):
+    model, inputs = built(name).eval(), samples(name)
+    torch.manual_seed(0)
+    plain = plugins.load("models", name).build().eval()
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(inputs), plain(inputs.contiguous()), rtol=1e-3, atol=1e-4)
 
 
 def test_one_flat_update_moves_every_parameter():
