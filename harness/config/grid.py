@@ -189,9 +189,7 @@ def _training(values: dict, model: str, **more) -> Training:
     return Training(model, data, stand_in, **shared, **more)
 
 
-def _scheme(
-    values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology, model: bool
-) -> Scheme:
+def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology, model: bool) -> Scheme:
     """A variant in a kind of run, which says how entries are selected unless the variant does; ``model``: whether
     the run trains one, and so merges its layers."""
     selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}

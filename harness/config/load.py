@@ -12,6 +12,7 @@ import yaml
 from harness.code import ROOT
 from harness.config import checks, grid, studies, variants
 from harness.config.errors import ConfigError, listed, meant
+from harness.engines import ENGINES
 from harness.launch import testbed
 from harness.spec import RunSpec
 from harness.topology import TOPOLOGIES
@@ -65,9 +66,9 @@ def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) 
 def _schema() -> dict:
     """The schema in ``SCHEMA`` with the names that the code knows and the parts of the studies."""
     schema = yaml.safe_load(SCHEMA.read_text())
-    topologies = list(TOPOLOGIES)
     servers = [name for name, topology in TOPOLOGIES.items() if topology.servers]
-    for name, words in {"topology": topologies, "server_topology": servers}.items():
+    known = {"engine": list(ENGINES), "topology": list(TOPOLOGIES), "server_topology": servers}
+    for name, words in known.items():
         schema["$defs"][name] = {"description": f"one of: {', '.join(words)}", "enum": words}
     for study, part in studies.schemas().items():
         described = {"type": "object", "additionalProperties": False, "default": {}}
