@@ -14,7 +14,7 @@ rule collect:
         timing=f"{RESULTS}/timing.csv",
         provenance=f"{RESULTS}/provenance.json",
     params:
-        **script("workflow/scripts/collect.py"),
+        **script_params("workflow/scripts/collect.py"),
     log:
         f"{RESULTS}/logs/collect.log",
     conda:
@@ -28,7 +28,7 @@ rule collect:
 # What the studies of timing runs share; they inherit from it.
 rule collect_timing:
     params:
-        **script("workflow/scripts/collect_timing.py"),
+        **script_params("workflow/scripts/collect_timing.py"),
     log:
         f"{RESULTS}/logs/collect_timing.log",
     conda:
@@ -45,7 +45,7 @@ rule table1:
     output:
         **table_files("table1", "Table 1", "Tables"),
     params:
-        **script("workflow/scripts/table1.py"),
+        **script_params("workflow/scripts/table1.py"),
     log:
         f"{RESULTS}/logs/table1.log",
     conda:
@@ -62,7 +62,7 @@ rule table2:
     output:
         **table_files("table2", "Table 2", "Tables"),
     params:
-        **script("workflow/scripts/table2.py"),
+        **script_params("workflow/scripts/table2.py"),
     log:
         f"{RESULTS}/logs/table2.log",
     conda:
@@ -80,7 +80,7 @@ rule curve:
     output:
         **figure_files("{figure}", figure_label, "Figures"),
     params:
-        **figure_script("workflow/scripts/curve.py"),
+        **figure_params("workflow/scripts/curve.py"),
     wildcard_constraints:
         figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
     log:
@@ -100,7 +100,7 @@ rule breakdown:
     output:
         **figure_files("{figure}", figure_label, "Figures"),
     params:
-        **figure_script("workflow/scripts/breakdown.py"),
+        **figure_params("workflow/scripts/breakdown.py"),
     wildcard_constraints:
         figure="|".join(name for name in DRAWN if DRAWN[name].value == "breakdown"),
     log:

@@ -159,7 +159,7 @@ def gpus_of(kind):
     return count
 
 
-def script(path, caption=None):
+def script_params(path, caption=None):
     """The parameters of a script that makes a table or a figure; ``path`` from the project's root."""
     return {
         "caption": caption or (lambda wildcards: code.docstring(path)),
@@ -169,7 +169,7 @@ def script(path, caption=None):
     }
 
 
-def figure_script(path):
+def figure_params(path):
     """The parameters of a script that draws the figures of models; wildcard: ``figure``."""
 
     def caption(wildcards):
@@ -177,7 +177,7 @@ def figure_script(path):
 
     model = lambda wildcards: DRAWN[wildcards.figure].model
     value = lambda wildcards: DRAWN[wildcards.figure].value
-    return script(path, caption) | {"model": model, "value": value}
+    return script_params(path, caption) | {"model": model, "value": value}
 
 
 def figure_label(wildcards):

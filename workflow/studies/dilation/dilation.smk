@@ -8,7 +8,7 @@ rule dilation_table:
     output:
         **table_files("dilation", "Time dilation"),
     params:
-        **script("workflow/studies/dilation/table.py"),
+        **script_params("workflow/studies/dilation/table.py"),
     log:
         f"{RESULTS}/logs/dilation.log",
     conda:

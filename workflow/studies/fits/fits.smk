@@ -9,7 +9,7 @@ rule fits_figure:
         **figure_files("fits", "Calibration and its fits"),
         csv=f"{RESULTS}/fits.csv",
     params:
-        **script("workflow/studies/fits/figure.py"),
+        **script_params("workflow/studies/fits/figure.py"),
     log:
         f"{RESULTS}/logs/figure-fits.log",
     conda:

@@ -9,7 +9,7 @@ rule map_figure:
     output:
         **figure_files("map", "Map of methods"),
     params:
-        **script("workflow/studies/map/figure.py"),
+        **script_params("workflow/studies/map/figure.py"),
     log:
         f"{RESULTS}/logs/figure-map.log",
     conda:

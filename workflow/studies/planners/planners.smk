@@ -24,7 +24,7 @@ rule planners_table:
     output:
         **table_files("planners", "Planners"),
     params:
-        **script("workflow/studies/planners/table.py"),
+        **script_params("workflow/studies/planners/table.py"),
     log:
         f"{RESULTS}/logs/planners.log",
     conda:
@@ -41,7 +41,7 @@ rule planners_figure:
     output:
         **figure_files("planners", "Planners"),
     params:
-        **script("workflow/studies/planners/figure.py"),
+        **script_params("workflow/studies/planners/figure.py"),
     log:
         f"{RESULTS}/logs/figure-planners.log",
     conda:

@@ -11,7 +11,7 @@ rule prediction_table:
     output:
         **table_files("prediction", "Predicted against measured"),
     params:
-        **script("workflow/studies/prediction/table.py"),
+        **script_params("workflow/studies/prediction/table.py"),
     log:
         f"{RESULTS}/logs/prediction.log",
     conda:
@@ -28,7 +28,7 @@ rule prediction_figure:
     output:
         **figure_files("prediction", "Predicted against measured"),
     params:
-        **script("workflow/studies/prediction/figure.py"),
+        **script_params("workflow/studies/prediction/figure.py"),
     log:
         f"{RESULTS}/logs/figure-prediction.log",
     conda:

@@ -18,7 +18,7 @@ rule rates_table:
     output:
         **table_files("rates", "Link rates"),
     params:
-        **script("workflow/studies/rates/table.py"),
+        **script_params("workflow/studies/rates/table.py"),
     log:
         f"{RESULTS}/logs/rates.log",
     conda:
@@ -36,7 +36,7 @@ rule rates_figure:
     output:
         **figure_files("rates", "Link rates"),
     params:
-        **script("workflow/studies/rates/figure.py"),
+        **script_params("workflow/studies/rates/figure.py"),
     log:
         f"{RESULTS}/logs/figure-rates.log",
     conda:

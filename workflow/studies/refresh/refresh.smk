@@ -10,7 +10,7 @@ rule refresh_collect:
         accuracy=f"{RESULTS}/refresh_accuracy.csv",
         density=f"{RESULTS}/refresh_density.csv",
     params:
-        **script("workflow/studies/refresh/collect.py"),
+        **script_params("workflow/studies/refresh/collect.py"),
     log:
         f"{RESULTS}/logs/refresh_collect.log",
     conda:
@@ -28,7 +28,7 @@ rule refresh_figure:
     output:
         **figure_files("refresh", "Refresh interval"),
     params:
-        **script("workflow/studies/refresh/figure.py"),
+        **script_params("workflow/studies/refresh/figure.py"),
     log:
         f"{RESULTS}/logs/figure-refresh.log",
     conda:

@@ -18,7 +18,7 @@ rule selections_table:
     output:
         **table_files("selections", "Selection"),
     params:
-        **script("workflow/studies/selections/table.py"),
+        **script_params("workflow/studies/selections/table.py"),
     log:
         f"{RESULTS}/logs/selections.log",
     conda:

@@ -18,7 +18,7 @@ rule servers_table:
     output:
         **table_files("servers", "Parameter server"),
     params:
-        **script("workflow/studies/servers/table.py"),
+        **script_params("workflow/studies/servers/table.py"),
     log:
         f"{RESULTS}/logs/servers.log",
     conda:

@@ -17,7 +17,7 @@ rule timeline_figure:
     output:
         **figure_files("timeline-{run}", "Timeline of {run}"),
     params:
-        **script("workflow/studies/timeline/figure.py"),
+        **script_params("workflow/studies/timeline/figure.py"),
     log:
         f"{RESULTS}/logs/timeline-{{run}}.log",
     conda:
