@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
 from harness import plugins
+from harness.spec import Cluster, RunSpec, Training
 from harness.training.results import machine
-from harness.spec import RunSpec
-from harness.training.train import Trainer, make_method
+from harness.training.session import Session, make_method
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
@@ -36,14 +36,23 @@ def batch(seed: int):
     return images.to(DEVICE), torch.randint(0, 10, (BATCH,), generator=generator).to(DEVICE)
 
 
+class Given:
+    """In a data set's place: the batch that both sides are given."""
+
+    def batch(self, step, shard):
+        return self.data
+
+
 def ours(comm, engine: str, model: str):
-    spec = RunSpec(
-        kind="timing", model=model, method="none", ratio=None, engine=engine, lr=1e-4, workers=comm.world_size
-    )
-    trainer = Trainer(spec, comm, None, DEVICE)
-    exchange = trainer.prepare(make_method("none", None, {}))
-    steps = itertools.count(1)
-    return lambda data: trainer.step(exchange, next(steps), iter([data]))
+    cluster = Cluster(engine=engine, workers=comm.world_size, device=DEVICE.type)
+    session = Session(RunSpec("timing", Training(model, lr=1e-4), cluster=cluster), comm, Given(), DEVICE)
+    exchange, steps = session.prepare("none", make_method("none", {})), itertools.count(1)
+
+    def step(data):
+        session.data.data = data
+        session.step(exchange, next(steps))
+
+    return step
 
 
 def peer(engine: str, model: str):

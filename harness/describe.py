@@ -53,7 +53,7 @@ MODEL = {
     "TITLE": "the name to show in tables and figures",
     "DATA": "the name of a data set, a file in harness/data",
     "build": "a function that returns the nn.Module",
-    "loss": "a function of outputs and targets, such as torch.nn.functional.cross_entropy",
+    "loss": "a function of outputs, targets and reduction, such as torch.nn.functional.cross_entropy",
 }
 
 

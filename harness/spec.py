@@ -9,7 +9,7 @@ import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from harness.topology import TOPOLOGIES, Topology
+from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
 Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges"]
 Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
@@ -47,7 +47,7 @@ class Scheme:
     method: str = "none"
     variant: str = ""  # the name of this set of parameters; empty: the method's own name
     options: dict[str, Any] = field(default_factory=dict)  # the method's parameters, its ratio among them
-    topology: str = "allgather"  # a name in harness.topology
+    topology: str = ALL_GATHER.name  # a name in harness.topology
     collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
     wire: Literal["indices", "smallest"] = "indices"  # how the places of sent entries travel
     bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size

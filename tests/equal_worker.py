@@ -1,6 +1,7 @@
-"""A process for test_engines: trains and saves its parameters; arguments: the engine, the target file,
-the methods, the topologies and the steps."""
+"""A process for test_engines and test_session: trains on noise and saves what it has; see ``main`` for arguments."""
 
+import copy
+import json
 import sys
 from pathlib import Path
 
@@ -9,40 +10,65 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
-from harness.spec import RunSpec
-from harness.training.train import join, make_method
+from harness import plugins
+from harness.spec import Cluster, RunSpec, Scheme, Training
+from harness.training.session import Session, make_method
 
 STEPS = 20
+CPU = torch.device("cpu")
 
 
 class Noise:
-    """Random images in place of CIFAR-10; each worker draws its own."""
+    """Random images in place of CIFAR-10, another batch for each worker and step."""
 
-    def __init__(self, rank: int):
-        self._generator = torch.Generator().manual_seed(rank)
+    def batch(self, step, shard):
+        generator = torch.Generator().manual_seed(1000 * step + shard.rank)
+        return torch.randn(4, 3, 32, 32, generator=generator), torch.randint(0, 10, (4,), generator=generator)
 
-    def __iter__(self):
-        while True:
-            images = torch.randn(4, 3, 32, 32, generator=self._generator)
-            yield images, torch.randint(0, 10, (4,), generator=self._generator)
+
+def session_of(comm, method: str, topology: str = "allgather", collective: str = "engine") -> Session:
+    """A session that has prepared the method, with ratio 0.1 where it has one."""
+    options = {"ratio": 0.1} if "ratio" in plugins.fields(method) else {}
+    scheme = Scheme(method=method, options=options, topology=topology, collective=collective)
+    spec = RunSpec("accuracy", Training("resnet20", momentum=0.9), scheme)
+    spec = RunSpec("accuracy", spec.training, scheme, Cluster(workers=comm.world_size - spec.topology.servers))
+    session = Session(spec, comm, Noise(), CPU)
+    session.prepare(method, make_method(method, options))
+    return session
+
+
+def go_on(session: Session, until: int) -> Session:
+    """The session after step ``until``."""
+    (exchange,) = session.exchanges.values()
+    while session.done < until:
+        session.step(exchange, session.done + 1)
+        session.done += 1
+    return session
 
 
 def parameters_after(comm, method: str, topology: str = "allgather", steps: int = STEPS) -> torch.Tensor:
-    spec = RunSpec(kind="accuracy", model="resnet20", method=method, ratio=None if method == "none" else 0.1,
-                   topology=topology, workers=comm.world_size - (topology != "allgather"))  # fmt: skip
-    trainer = join(spec, comm, None, torch.device("cpu"))
-    exchange = trainer.prepare(make_method(spec.method, spec.ratio, {}))
-    stream = iter(Noise(comm.rank))
-    for step in range(1, steps + 1):
-        trainer.step(exchange, step, stream)
-    return trainer.flat.parameters
+    return go_on(session_of(comm, method, topology), steps).flat.parameters
+
+
+def main(engine: str, target: str, methods: str, topologies: str, stops: str, resume: str = "") -> None:
+    """Train, from the states in the file ``resume`` if given, and save all states at each of ``stops``.
+
+    They go to <target>-<step>.<rank>, by "<method> <topology>".
+    """
+    torch.set_num_threads(1)
+    comm = engines.connect(engine, CPU)
+    found = {stop: {} for stop in json.loads(stops)}
+    for method in json.loads(methods):
+        for topology in json.loads(topologies):
+            session, key = session_of(comm, method, topology), f"{method} {topology}"
+            if resume:
+                session.load_state_dict(torch.load(f"{resume}.{comm.rank}", weights_only=True)[key])
+            for stop in found:
+                found[stop][key] = copy.deepcopy(go_on(session, stop).state_dict())
+    for stop, states in found.items():
+        torch.save(states, f"{target}-{stop}.{comm.rank}")
+    comm.close()
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    engine, target = sys.argv[1:3]
-    methods, topologies = (words.split(",") for words in sys.argv[3:5])
-    comm = engines.connect(engine, torch.device("cpu"))
-    found = {f"{m} {t}": parameters_after(comm, m, t, int(sys.argv[5])) for m in methods for t in topologies}
-    torch.save(found, f"{target}.{comm.rank}")
-    comm.close()
+    main(*sys.argv[1:])

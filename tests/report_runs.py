@@ -126,8 +126,8 @@ class Runs:
 
     def time(self) -> None:
         trace = pd.DataFrame(
-            [("compute", "forward", 0.0, 0.01), ("compute", "sparsify", 0.01, 0.02), ("communication", "bucket 0", 0.02, 0.03)],
-            columns=["row", "name", "begin_s", "end_s"],
+            {"row": ["compute", "compute", "communication"], "name": ["forward", "sparsify", "bucket 0"],
+             "begin_s": [0.0, 0.01, 0.02], "end_s": [0.01, 0.02, 0.03]}
         )  # fmt: skip
         for model, topology in product(self.models, TOPOLOGIES):
             for place, scheme in enumerate(self.schemes(topology)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -24,7 +24,8 @@ from harness.data.text import Text
 CPU = torch.device("cpu")
 
 
-@given(st.integers(20, 3000), st.integers(2, 40), st.integers(1, 7), st.integers(0, 3))
+@settings(deadline=None)
+@given(st.integers(20, 800), st.integers(2, 40), st.integers(1, 7), st.integers(0, 3))
 def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, workers, epoch):
     shards = [Shard(batch, workers, rank, seed=1) for rank in range(workers)]
     epoch_steps = steps(samples, shards[0])
@@ -34,7 +35,8 @@ def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, wo
     assert all(len(indices) <= batch for indices in taken)
 
 
-@given(st.integers(20, 3000), st.integers(2, 40), st.integers(1, 7))
+@settings(deadline=None)
+@given(st.integers(20, 800), st.integers(2, 40), st.integers(1, 7))
 def test_the_steps_cut_an_epoch_into_parts_as_equal_as_can_be(samples, batch, workers):
     """As numpy cuts the permutation, each part dealt to the workers in turn."""
     shard = Shard(batch, workers, workers - 1, seed=3)
@@ -54,6 +56,7 @@ def test_epochs_and_seeds_shuffle_differently():
     assert len(orders) == 4
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 400))
 def test_the_workers_share_the_first_test_samples(samples, batch, workers, limit):
     shares = [evaluation_indices(samples, batch, Shard(1, workers, rank, 0), limit) for rank in range(workers)]
@@ -113,7 +116,7 @@ def cifar_epoch(arrays: dict, shard: Shard, epoch: int):
 def test_cifar_batches_are_the_same_bits_as_ever_across_the_end_of_an_epoch(cifar):
     with np.load(ROOT / "data" / "cifar10.npz") as file:
         arrays = {name: file[name] for name in ("train_images", "train_labels")}
-    shard = Shard(batch=1500, workers=3, rank=2, seed=4)
+    shard = Shard(batch=100, workers=30, rank=1, seed=4)
     expected = [batch for epoch in range(2) for batch in cifar_epoch(arrays, shard, epoch)]
     assert len(expected) == 2 * cifar.steps(shard) and len({len(labels) for _, labels in expected}) == 2
     for step, (images, labels) in enumerate(expected):
@@ -238,7 +241,7 @@ def test_the_crop_of_an_image_depends_on_seed_epoch_and_image_alone():
 
 def test_imagenet_batches_come_ahead_from_processes_and_are_the_same_there(imagenet):
     here, ahead = imagenet_in_this_process(imagenet), ImageNet100(imagenet, CPU)
-    shard = Shard(50, 2, 0, seed=0)
+    ahead.PROCESSES, shard = 1, Shard(20, 2, 0, seed=0)
     assert same(ahead.batch(1, shard), here.batch(1, shard))
     stream = ahead._stream
     assert same(ahead.batch(2, shard), here.batch(2, shard)) and ahead._stream is stream

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 from harness.training.optimizer import SGD
 
 
-def test_same_bits_as_torch():
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_same_bits_as_torch(momentum):
     torch.manual_seed(0)
     start = torch.randn(1000)
     ours, theirs = start.clone(), start.clone().requires_grad_()
-    reference = torch.optim.SGD([theirs], 0.1, momentum=0.9, weight_decay=1e-2, fused=True)
-    optimizer = SGD(ours, 0.1, momentum=0.9, weight_decay=1e-2)
+    reference = torch.optim.SGD([theirs], 0.1, momentum=momentum, weight_decay=1e-2, fused=True)
+    optimizer = SGD(ours, 0.1, momentum=momentum, weight_decay=1e-2)
     for step in range(5):
         gradient = torch.randn(1000)
         theirs.grad = gradient.clone()

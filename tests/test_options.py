@@ -51,7 +51,7 @@ def test_dlgs_never_sends_more_than_its_cap():
         assert counts[0.2][0] == counts[1.0][0] == 100
 
 
-def capped_step(method, gradient: torch.Tensor, residual: torch.Tensor, h: float, most: int) -> torch.Tensor:
+def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: int) -> torch.Tensor:
     """What a step of DLGS with a cap sends, entry by entry: an oracle without any of its code."""
     acc = (gradient + residual).tolist()
     reach = [i for i, value in enumerate(acc) if value != 0 and abs(value) >= h]
@@ -63,9 +63,7 @@ def capped_step(method, gradient: torch.Tensor, residual: torch.Tensor, h: float
     return sent
 
 
-@given(
-    size=st.integers(1, 40), filled=st.integers(0, 40), cap=st.floats(0.01, 1), seed=st.integers(0, 2**16)
-)
+@given(size=st.integers(1, 40), filled=st.integers(0, 40), cap=st.floats(0.01, 1), seed=st.integers(0, 2**16))
 @settings(max_examples=100, deadline=None)
 def test_a_cap_never_sends_zeros_against_an_oracle(size, filled, cap, seed):
     """Buckets with few entries that are not zero, as embeddings and dead units have them."""

@@ -2,17 +2,20 @@
 
 import pytest
 import torch
+from conftest import CPU
 
-from harness.training.calibrate import exchanges
 from harness.comm.local import run_workers
-from harness.exchange.method import Gather
-from harness.spec import RunSpec
-from harness.training.timed import time_iterations
-from harness.topology import TOPOLOGIES, ParameterServer
-from harness.training.train import train
+from harness.exchange import Gather
+from harness.exchange.answers import Served
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.topology import ALL_GATHER, TOPOLOGIES
+from harness.training.calibrate import exchanges
+from harness.training.timed import timing
+from harness.training.train import accuracy
 
-CPU = torch.device("cpu")
 WORKERS = 2
+SERVERS = [topology for topology in TOPOLOGIES.values() if topology.servers]
+SCHEME = {"method": "dlgs", "options": {"ratio": 0.1}}
 
 
 class Images:
@@ -25,51 +28,56 @@ class Images:
         self._images = torch.randn(self.train_size, 3, 32, 32, generator=generator)
         self._labels = torch.randint(0, 10, (self.train_size,), generator=generator)
 
-    def train(self, batch, workers, rank, seed, epoch):
-        return self.test(batch, workers, rank, self.train_size)
+    def steps(self, shard):
+        return self.train_size // (shard.batch * shard.workers)
 
-    def test(self, batch, workers, rank, limit):
-        assert rank < workers
-        for chosen in torch.arange(rank, limit, workers).split(batch):
+    def batch(self, step, shard):
+        return list(self.test(shard.batch, shard, self.train_size))[step % self.steps(shard)]
+
+    def test(self, batch, shard, limit):
+        assert shard.rank < shard.workers
+        for chosen in torch.arange(shard.rank, limit, shard.workers).split(batch):
             yield self._images[chosen], self._labels[chosen]
 
 
-def run(work, topology: str, **about) -> list[dict]:
+def run(work, topology, **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
-    about = {"model": "resnet20", "method": "dlgs", "ratio": 0.1, "batch": 4, "workers": WORKERS} | about
-    spec = RunSpec(topology=topology, **about)
-    found = run_workers(WORKERS + spec.servers, lambda comm: work(spec, comm, Images(), CPU, lambda done, total: None))
+    scheme = Scheme(topology=topology.name, **SCHEME)
+    training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
+    spec = RunSpec(work.__name__, training, scheme, Cluster(workers=WORKERS), **parts)
+    found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, lambda done, total: None))
     return found[:WORKERS]
 
 
-@pytest.mark.parametrize("topology", [t for t in TOPOLOGIES if t != "allgather"])
+@pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)
 def test_an_accuracy_run_learns_the_same_with_a_server(topology):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
     torch.set_num_threads(1)
-    about = {"kind": "accuracy", "epochs": 2, "train_epochs": 2, "lr_steps": (1,), "evaluations": 2}
-    about |= {"test_images": 5, "final_test_images": 24}
-    with_server, without = run(train, topology, **about), run(train, "allgather", **about)
+    measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
+    with_server, without = (run(accuracy, t, measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):
             assert point | {"elapsed_s": 0} == other | {"elapsed_s": 0}
         assert [i["sent_bytes"] for i in ours["iterations"]] == [i["sent_bytes"] for i in theirs["iterations"]]
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
 def test_timing_runs_and_calibrations_go_through(topology):
     torch.set_num_threads(1)
-    for tables in run(time_iterations, topology, kind="timing", blocks=2, repeats=1):
+    for tables in run(timing, topology, measurement=Measurement(blocks=2, repeats=1)):
         variants = [(row["block"], row["variant"], row["phase"]) for row in tables["iterations"]]
         block = [("none", "step"), ("dlgs", "refresh"), ("dlgs", "reuse")]
         assert variants == [(b, *rest) for b in (1, 2) for rest in block]
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
-    for tables in run(exchanges, topology, kind="exchanges", repeats=1, largest_entries=1000):
+    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest_entries=1000)):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
+        for row in tables["samples"]:
+            assert row["sent_bytes"] == row["summed_bytes"] + row["gathered_bytes"] + row["message_bytes"] > 0
 
 
 def test_a_server_refuses_what_it_cannot_add_up():
     def work(comm):
         with pytest.raises(TypeError, match="sums only"):
-            ParameterServer(comm, pull="sparse").start(Gather(torch.ones(1)))
+            Served(SERVERS[0], comm).start(Gather(torch.ones(1)))
 
     run_workers(1, work)

@@ -123,7 +123,9 @@ def test_clean_ends_what_outlived_its_launcher(here):
     launcher.kill()
     launcher.wait()
     assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
-    said = subprocess.run([sys.executable, "-m", "harness.launch.testbed", "clean"], cwd=ROOT, capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-m", "harness.launch.testbed", "clean"], cwd=ROOT, capture_output=True, text=True
+    )
     assert said.stdout.count("sleep 600") == 2
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
 

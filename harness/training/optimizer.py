@@ -30,8 +30,9 @@ class SGD:
         first, last = start - start % VECTOR, min(size, stop + -stop % VECTOR)
         neighbours = [t[i:j] for t in (self.parameters, self.velocity) for i, j in ((first, start), (stop, last))]
         before = [t.clone() for t in neighbours]
+        velocity = [self.velocity[first:last]] if self.momentum else []  # the kernel takes none without momentum
         torch._fused_sgd_(
-            [self.parameters[first:last]], [gradient[first:last]], [self.velocity[first:last]],
+            [self.parameters[first:last]], [gradient[first:last]], velocity,
             weight_decay=self._weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip

@@ -14,7 +14,7 @@ floats = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, float("inf"), float("-inf")]),
 )
 vectors = st.lists(floats, min_size=1, max_size=80)
-both = pytest.mark.parametrize("name", select.IMPLEMENTATIONS)
+both = pytest.mark.parametrize("name", selection.IMPLEMENTATIONS)
 
 
 def taken(name: str, values: list[float], rule, gradient: list[float] | None = None):
@@ -22,7 +22,7 @@ def taken(name: str, values: list[float], rule, gradient: list[float] | None = N
     acc = torch.tensor(values, dtype=torch.float32)
     added = None if gradient is None else torch.tensor(gradient, dtype=torch.float32)
     before = acc.clone() if added is None else acc + added
-    sent, indices = select.implementation(name).take(acc, rule, added)
+    sent, indices = selection.implementation(name).take(acc, rule, added)
     chosen = indices.long()
     assert len(set(chosen.tolist())) == len(chosen)
     assert torch.equal(sent.view(torch.int32), before[chosen].view(torch.int32))
@@ -47,7 +47,7 @@ def test_top_k_takes_the_largest_magnitudes(name, values, data):
 @settings(deadline=None)
 def test_kth_magnitude(name, values, data):
     k = data.draw(st.integers(1, len(values)))
-    found = select.implementation(name).kth_magnitude(torch.tensor(values, dtype=torch.float32), k)
+    found = selection.implementation(name).kth_magnitude(torch.tensor(values, dtype=torch.float32), k)
     assert found == np.sort(np.abs(np.float32(values)))[-k]
 
 
@@ -76,11 +76,11 @@ def test_a_gradient_is_added_before_anything_is_chosen(name, pairs, data):
 def test_nan_is_refused_before_anything_is_sent(name, rule):
     nan = torch.tensor([1.0, float("nan"), -3.0, float("inf")])
     with pytest.raises(FloatingPointError, match="NaN"):
-        select.implementation(name).take(nan.clone(), rule)
+        selection.implementation(name).take(nan.clone(), rule)
     with pytest.raises(FloatingPointError, match="NaN"):
-        select.implementation(name).take(torch.full((4,), float("inf")), rule, -nan)  # inf - inf
+        selection.implementation(name).take(torch.full((4,), float("inf")), rule, -nan)  # inf - inf
     with pytest.raises(FloatingPointError, match="NaN"):
-        select.implementation(name).kth_magnitude(nan, 2)
+        selection.implementation(name).kth_magnitude(nan, 2)
 
 
 @both
@@ -118,7 +118,7 @@ def test_fast_equals_torch_on_very_large_inputs():
 
 def compare(acc, ks):
     """Both implementations on ``acc``, for every rule: bit for bit, but for which of equals Top-K takes."""
-    by_torch, fast = map(select.implementation, select.IMPLEMENTATIONS)
+    by_torch, fast = map(selection.implementation, selection.IMPLEMENTATIONS)
     for k in ks:
         h = by_torch.kth_magnitude(acc, k)
         assert fast.kth_magnitude(acc, k) == h
@@ -138,4 +138,4 @@ def compare(acc, ks):
 
 def test_an_unknown_implementation_is_refused_by_name():
     with pytest.raises(ValueError, match="'quick' is not known; one of: torch, fast"):
-        select.implementation("quick")
+        selection.implementation("quick")

@@ -1,0 +1,127 @@
+"""A session that is saved, loaded in another process and goes on is bit for bit the session that never stopped."""
+
+import io
+
+import pytest
+import torch
+from conftest import CLASSES, CPU, METHODS, ROOT, make
+from equal_worker import Noise, go_on, session_of
+from test_engines import SERVERS, run_engine
+
+from harness.comm.local import run_workers
+from harness.data.cifar10 import Cifar10
+from harness.exchange import Bucket, Momentum, Sum
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.training import train
+from harness.training.session import Session
+
+
+def same(a, b) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a if key != "elapsed_s")
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+SERVED = [m for m in METHODS if CLASSES[m].one_sum]
+
+
+@pytest.mark.parametrize(
+    "engine, methods, topologies",
+    [("horovod", METHODS, ["allgather"]), ("torch_dist", METHODS, ["allgather"]), ("torch_dist", SERVED, SERVERS)],
+    ids=["horovod", "torch_dist", "server"],
+)
+def test_every_method_goes_on_in_other_processes_as_if_never_stopped(
+    engine, methods, topologies, tmp_path, environment
+):
+    about = (engine, 2 + (topologies == SERVERS), tmp_path, environment, methods, topologies)
+    whole = run_engine(*about, stops=(3, 6))
+    resumed = run_engine(*about, stops=(6,), resume=str(tmp_path / f"{engine}-3"))
+    for before, after in zip(whole, resumed, strict=True):
+        for key in before:
+            assert same(before[key], after[key]), key
+
+
+def test_an_accuracy_run_keeps_its_curve_and_its_rows():
+    """Stopped between two points of the curve, with real images: the tables end the same."""
+    torch.set_num_threads(1)
+    spec = RunSpec(
+        "accuracy", Training("resnet20", batch=8, train_epochs=0.003, lr_steps=(80,)),
+        Scheme(method="dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(),
+        Measurement(evaluations=3, test_samples=20, final_test_samples=40),
+    )  # fmt: skip
+
+    def run(comm, stop: int | None = None, state: bytes = b"") -> Session:
+        session, exchange = train.begin(spec, comm, Cifar10(ROOT / "data", CPU), CPU)
+        if state:
+            session.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+        while session.done < (stop or train.steps(session)):
+            train.advance(session, exchange, train.steps(session))
+        return session
+
+    def saved(comm) -> bytes:
+        memory = io.BytesIO()
+        torch.save(run(comm, stop=5).state_dict(), memory)
+        return memory.getvalue()
+
+    def tables(session: Session) -> dict:
+        skipped = ("elapsed_s", "_s")
+        return {name: [{k: v for k, v in row.items() if not k.endswith(skipped)} for row in rows]
+                for name, rows in session.rows.items()}  # fmt: skip
+
+    whole = run_workers(2, run)
+    states = run_workers(2, saved)
+    resumed = run_workers(2, lambda comm: run(comm, state=states[comm.rank]))
+    for before, after in zip(whole, resumed, strict=True):
+        assert tables(before) == tables(after) and len(before.rows["points"]) == 3
+        assert torch.equal(before.flat.parameters, after.flat.parameters)
+
+
+def test_a_state_of_other_variants_is_refused():
+    def work(comm):
+        state = session_of(comm, "topk").state_dict()
+        with pytest.raises(ValueError, match=r"of \['topk'\], here are \['dlgs'\]"):
+            session_of(comm, "dlgs").load_state_dict(state)
+
+    run_workers(1, work)
+
+
+class OwnMomentum(Momentum):
+    """Sends its velocity whole: SGD with momentum, the method's."""
+
+    exact_when = None
+
+    def __init__(self):
+        self.momentum, self.velocities = 0.9, {}
+
+    def exchange(self, bucket: Bucket, at):
+        return (yield Sum(self.velocity(bucket).clone()))
+
+
+def test_a_method_that_owns_momentum_switches_the_optimizers_off():
+    """Without weight decay the sum of velocities is the velocity of sums, whoever keeps it."""
+    training = Training("resnet20", momentum=0.9, weight_decay=0.0, lr=0.01)
+
+    def work(comm, own: bool) -> torch.Tensor:
+        session = Session(RunSpec("accuracy", training), comm, Noise(), CPU)
+        session.prepare("x", OwnMomentum() if own else make("none"))
+        return go_on(session, 4).flat.parameters
+
+    by_optimizer, by_method = (run_workers(2, lambda comm, own=own: work(comm, own))[0] for own in (False, True))
+    torch.testing.assert_close(by_optimizer, by_method, atol=1e-4, rtol=1e-3)
+
+
+def test_variants_in_turns_do_not_share_momentum():
+    """In a timing run the optimizer's momentum is off in the method's turns alone."""
+
+    def work(comm):
+        session = Session(RunSpec("timing", Training("resnet20", momentum=0.9)), comm, Noise(), CPU)
+        own, dense = session.prepare("own", OwnMomentum()), session.prepare("none", make("none"))
+        found = []
+        for number, exchange in enumerate((own, dense, own), start=1):
+            session.step(exchange, number)
+            found.append(session.optimizer.momentum)
+        return found
+
+    assert run_workers(2, work) == [[0.0, 0.9, 0.0]] * 2
