@@ -166,7 +166,8 @@ def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
 
 
 def test_figures_are_the_papers_for_its_models_and_named_for_others():
-    drawn = figures.of_models(["vgg16", "transformer"])
+    papers = {("vgg16", "train_accuracy"): 7, ("vgg16", "train_loss"): 8, ("vgg16", "breakdown"): 12}
+    drawn = figures.of_models(["vgg16", "transformer"], papers)
     assert [(name, figure.model, figure.value) for name, figure in drawn.items()] == [
         ("figure07", "vgg16", "train_accuracy"),
         ("figure08", "vgg16", "train_loss"),

@@ -1,21 +1,10 @@
 """The figures of every model: two curves of its accuracy runs and one breakdown of its timing runs. No torch."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness import plugins
 
-# The paper's figures by model and value; the figures of other models carry their names.
-NUMBERS = {
-    ("resnet20", "train_accuracy"): 5,
-    ("resnet20", "train_loss"): 6,
-    ("vgg16", "train_accuracy"): 7,
-    ("vgg16", "train_loss"): 8,
-    ("resnet50", "train_accuracy"): 9,
-    ("resnet50", "train_loss"): 10,
-    ("resnet20", "breakdown"): 11,
-    ("vgg16", "breakdown"): 12,
-    ("resnet50", "breakdown"): 13,
-}
 # value -> how its file is called, and what it shows
 VALUES = {
     "train_accuracy": ("accuracy", "training accuracy of"),
@@ -34,13 +23,13 @@ class Figure:
     about: str  # the first sentence of the caption
 
 
-def of_models(models: list[str]) -> dict[str, Figure]:
-    """The figures of these models, by the name of their files."""
-    return dict(_figure(model, value) for model in models for value in VALUES)
+def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int]) -> dict[str, Figure]:
+    """The figures of these models, by the name of their files; ``numbers``: the paper's, by model and value."""
+    return dict(_figure(model, value, numbers.get((model, value))) for model in models for value in VALUES)
 
 
-def _figure(model: str, value: str) -> tuple[str, Figure]:
-    number, (file, words) = NUMBERS.get((model, value)), VALUES[value]
+def _figure(model: str, value: str, number: int | None) -> tuple[str, Figure]:
+    file, words = VALUES[value]
     about = f"{words} {plugins.describe('models', model)['title']}"
     if number:
         return f"figure{number:02}", Figure(model, value, f"Figure {number}", f"Figure {number}: {about}.")
