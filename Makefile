@@ -6,7 +6,6 @@ PYTHON ?= python3.11
 UV := .tools/bin/uv
 STAMP := .venv/.synced
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
-BENCH := $(RUN) OMP_NUM_THREADS=1 HOROVOD_DISABLE_GROUP_FUSION=1 MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=1073741824
 
 # nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.
 CUDA_ROOT = $(shell nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p' | xargs -r realpath)
@@ -40,13 +39,12 @@ check: test lint ## the tests, the linters, and the smoke configuration end to e
 lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) snakefmt --check Snakefile workflow/rules
+	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
 bench: $(STAMP) ## selection and whole iterations against their peers, as ratios within one run
 	$(RUN) python bench/selection.py results/bench
-	$(BENCH) torchrun --standalone --nproc-per-node 2 bench/iteration.py torch_dist results/bench
-	$(BENCH) horovodrun -np 2 --gloo python bench/iteration.py horovod results/bench
+	$(RUN) python bench/iteration.py results/bench
 
 reference: ## keep the results as the reference set, and show its tables in the README
 	$(RUN) python workflow/scripts/reference.py

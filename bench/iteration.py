@@ -1,7 +1,6 @@
 """A whole uncompressed iteration: ours against the engines' own, in turns, in the same processes.
 
-    torchrun --standalone --nproc-per-node 2 bench/iteration.py torch_dist <folder> [model ...]
-    horovodrun -np 2 --gloo python bench/iteration.py horovod <folder> [model ...]
+    python bench/iteration.py <folder> [model ...]
 
 Peers as their users run them: DistributedDataParallel with gradient_as_bucket_view on a channels_last
 model, Horovod's DistributedOptimizer with its defaults on a contiguous one (it refuses channels_last).
@@ -9,6 +8,8 @@ Ratio: ours / theirs, median over pairs of blocks, with a 95 % bootstrap interva
 """
 
 import itertools
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,12 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness import comm as engines
 from harness import plugins
+from harness.engines import ENGINES
 from harness.spec import Cluster, RunSpec, Training
 from harness.training.results import machine
 from harness.training.session import Session, make_method
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
+MODELS = ("resnet20", "vgg16", "resnet50")
+WORK = "--work"  # says that this is one of the processes that a launcher started
 
 
 def batch(seed: int):
@@ -122,7 +126,8 @@ def compare(comm, engine: str, model: str) -> dict:
     }
 
 
-def main(engine: str, folder: Path, models: list[str]) -> None:
+def work(engine: str, folder: Path, models: list[str]) -> None:
+    """One of an engine's two processes."""
     torch.set_num_threads(1)
     comm = engines.connect(engine, DEVICE)
     rows = [compare(comm, engine, model) for model in models]
@@ -137,5 +142,16 @@ def main(engine: str, folder: Path, models: list[str]) -> None:
     comm.close()
 
 
+def main(folder: str, *models: str) -> None:
+    """Every engine in turn, each with its own launcher."""
+    for engine in ENGINES.values():
+        program = [sys.executable, __file__, WORK, engine.name, folder, *(models or MODELS)]
+        environment = os.environ | engine.environment(threads=1)
+        subprocess.run(engine.command(2, program), env=environment, check=True)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or ["resnet20", "vgg16", "resnet50"])
+    if sys.argv[1] == WORK:
+        work(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
+    else:
+        main(*sys.argv[1:])

@@ -1,5 +1,6 @@
 """The report: what a summary is, and that every table and figure is made for any models and variants."""
 
+import importlib.util
 import json
 import re
 import runpy
@@ -19,6 +20,7 @@ from harness.report.names import Names
 from harness.report.summary import MEASURED, amortise, summarise
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
+from harness.timemodel.plans import planned
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTION = "A caption.\nOn two lines."
@@ -111,6 +113,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
     assert in_order(shown, (title for title, *_ in VARIANTS.values()))
     assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
+    assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
     assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
     assert in_order(shown, report.runs.titles["models"].values()) and "server, weights" in shown
@@ -131,7 +134,7 @@ def test_a_curve_has_a_line_for_each_variant(report, value, label):
 def test_a_breakdown_has_a_bar_for_each_run(report):
     inputs = Items(tidy=report.tidy["timing"])
     text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])
-    assert "Top-K, ratio 0.01, server, weights" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+    assert "Top-K, ratio 0.01 (server, weights)" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
 
 
 def test_prediction_finds_the_calibration_of_every_run(report):
@@ -161,7 +164,7 @@ def test_a_plan_is_the_same_twice_and_gives_a_method_what_it_takes(report):
     groups, ratios = (json.loads(first)[key] for key in ("groups", "ratios"))
     assert groups[-1][1] == len(LAYERS) and ratios == []
     spec = RunSpec.from_dict(spec_of(root / f"{model}-dlgs-0.1-allgather"))
-    assert spec.planned(json.loads(first)).scheme.groups == tuple(map(tuple, groups))
+    assert planned(spec, json.loads(first)).scheme.groups == tuple(map(tuple, groups))
     adaptive = json.loads(report.plan(root / f"{model}-adaptive-0.1-allgather").read_text())
     assert len(adaptive["groups"]) == len(adaptive["ratios"]) == len(LAYERS) and adaptive["plan"] == "ratios"
 
@@ -241,6 +244,19 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
     assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
     assert set(rows["timed"]) == {"none", "topk-plain"}
+
+
+def test_the_reference_set_is_what_tables_and_figures_wrote(tmp_path):
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "workflow" / "scripts" / "reference.py")
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    reference.ROOT = tmp_path
+    wanted = {"results/mine.csv", "results/mine.md", "results/mine.tex", "results/fits.csv"}
+    wanted |= {"figures/fits.svg", "figures/fits.png"}
+    for name in (*wanted, "results/mine.html", "results/accuracy.csv", "results/mine_timing.csv", "figures/README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert {str(path.relative_to(tmp_path)) for path in reference.made()} == wanted
 
 
 def iterations(timed, phase, share, seconds, block):

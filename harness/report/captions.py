@@ -32,11 +32,16 @@ def network(rows: pd.DataFrame) -> str:
     return f"{words} (measured {least:.0f}" + (f" to {most:.0f})" if least != most else ")")
 
 
+def too_short(row) -> bool:
+    """Whether a run trained too little of its recipe to rank variants."""
+    return row["train_epochs"] < min(SHORT_EPOCHS, row["epochs"])
+
+
 def seeds(points: pd.DataFrame) -> str:
     """How many seeds, and a warning where the training was too short to rank variants."""
     first, number = points.iloc[0], points["seed"].nunique()
     words = f"n = {number} seed{'s' * (number > 1)}"
-    if first["train_epochs"] < min(SHORT_EPOCHS, first["epochs"]):
+    if too_short(first):
         words += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank variants"
     return words
 

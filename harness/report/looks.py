@@ -7,8 +7,10 @@ every part of an iteration a hatch, so that a black-and-white print reads as wel
 import textwrap
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import to_rgb
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from harness.report.names import Names
 
@@ -28,7 +30,8 @@ PARTS = {
     "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
 }
 
-PRINT_PER_INCH = 17  # characters of the small print
+PRINT_PER_INCH = 20  # characters of the small print
+LEGEND_INCHES = 1.9  # of one entry
 
 
 def line(number: int, label: str, ratio: int = 0) -> dict:
@@ -56,14 +59,29 @@ def area(variant: str, names: Names) -> tuple[float, float, float]:
     return tuple(paler * 0.65**rounds)
 
 
+def panels(number: int, width: float, height: float, most: int = 3):
+    """A figure of ``number`` panels of this size in inches, at most so many in a row; the panels, flat."""
+    rows = -(-number // most)
+    columns = -(-number // rows)
+    size = (width * columns, 0.7 + height * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes in grid.flat[number:]:
+        axes.set_visible(False)
+    return figure, grid.flat[:number]
+
+
+def legend(figure, handles, labels) -> None:
+    """Above the panels, as many entries in a row as find room."""
+    columns = max(2, int(figure.get_figwidth() / LEGEND_INCHES))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+
+
 def open_frame(axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def plain_log(axis, subs=(1, 2, 5)) -> None:
     """A logarithmic axis with plain numbers at 1, 2, 5, 10, ..."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     axis.set_major_locator(LogLocator(base=10, subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())

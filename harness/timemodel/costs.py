@@ -125,6 +125,8 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
     """
 
     def per_entry(column: str) -> float:
+        if not samples[column].any():
+            return 0.0
         known = amortised(samples, column)
         return fit(known["entries"], known[column] / known["buckets"]).beta
 

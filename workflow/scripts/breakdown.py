@@ -17,7 +17,7 @@ def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
     elsewhere = (table["topology"] != ALL_GATHER.name).any()
 
     def label(row) -> str:
-        topology = f", {TOPOLOGIES[row['topology']].title}" if elsewhere else ""
+        topology = f" ({TOPOLOGIES[row['topology']].title})" if elsewhere else ""
         return names.variant(row["variant"]) + at_ratio(row["ratio"]) + topology
 
     return [(label(row), row) for _, row in table.loc[order].iterrows()]
@@ -42,7 +42,8 @@ def main() -> None:
     timing = pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"] == model])
     rows = bars(table, names)
-    figure, axes = plt.subplots(figsize=(6.4, 1.5 + 0.36 * len(rows)), layout="constrained")
+    width = 5.2 + 0.075 * max(len(label) for label, _ in rows)
+    figure, axes = plt.subplots(figsize=(width, 1.5 + 0.36 * len(rows)), layout="constrained")
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
@@ -51,7 +52,7 @@ def main() -> None:
     axes.set_xlim(right=axes.get_xlim()[1] * 1.16)
     axes.set_title(f"{names.model(model)}, {data_title(table.iloc[0])}")
     looks.open_frame(axes)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    looks.legend(figure, *axes.get_legend_handles_labels())
     note = (
         f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['iterations'])} "
         f"iterations in {table['blocks'].max()} blocks, whiskers: smallest and largest block; "

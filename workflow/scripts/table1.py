@@ -50,6 +50,7 @@ log_errors(snakemake)
 names = Names.of(snakemake)
 table = names.arrange(build(pd.read_csv(snakemake.input.accuracy)))
 caption = f"{captions.of_script(snakemake)} {captions.setting(table.drop(columns='rate_mbit'))}."
-if table["epochs_trained"].max() < captions.SHORT_EPOCHS:
-    caption += " These runs are too short to rank the variants."
+short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
+if short:
+    caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
 tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)

@@ -24,6 +24,8 @@ SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 def draw(axes, known: list[Elsewhere], colours: ListedColormap) -> None:
     """The fastest of the variants of one model, and how much it gains; uncompressed may be missing."""
     seconds = np.array([[[k.iteration_s(n, rate) for rate in RATES_MBIT] for n in WORKERS] for k in known])
+    axes.set_xscale("log")
+    axes.set_yscale("log", base=2)  # before the contours, whose labels are placed by what is seen
     axes.pcolormesh(RATES_MBIT / 1e3, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(known) - 0.5,
                     shading="nearest", rasterized=True)  # fmt: skip
     dense = [place for place, k in enumerate(known) if k.spec.scheme.method == "none"]
@@ -33,12 +35,11 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap) -> None:
         if levels:
             lines = axes.contour(RATES_MBIT / 1e3, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7)
             axes.clabel(lines, fmt="x%g", fontsize=7)
-    axes.set_xscale("log")
-    axes.set_yscale("log", base=2)
     axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     axes.set_yticks([2, 8, 32, 128, 512, 1024], ["2", "8", "32", "128", "512", "1024"])
     axes.minorticks_off()
     axes.set_xlabel("rate of every link (Gbit/s)")
+    axes.set_ylabel("workers")
 
 
 def main() -> None:
@@ -48,15 +49,13 @@ def main() -> None:
     models = names.models_in(model for model, _ in known)
     variants = names.variants_in(variant for _, variant in known)
     colours = ListedColormap([looks.area(variant, names) for variant in variants])
-    size = (3.9 * len(models) + 0.4, 4.0 + 0.25 * -(-len(variants) // (2 * len(models))))
-    figure, grid = plt.subplots(1, len(models), figsize=size, layout="constrained", squeeze=False)
-    for axes, model in zip(grid[0], models, strict=True):
+    figure, panels = looks.panels(len(models), 4.0, 3.5)
+    for axes, model in zip(panels, models, strict=True):
         draw(axes, [known[model, variant] for variant in variants], colours)
         axes.set_title(names.model(model), fontsize=9)
-    grid[0][0].set_ylabel("workers")
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours(i)) for i in range(len(variants))]
     labels = [names.variant(v) + at_ratio(known[models[0], v].spec.ratio) for v in variants]
-    figure.legend(handles, labels, loc="outside upper center", ncols=2 * len(models), frameon=False, fontsize=8)
+    looks.legend(figure, handles, labels)
     cluster = next(iter(known.values())).spec.cluster
     machine = json.loads(runs[0].read_text())["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "

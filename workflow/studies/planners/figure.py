@@ -2,7 +2,6 @@
 
 The same runs as the table of planners; whiskers: smallest and largest block."""
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from harness.report import captions, looks
@@ -31,22 +30,16 @@ def draw(axes, rows: pd.DataFrame) -> None:
 def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
-    panels = [rows for _, rows in table.groupby("run", sort=False)]
-    columns = min(2, len(panels))
-    lines = -(-len(panels) // columns)
-    size = (4.2 * columns, 0.9 + 2.1 * lines)
-    figure, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, rows in zip(grid.flat, panels, strict=False):
+    runs = [rows for _, rows in table.groupby("run", sort=False)]
+    figure, panels = looks.panels(len(runs), 4.2, 2.1, most=2)
+    for axes, rows in zip(panels, runs, strict=True):
         draw(axes, rows)
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
         axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}", fontsize=8)
-    for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
+    for axes in panels[-2:]:
         axes.set_xlabel("time of one iteration (ms)")
-    handles = grid[0][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
     note += "whiskers: smallest and largest block"

@@ -6,7 +6,6 @@ processors' part of a communication stays. Uncompressed is its own run at each r
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -34,6 +33,7 @@ def finish(axes, ticks: list[float], calibrated_at: float) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("rate of every link (Mbit/s)")
+    axes.set_ylabel("time of one iteration (ms)")
     axes.grid(alpha=0.3, which="both")
     looks.open_frame(axes)
 
@@ -43,21 +43,18 @@ def main() -> None:
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     ratio = table["ratio"].dropna().min()
     known = Calibrations(Path(run).parent for run in snakemake.input.calibration).elsewhere(ratio)
-    models, variants = names.models_in(table["model"]), names.variants_in(table["variant"])
-    size = (4.4 * len(models), 4.0 + 0.25 * -(-len(variants) // (2 * len(models))))
-    figure, grid = plt.subplots(1, len(models), figsize=size, layout="constrained", squeeze=False)
+    models = names.models_in(table["model"])
+    figure, panels = looks.panels(len(models), 4.4, 3.5)
     ticks = sorted(table["rate_mbit"].unique())
     rates = np.geomspace(ticks[0] / 1.5, ticks[-1] * 1.5, 60)
-    for axes, model in zip(grid[0], models, strict=True):
+    for axes, model in zip(panels, models, strict=True):
         of_model = table[table["model"] == model]
         for variant in names.variants_in(of_model["variant"]):
             rows, predict = of_model[of_model["variant"] == variant], known[model, variant]
             draw(axes, looks.of_variant(variant, names), rows, predict, rates)
         finish(axes, ticks, predict.here[1])
         axes.set_title(f"{names.model(model)}, {data_title(of_model.iloc[0])}{at_ratio(ratio)}", fontsize=9)
-    grid[0][0].set_ylabel("time of one iteration (ms)")
-    handles = grid[0][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=2 * len(models), frameon=False, fontsize=8)
+    looks.legend(figure, *panels[0].get_legend_handles_labels())
     first = table.iloc[0]
     note = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers; n = "
     note += f"{captions.least_to_most(table['iterations'])} iterations a point, whiskers: smallest and largest block"

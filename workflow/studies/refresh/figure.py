@@ -54,8 +54,7 @@ def main() -> None:
         draw_accuracy(right, last[(last["variant"] == variant) & (last["ratio"] == ratio)], intervals)
     grid[-1][0].set_xlabel("step")
     grid[-1][1].set_xlabel("refresh interval s (steps)")
-    handles = grid[0][0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    looks.legend(figure, *grid[0][0].get_legend_handles_labels())
     first = accuracy.iloc[0]
     note = (
         f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(accuracy)}; {captions.seeds(accuracy)}"

@@ -65,11 +65,11 @@ def main() -> None:
     title = f"predicted, {model['end_s'].max() * 1e3:.0f} ms (without optimizer, other and slower workers)"
     draw_rows(below, model, title)
     below.set_xlabel("time from the start of the iteration (ms)")
-    legend = LOOKS | {"communication of a bucket": BUCKET}
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in legend.values()]
-    figure.legend(handles, legend, loc="outside upper center", ncols=3, frameon=False, fontsize=7.5)
+    meanings = LOOKS | {"communication of a bucket": BUCKET}
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in meanings.values()]
+    looks.legend(figure, handles, meanings)
     name = f"{names.model(spec.training.model)}, {names.variant(spec.variant)}{at_ratio(spec.ratio)}"
-    note = f"{name}; {spec.topology.title}; {len(groups)} group(s) ({spec.scheme.planner}); "
+    note = f"{name}; {spec.topology.title}; {len(groups)} groups ({spec.scheme.planner}); "
     note += f"{captions.setting(pd.DataFrame([about]))}; one iteration, n = 1"
     looks.save(figure, note, snakemake.output)
 
