@@ -40,7 +40,7 @@ check: test lint ## the tests, the linters, and the smoke configuration end to e
 lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) snakefmt --check Snakefile workflow/rules
+	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
 bench: $(STAMP) ## selection and whole iterations against their peers, as ratios within one run

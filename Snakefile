@@ -9,15 +9,24 @@ if not workflow.overwrite_configfiles:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/functions.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/calibrate.smk"
-include: "workflow/rules/studies.smk"
 include: "workflow/rules/artefacts.smk"
+
+
+for study in studies.names():
+
+    include: f"workflow/studies/{study}/{study}.smk"
 
 
 rule all:
     default_target: True
     input:
-        TABLES,
-        FIGURES,
+        TARGETS,
+
+
+rule studies:
+    input:
+        STUDY_TARGETS,

@@ -23,8 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.training.results import machine
 from harness.exchange.selection import Threshold, TopK, by_fast, by_torch
+from harness.training.results import machine
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES = [270_000, 14_700_000, 23_700_000, 100_000_000]

@@ -42,10 +42,6 @@ class Engine(ABC):
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
         """Per rank the variables by which processes find each other, one at each of ``addresses``."""
 
-    @abstractmethod
-    def said_by_workers(self, log: list[str]) -> list[str]:
-        """The lines of a log without what the engine's launcher adds about itself."""
-
     def one_machine(self, environment: Mapping[str, str]) -> bool:
         """Whether all processes share this machine, by the environment of one of them."""
         return environment.get(self.size) == environment.get(self.local_size)
@@ -67,9 +63,6 @@ class Horovod(Engine):
         # -P: the program's own folder has a horovod.py, which would hide Horovod.
         return json.loads(start([sys.executable, "-P", str(RENDEZVOUS), interface, *addresses]))
 
-    def said_by_workers(self, log: list[str]) -> list[str]:
-        return [line for line in log if line.startswith("[") and "]<std" in line]
-
 
 class TorchDist(Engine):
     def command(self, processes: int, program: list[str]) -> list[str]:
@@ -79,10 +72,6 @@ class TorchDist(Engine):
         shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
         shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": interface}
         return [shared | {"RANK": str(rank)} for rank in range(len(addresses))]
-
-    def said_by_workers(self, log: list[str]) -> list[str]:
-        ends = (i for i, line in enumerate(log) if "torch/distributed/elastic/" in line)
-        return log[: next(ends, len(log))]
 
 
 ENGINES: dict[str, Engine] = {

@@ -14,7 +14,7 @@ from harness import plugins
 from harness.spec import Cluster, RunSpec, Scheme, Training
 from harness.training.session import Session, make_method
 
-STEPS = 20
+STEPS = 8
 CPU = torch.device("cpu")
 
 

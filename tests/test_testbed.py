@@ -16,10 +16,11 @@ import yaml
 from conftest import ROOT
 
 from harness.config import load as config
+from harness.engines import ENGINES
 from harness.launch import testbed
-from harness.launch import launch
-from harness.spec import RunSpec
+from harness.launch.launcher import launch
 from harness.launch.testbed import MARK, Testbed
+from harness.spec import Cluster, Measurement, Place, RunSpec
 
 
 @pytest.fixture
@@ -123,9 +124,8 @@ def test_clean_ends_what_outlived_its_launcher(here):
     launcher.kill()
     launcher.wait()
     assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
-    said = subprocess.run(
-        [sys.executable, "-m", "harness.launch.testbed", "clean"], cwd=ROOT, capture_output=True, text=True
-    )
+    clean = [sys.executable, "-m", "harness.launch.testbed", "clean"]
+    said = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True)
     assert said.stdout.count("sleep 600") == 2
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
 
@@ -137,16 +137,15 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
     assert "[1]<stdout>:mine" in done.stdout and "worker 1 ended with status 3" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ["horovod", "torch_dist"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     target = tmp_path / engine
     # Three workers, and two with a parameter server on the third host.
     worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target)]
     worker += ["none,dlgs", "allgather,ps-weights", "10"]
-    settings = {"OMP_NUM_THREADS": "1", "HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CACHE_CAPACITY": "0"}
     done = subprocess.run(
         hosts(engine, "1000,1000,200", *worker),
-        cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, env=os.environ | ENGINES[engine].environment(threads=1), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     first, *others = [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(3)]
@@ -180,12 +179,10 @@ def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
 
 
 def test_a_run_records_its_links(here, tmp_path):
-    spec = RunSpec(
-        kind="exchanges", model="", method="none", ratio=None, repeats=1, largest_entries=1000,
-        network="testbed", rates_mbit=(200.0, 100.0),
-    )  # fmt: skip
+    cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0))
+    spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest_entries=1000))
     log = tmp_path / "log"
-    assert launch(spec, tmp_path / "calibration" / "run", log) == 0, log.read_text()
+    assert launch(spec, Place(), tmp_path / "calibration" / "run", log) == 0, log.read_text()
     where = json.loads((tmp_path / "calibration" / "run" / "run.json").read_text())["provenance"]
     assert (where["network"], where["rate_mbit"], where["fastest_mbit"]) == ("testbed", 100, 200)
     assert 0 < where["measured_mbit"] <= 105
@@ -220,20 +217,20 @@ def quick(**changes) -> dict:
 def test_only_what_is_timed_uses_the_testbed():
     values = quick(network="testbed", testbed={"rate_mbit": 500, "host_rates_mbit": {1: 100}})
     found = config.load(values, "c")
-    assert {spec.servers for spec in found.runs.values()} == {0, 1}  # a server's host is one more
+    assert {spec.processes for spec in found.runs.values()} == {2, 3}  # a server's host is one more
     for spec in found.runs.values():
-        links = ("testbed", (500, 100, 500)[: 2 + spec.servers])
-        assert (spec.network, spec.rates_mbit) == (links if spec.kind == "timing" else ("host", ()))
+        links = ("testbed", (500, 100, 500)[: spec.processes])
+        assert (spec.cluster.network, spec.cluster.rates_mbit) == (links if spec.kind == "timing" else ("host", ()))
         assert RunSpec.from_json(spec.to_json()) == spec
     for spec in found.calibrations.values():
-        assert spec.network == ("testbed" if spec.kind == "exchanges" else "host")
+        assert spec.cluster.network == ("testbed" if spec.kind == "exchanges" else "host")
 
 
 def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
     for reason, network in (("", "testbed"), ("no such kernel", "host")):
         monkeypatch.setattr(testbed, "available", lambda reason=reason: reason)
         found = config.load(quick(network="auto"), "c")
-        assert {s.network for s in found.runs.values() if s.kind == "timing"} == {network}
+        assert {s.cluster.network for s in found.runs.values() if s.kind == "timing"} == {network}
         assert found.warning == (reason and "c: network: auto is host, the network is not shaped: no such kernel")
     found = config.load(quick(network="testbed"), "c")
     with pytest.raises(config.ConfigError, match="c: network: no testbed here: no such kernel"):

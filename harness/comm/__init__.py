@@ -40,7 +40,10 @@ class Communicator(ABC):
 
     @abstractmethod
     def start_max(self, tensor: Tensor) -> Pending:
-        """The elementwise maximum over all ranks, in place; ``wait`` returns it."""
+        """The elementwise maximum over all ranks, in place; ``wait`` returns it.
+
+        Floats and integers of 32 or 64 bits.
+        """
 
     @abstractmethod
     def start_allgather(self, tensor: Tensor) -> Pending:
@@ -95,10 +98,6 @@ class Communicator(ABC):
             self.sent_messages += round.sent_messages
             self.sent_bytes += round.sent_bytes
             answer = exchange(round)
-            for peer, entries in round.receives.items():
-                if entries not in (None, answer[peer].numel()):
-                    got = f"rank {self.rank} got {answer[peer].numel()} entries from rank {peer}"
-                    raise ValueError(f"{got}, but expected {entries}")
 
 
 def _only(round: Round) -> Rounds:

@@ -93,6 +93,10 @@ class Horovod(Communicator):
         nothing = torch.empty(0, dtype=round.dtype, device=self.device)
         sends = [round.sends.get(peer, nothing) for peer in range(self.world_size)]
         received = self._alltoall(sends, name).wait()
+        for peer, entries in round.receives.items():
+            if entries not in (None, received[peer].numel()):
+                got = f"rank {self.rank} got {received[peer].numel()} entries from rank {peer}"
+                raise ValueError(f"{got}, but expected {entries}")
         return {peer: received[peer] for peer in round.receives}
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:

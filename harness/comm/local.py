@@ -1,8 +1,9 @@
-"""Workers as threads of one process: for tests. Reductions add in rank order."""
+"""Workers as threads of one process: for tests. Reductions add in rank order; rounds that would hang are errors."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from harness.comm import Communicator, Pending
 from harness.comm.collectives import Round, Rounds
+from harness.comm.lockstep import mismatch
 from harness.comm.thread import OneAtATime
 
 
@@ -35,8 +37,10 @@ class Local(Communicator):
         return [row[self.rank] for row in self._meet([t.clone() for t in tensors])]
 
     def _round(self, round: Round) -> dict[int, Tensor]:
-        everyone = self._meet({peer: t.clone() for peer, t in round.sends.items()})
-        return {peer: everyone[peer][self.rank] for peer in round.receives}
+        everyone = self._meet(replace(round, sends={peer: t.clone() for peer, t in round.sends.items()}))
+        if complaint := mismatch(everyone):
+            raise ValueError(complaint)
+        return {peer: everyone[peer].sends[self.rank] for peer in round.receives}
 
     def _meet(self, mine) -> list:
         self._meeting.slots[self.rank] = mine

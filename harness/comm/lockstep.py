@@ -43,7 +43,10 @@ def run(coroutines: Sequence[Rounds], alpha_s: float = 0.0, beta_s: float = 0.0)
         if ended:
             running = next(rank for rank in range(world) if rank not in ended)
             raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
-        answers = _deliver(rounds, outcome.rounds)
+        if complaint := mismatch(rounds):
+            raise ValueError(f"round {outcome.rounds}: {complaint}")
+        # Cloned, since the sender goes on to change it.
+        answers = [{peer: rounds[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(rounds)]
         _count(rounds, answers, outcome, alpha_s, beta_s)
 
 
@@ -54,25 +57,22 @@ def _resume(coroutine: Rounds, answer: dict[int, Tensor] | None) -> Round | Stop
         return end
 
 
-def _deliver(rounds: list[Round], number: int) -> list[dict[int, Tensor]]:
-    """What each rank receives, once every message has found its receive."""
-    answers: list[dict[int, Tensor]] = [{} for _ in rounds]
+def mismatch(rounds: Sequence[Round]) -> str | None:
+    """What does not fit in one round of all ranks, or None; a send without its receive, for one, would hang."""
     for rank, round in enumerate(rounds):
         for peer, tensor in round.sends.items():
-            to = f"round {number}: rank {rank} sends to rank {peer}"
+            to = f"rank {rank} sends to rank {peer}"
             if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
-                raise ValueError(f"{to}, which does not receive from it")
+                return f"{to}, which does not receive from it"
             expected, entries = rounds[peer], rounds[peer].receives[rank]
             if (round.dtype, round.headers) != (expected.dtype, expected.headers):
-                raise ValueError(f"{to} {_kind(round)}, which expects {_kind(expected)}")
+                return f"{to} {_kind(round)}, which expects {_kind(expected)}"
             if entries not in (None, tensor.numel()):
-                raise ValueError(f"{to} {tensor.numel()} entries, which expects {entries}")
-            answers[peer][rank] = tensor.clone()  # the sender goes on to change it
-    for rank, round in enumerate(rounds):
+                return f"{to} {tensor.numel()} entries, which expects {entries}"
         for peer in round.receives:
-            if peer not in answers[rank]:
-                raise ValueError(f"round {number}: rank {rank} receives from rank {peer}, which does not send to it")
-    return answers
+            if not 0 <= peer < len(rounds) or rank not in rounds[peer].sends:
+                return f"rank {rank} receives from rank {peer}, which does not send to it"
+    return None
 
 
 def _kind(round: Round) -> str:

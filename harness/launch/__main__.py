@@ -18,16 +18,20 @@ def main(spec_json: str, place_json: str, folder: str, log: str, plan: str = "")
             spec = plans.read(Path(plan), spec)
         except ValueError as error:
             sys.exit(f"error: {error}; delete the plan and let the workflow make it again")
-    for number in ENDS:
-        signal.signal(number, _leave)
+    clean_up_when_ended()
     return launch(spec, place, Path(folder), Path(log))
 
 
-def _leave(*_) -> None:
-    """Leave by way of the launcher's clean-up, which a second signal must not cut short."""
+def clean_up_when_ended() -> None:
+    """Have SIGTERM and SIGINT end this process by way of the launcher's clean-up, which no second one cuts short."""
+
+    def leave(*_) -> None:
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(1)
+
     for number in ENDS:
-        signal.signal(number, signal.SIG_IGN)
-    sys.exit(1)
+        signal.signal(number, leave)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from harness.engines import ENGINES
 from harness.launch import processes, progress
 from harness.launch.liveness import BEAT_EVERY_S, Ranks
 from harness.spec import Place, RunSpec
@@ -41,7 +40,7 @@ def launch(spec: RunSpec, place: Place, folder: Path, log: Path, program: list[s
             say(f"{trouble}, stopped")
             return 1
         if process.returncode:
-            say(f"failed; the end of {log}:\n{_end_of(log, spec.cluster.engine)}")
+            say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
             return process.returncode
         say(f"done in {progress.clock(bring_home(partial, folder, say.spent_s()))}")
         return 0
@@ -107,7 +106,5 @@ def bring_home(partial: Path, folder: Path, wall_s: float) -> float:
     return wall_s
 
 
-def _end_of(log: Path, engine: str, lines: int = 20) -> str:
-    """The last lines that the workers wrote; if they wrote none, the last ones of the engine's launcher."""
-    written = log.read_text(errors="replace").splitlines()
-    return "\n".join((ENGINES[engine].said_by_workers(written) or written)[-lines:])
+def _end(text: str, lines: int = 20) -> str:
+    return "\n".join(text.splitlines()[-lines:])

@@ -7,12 +7,16 @@ processes, so a file system that all share is enough.
 
 import json
 import os
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 HEARTBEAT = "heartbeat"
+ERROR = "error"
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
@@ -42,19 +46,31 @@ class Progress:
             time.sleep(REPORT_EVERY_S)
 
 
-def leave_with_launcher(folder: Path, after_s: float = LEAVE_AFTER_S) -> None:
-    """End this process with status 1 when the launcher's heartbeat has not changed for ``after_s``."""
+def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
+    """Do ``work(folder)`` as one rank of the run in ``folder``; if it fails, leave at once with status 1.
 
-    def watch() -> None:
-        known, changed = None, time.monotonic()
-        while time.monotonic() - changed < after_s:
-            beat = _text(folder / HEARTBEAT)
-            if beat not in (None, known):
-                known, changed = beat, time.monotonic()
-            time.sleep(min(BEAT_EVERY_S, after_s / 5))
-        os._exit(1)
+    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``. The first rank to
+    fail leaves its error in the folder, since the others fail in turn when it is gone.
+    """
+    _in_background(lambda: _leave_with_launcher(folder, leave_after_s))
+    try:
+        work(folder)
+    except Exception:
+        text = traceback.format_exc()
+        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError), (folder / ERROR).open("x") as file:
+            file.write(text)
+        os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
 
-    _in_background(watch)
+
+def _leave_with_launcher(folder: Path, after_s: float) -> None:
+    known, changed = None, time.monotonic()
+    while time.monotonic() - changed < after_s:
+        beat = _text(folder / HEARTBEAT)
+        if beat not in (None, known):
+            known, changed = beat, time.monotonic()
+        time.sleep(min(BEAT_EVERY_S, after_s / 5))
+    os._exit(1)
 
 
 class Ranks:
@@ -75,6 +91,10 @@ class Ranks:
             text = _text(_of_rank(self._folder, rank))
             if text is not None and (found := tuple(json.loads(text))) != known:
                 self._done[rank], self._changed[rank] = found, time.monotonic()
+
+    def error(self) -> str | None:
+        """What the first rank to fail said; None if none has."""
+        return _text(self._folder / ERROR)
 
     def slowest(self) -> tuple[int, int] | None:
         """(done, total) of the rank that is furthest behind; None before all have reported."""

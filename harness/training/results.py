@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from harness.code import ROOT
+from harness.data import DataSet
 from harness.engines import ENGINES
 from harness.spec import Cluster, RunSpec
 
@@ -97,14 +98,16 @@ def chrome_trace(rows: list[dict]) -> dict:
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]], train_samples: int | None = None) -> None:
-    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and the size of an epoch.
+def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]], data: DataSet | None) -> None:
+    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and facts about the data.
 
-    ``train_samples``: None for runs without data. The launcher adds ``wall_s``.
+    ``data``: None for runs without any. The launcher adds ``wall_s``.
     """
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec), "train_samples": train_samples}
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)}
+    if data:
+        run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

@@ -4,9 +4,7 @@ Reads ``spec.json`` and ``place.json`` in the folder; rank 0 leaves the results 
 """
 
 import importlib
-import os
 import sys
-import traceback
 from pathlib import Path
 
 import torch
@@ -14,13 +12,12 @@ import torch
 from harness import comm as engines
 from harness import data as datasets
 from harness.code import KINDS
-from harness.launch.liveness import Progress, leave_with_launcher
+from harness.launch.liveness import Progress, as_rank
 from harness.spec import Place, RunSpec
 from harness.training.results import write_run
 
 
 def main(folder: Path) -> None:
-    leave_with_launcher(folder)
     spec = RunSpec.from_json((folder / "spec.json").read_text())
     place = Place.from_json((folder / "place.json").read_text())
     training, cluster = spec.training, spec.cluster
@@ -33,14 +30,9 @@ def main(folder: Path) -> None:
     work = getattr(importlib.import_module(f"harness.training.{KINDS[spec.kind]}"), spec.kind)
     tables = work(spec, comm, data, device, Progress(folder, comm.rank))
     if comm.rank == 0:
-        write_run(folder, spec, tables, data and data.train_size)
+        write_run(folder, spec, tables, data)
     comm.close()
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]))
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # at once: a thread that waits for other ranks would keep this process, and them, waiting
+    as_rank(Path(sys.argv[1]), main)

@@ -1,77 +1,113 @@
 # Runs -> tidy tables -> the paper's tables and figures.
+TARGETS += expand(f"{RESULTS}/table{{n}}.{{kind}}", n=(1, 2), kind=("csv", "md", "tex"))
+TARGETS += expand(
+    f"{FIGURE_FOLDER}/{{figure}}.{{kind}}", figure=DRAWN, kind=("svg", "png")
+)
+
+
 rule collect:
     input:
-        accuracy=expand(
-            f"{RUN_FOLDER}/accuracy/{{run}}/points.csv", run=runs_of("accuracy")
-        ),
-        timing=expand(
-            f"{RUN_FOLDER}/timing/{{run}}/iterations.csv", run=runs_of("timing")
-        ),
-        code=code_behind("collect.py"),
+        accuracy=tables("accuracy", "points.csv", named("accuracy")),
+        timing=tables("timing", "iterations.csv", named("timing")),
     output:
         accuracy=f"{RESULTS}/accuracy.csv",
         timing=f"{RESULTS}/timing.csv",
         provenance=f"{RESULTS}/provenance.json",
+    params:
+        **script_params("workflow/scripts/collect.py"),
     log:
         f"{RESULTS}/logs/collect.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "collecting the runs"
     script:
         "../scripts/collect.py"
 
 
-rule table:
+# What the studies of timing runs share; they inherit from it.
+rule collect_timing:
+    params:
+        **script_params("workflow/scripts/collect_timing.py"),
+    log:
+        f"{RESULTS}/logs/collect_timing.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "collecting the runs: {rule}"
+    script:
+        f"{workflow.basedir}/workflow/scripts/collect_timing.py"
+
+
+rule table1:
     input:
         accuracy=f"{RESULTS}/accuracy.csv",
-        timing=f"{RESULTS}/timing.csv",
-        code=lambda w: code_behind(f"tables/table{w.n}.py"),
     output:
-        csv=f"{RESULTS}/table{{n}}.csv",
-        md=f"{RESULTS}/table{{n}}.md",
-        html=report(
-            f"{RESULTS}/table{{n}}.html",
-            caption="../report/artefact.rst",
-            category="Tables",
-            labels={"artefact": "Table {n}"},
-        ),
-        tex=f"{RESULTS}/table{{n}}.tex",
+        **table_files("table1", "Table 1", "Tables"),
     params:
-        caption=lambda w: plugins.docstring(f"workflow/scripts/tables/table{w.n}.py"),
-    wildcard_constraints:
-        n="[12]",
+        **script_params("workflow/scripts/table1.py"),
     log:
-        f"{RESULTS}/logs/table{{n}}.log",
+        f"{RESULTS}/logs/table1.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
-        "table {wildcards.n}"
+        "table 1"
     script:
-        "../scripts/tables/table{wildcards.n}.py"
+        "../scripts/table1.py"
 
 
-rule figure:
+rule table2:
     input:
-        tidy=lambda w: f"{RESULTS}/{'accuracy' if w.n in CURVES else 'timing'}.csv",
-        code=lambda w: code_behind(f"figures/figure{w.n}.py"),
+        timing=f"{RESULTS}/timing.csv",
     output:
-        svg=report(
-            f"{FIGURE_FOLDER}/figure{{n}}.svg",
-            caption="../report/artefact.rst",
-            category="Figures",
-            labels={"artefact": "Figure {n}"},
-        ),
-        png=f"{FIGURE_FOLDER}/figure{{n}}.png",
+        **table_files("table2", "Table 2", "Tables"),
     params:
-        caption=lambda w: plugins.docstring(f"workflow/scripts/figures/figure{w.n}.py"),
-    wildcard_constraints:
-        n="[0-9]{2}",
+        **script_params("workflow/scripts/table2.py"),
     log:
-        f"{RESULTS}/logs/figure{{n}}.log",
+        f"{RESULTS}/logs/table2.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
-        "figure {wildcards.n}"
+        "table 2"
     script:
-        "../scripts/figures/figure{wildcards.n}.py"
+        "../scripts/table2.py"
+
+
+# The figures of every model; figures 5 to 10 for the paper's.
+rule curve:
+    input:
+        tidy=f"{RESULTS}/accuracy.csv",
+    output:
+        **figure_files("{figure}", figure_label, "Figures"),
+    params:
+        **figure_params("workflow/scripts/curve.py"),
+    wildcard_constraints:
+        figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
+    log:
+        f"{RESULTS}/logs/{{figure}}.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "{wildcards.figure}"
+    script:
+        "../scripts/curve.py"
+
+
+# Figures 11 to 13 for the paper's models.
+rule breakdown:
+    input:
+        tidy=f"{RESULTS}/timing.csv",
+    output:
+        **figure_files("{figure}", figure_label, "Figures"),
+    params:
+        **figure_params("workflow/scripts/breakdown.py"),
+    wildcard_constraints:
+        figure="|".join(name for name in DRAWN if DRAWN[name].value == "breakdown"),
+    log:
+        f"{RESULTS}/logs/{{figure}}.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "{wildcards.figure}"
+    script:
+        "../scripts/breakdown.py"

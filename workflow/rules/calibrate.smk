@@ -1,68 +1,47 @@
 # Measured costs -> plans for merging layers.
-rule calibrate_layers:
+use rule launch as calibrate_layers with:
     input:
-        code=code_of("layers"),
-        images=images_of("layers"),
+        data=data_of("layers"),
+        plan=[],
     output:
-        f"{CALIBRATION}/layers/{{run}}/run.json",
-        f"{CALIBRATION}/layers/{{run}}/layers.csv",
-        f"{CALIBRATION}/layers/{{run}}/iterations.csv",
+        run_files("layers", "layers.csv", "iterations.csv"),
     params:
-        spec=spec_of("layers"),
-        folder=f"{CALIBRATION}/layers/{{run}}",
+        **run_params("layers"),
     log:
         f"{RESULTS}/logs/layers/{{run}}.log",
-    threads: workflow.cores or 1
     resources:
-        gpu=GPUS,
-    conda:
-        "../../environment.yml"
-    message:
-        "calibration of the layers of {wildcards.run}"
-    shell:
-        "python -m harness.launch {params.spec:q} {params.folder:q} {log:q}"
+        gpu=gpus_of("layers"),
 
 
-rule calibrate_exchanges:
+use rule launch as calibrate_exchanges with:
     input:
-        code=code_of("exchanges"),
+        plan=[],
     output:
-        f"{CALIBRATION}/exchanges/{{run}}/run.json",
-        f"{CALIBRATION}/exchanges/{{run}}/samples.csv",
+        run_files("exchanges", "samples.csv"),
     params:
-        spec=spec_of("exchanges"),
-        folder=f"{CALIBRATION}/exchanges/{{run}}",
+        **run_params("exchanges"),
     log:
         f"{RESULTS}/logs/exchanges/{{run}}.log",
-    threads: workflow.cores or 1
     resources:
-        gpu=GPUS,
-    conda:
-        "../../environment.yml"
-    message:
-        "calibration of {wildcards.run}"
-    shell:
-        "python -m harness.launch {params.spec:q} {params.folder:q} {log:q}"
+        gpu=gpus_of("exchanges"),
 
 
-rule plan:
+# A checkpoint: a run that reads a plan is repeated if the new plan differs, not because it was made anew.
+checkpoint plan:
     input:
         layers=lambda w: f"{layers_of(w.run)}/layers.csv",
         iterations=lambda w: f"{layers_of(w.run)}/iterations.csv",
         samples=lambda w: f"{exchanges_of(w.run)}/samples.csv",
-        code=[
-            f"harness/{room}.py"
-            for room in ("calibrated", "costs", "planner", "timeline")
-        ],
     output:
         f"{RUN_FOLDER}/plans/{{run}}.json",
     params:
         spec=lambda w: timed(w.run).to_json(),
-        cost=CONFIG.values["plan_cost"],
+        cost=VALUES["plan_cost"],
+        code=code.fingerprints(code.behind_script("workflow/scripts/plan.py")),
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "plan for {wildcards.run}"
     script:

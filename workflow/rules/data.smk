@@ -1,11 +1,11 @@
-# CIFAR-10: fetched once, checked against pinned sums.
-rule cifar10:
+# CIFAR-10: fetched once, checked against pinned sums. Runs wait for it (see data_of).
+checkpoint cifar10:
     output:
         CIFAR10,
     log:
         f"{RESULTS}/logs/cifar10.log",
     conda:
-        "../../environment.yml"
+        ENVIRONMENT
     message:
         "fetching CIFAR-10"
     shell:

@@ -3,56 +3,50 @@ wildcard_constraints:
     run="[a-z0-9._-]+",
 
 
-rule accuracy:
+# What all runs share; the rules for each kind of run inherit from it.
+rule launch:
+    log:
+        f"{RESULTS}/logs/launch.log",
+    threads: ALL_CORES
+    conda:
+        ENVIRONMENT
+    message:
+        "{rule}: {wildcards.run}"
+    shell:
+        f"python -m harness.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}} {{input.plan:q}}"
+
+
+use rule launch as accuracy with:
     input:
-        code=code_of("accuracy"),
-        images=images_of("accuracy"),
+        data=data_of("accuracy"),
         plan=plan_of("accuracy"),
     output:
-        f"{RUN_FOLDER}/accuracy/{{run}}/run.json",
-        f"{RUN_FOLDER}/accuracy/{{run}}/points.csv",
-        f"{RUN_FOLDER}/accuracy/{{run}}/iterations.csv",
-        f"{RUN_FOLDER}/accuracy/{{run}}/groups.csv",
-        f"{RUN_FOLDER}/accuracy/{{run}}/sent.csv",
+        run_files("accuracy", "points.csv", "iterations.csv", "groups.csv", "sent.csv"),
     params:
-        spec=spec_of("accuracy"),
-        folder=f"{RUN_FOLDER}/accuracy/{{run}}",
+        **run_params("accuracy"),
     log:
         f"{RESULTS}/logs/accuracy/{{run}}.log",
-    threads: CONFIG.values["workers"] * CONFIG.values["threads"]
+    threads: VALUES["workers"] * VALUES["threads"]
     resources:
-        gpu=GPUS,
-    conda:
-        "../../environment.yml"
-    message:
-        "accuracy run {wildcards.run}"
-    shell:
-        "python -m harness.launch {params.spec:q} {params.folder:q} {log:q} {input.plan:q}"
+        gpu=gpus_of("accuracy"),
 
 
-rule timing:
+use rule launch as timing with:
     input:
-        code=code_of("timing"),
-        images=images_of("timing"),
+        data=data_of("timing"),
         plan=plan_of("timing"),
     output:
-        f"{RUN_FOLDER}/timing/{{run}}/run.json",
-        f"{RUN_FOLDER}/timing/{{run}}/iterations.csv",
-        f"{RUN_FOLDER}/timing/{{run}}/groups.csv",
-        f"{RUN_FOLDER}/timing/{{run}}/sent.csv",
-        f"{RUN_FOLDER}/timing/{{run}}/trace.csv",
-        f"{RUN_FOLDER}/timing/{{run}}/trace.json",
+        run_files(
+            "timing",
+            "iterations.csv",
+            "groups.csv",
+            "sent.csv",
+            "trace.csv",
+            "trace.json",
+        ),
     params:
-        spec=spec_of("timing"),
-        folder=f"{RUN_FOLDER}/timing/{{run}}",
+        **run_params("timing"),
     log:
         f"{RESULTS}/logs/timing/{{run}}.log",
-    threads: workflow.cores or 1  # all of them: nothing else may run meanwhile
     resources:
-        gpu=GPUS,
-    conda:
-        "../../environment.yml"
-    message:
-        "timing run {wildcards.run}"
-    shell:
-        "python -m harness.launch {params.spec:q} {params.folder:q} {log:q} {input.plan:q}"
+        gpu=gpus_of("timing"),

@@ -63,10 +63,9 @@ Rounds = Generator[Round, dict[int, Tensor], Any]
 
 def load(name: str, world: int) -> ModuleType:
     """The collective of that name; ValueError in one line if there is none or it refuses so many ranks."""
-    if name not in plugins.names("collectives"):
-        raise ValueError(
-            f"no file harness/comm/collectives/{name}.py; known: {', '.join(plugins.names('collectives'))}"
-        )
+    known = plugins.names("collectives")
+    if name not in known:
+        raise ValueError(f"no file harness/comm/collectives/{name}.py; known: {', '.join(known)}")
     collective = plugins.load("collectives", name)
     if why := collective.refuses(world):
         raise ValueError(f"collective {name} refuses {world} ranks: {why}")

@@ -1,0 +1,133 @@
+"""What a configuration may not say although its schema allows it. No torch.
+
+Each check takes the values and returns what is wrong, in one line, or None.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from harness import data, plugins
+from harness.config import grid
+from harness.config.errors import listed, meant
+from harness.config.variants import chosen
+from harness.data.fetch.imagenet100 import CLASSES
+from harness.launch import testbed
+
+
+def models(values: dict) -> str | None:
+    known = plugins.names("models")
+    for name in values["models"]:
+        if name not in known:
+            return f"models: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+        try:
+            plugins.describe("models", name)
+        except ValueError as error:
+            return f"models: {error}; mend the file or leave it out"
+    return None
+
+
+def data_sets(values: dict) -> str | None:
+    for name, model in values["models"].items():
+        if model.get("data", data.names()[0]) not in data.names():
+            return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
+        wanted = model.get("data", plugins.describe("models", name)["data"])
+        if wanted == "imagenet100" and not values["data"]["imagenet"] and "stand_in" not in model:
+            return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+    return None
+
+
+def topologies(values: dict) -> str | None:
+    if values["methods"] == "all":  # then a server's timing runs are those of the methods it can answer
+        return None
+    for topology in grid.all_topologies(values):
+        for name, variant in chosen(values).items():
+            if not topology.answers(variant.about["one_sum"]):
+                asks = f"{topology.name} cannot answer {name}, which asks for more than one sum"
+                return f"topologies: {asks}; leave out one"
+    return None
+
+
+def collective(values: dict) -> str | None:
+    name, known = values["collective"], ["engine", *plugins.names("collectives")]
+    if name not in known:
+        return f"collective: no file harness/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
+    served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
+    if name != "engine" and served:
+        return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
+    return None
+
+
+def plans(values: dict) -> str | None:
+    timed = grid.timing(values)
+    for spec in grid.accuracy(values).values():
+        if not grid.planned_by(spec) or grid.plan_name(spec, timed):
+            continue
+        model = spec.training.model
+        if spec.topology not in grid.topologies_of(values, model):
+            return f"topologies: {model}'s accuracy runs use the plans for allgather; add it, or give planner: layer"
+        return f"accuracy.ratios: {spec.ratio} has no plan; give only ratios of timing.ratios, or planner: layer"
+    return None
+
+
+def wire(values: dict) -> str | None:
+    if values["wire"] == "smallest" and values["device"] == "cuda":
+        return "wire: smallest is for device: cpu; give indices"
+    return None
+
+
+def hosts(values: dict) -> str | None:
+    known = range(grid.processes(values))
+    for host in values["testbed"]["host_rates_mbit"]:
+        if str(host) not in map(str, known):
+            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {known[-1]}, one per process"
+    if values["network"] == "testbed" and unfit(values):
+        return f"network: {unfit(values)}; give host"
+    return None
+
+
+def unfit(values: dict) -> str:
+    """Why no testbed could serve this configuration, or nothing."""
+    if values["device"] == "cuda":
+        return "testbed is for device: cpu, since GPUs of one machine need no network"
+    return "testbed needs 2 workers, which has links to shape" if values["workers"] < 2 else ""
+
+
+def folders(values: dict) -> str | None:
+    imagenet = values["data"]["imagenet"]
+    if not imagenet or all(grid.data_of(values, model)[0] != "imagenet100" for model in values["models"]):
+        return None
+    for part in ("train", "val"):
+        missing = [c for c in CLASSES if not (Path(imagenet) / part / c).is_dir()]
+        if missing:
+            return (
+                f"data.imagenet: no folder {imagenet}/{part}/{missing[0]} ({len(missing)} of 100 classes missing); "
+                "give a folder with train/<class id>/ and val/<class id>/"
+            )
+    return None
+
+
+def gpus(values: dict) -> str | None:
+    if values["device"] != "cuda":
+        return None
+    shown = ""
+    if shutil.which("nvidia-smi"):
+        shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    found, wanted = shown.count("GPU "), grid.processes(values)
+    if found >= wanted:
+        return None
+    server = " and a server" if wanted > values["workers"] else ""
+    return (
+        f"device: cuda with {values['workers']} workers{server} needs {wanted} GPUs, this machine shows {found}; "
+        "use fewer workers or device: cpu, or run where the GPUs are"
+    )
+
+
+def shaped(values: dict) -> str | None:
+    if values["network"] == "testbed" and testbed.available():
+        return f"network: no testbed here: {testbed.available()}; give host"
+    return None
+
+
+OF_CONFIGURATIONS = (models, data_sets, topologies, collective, plans, wire, hosts)
+OF_MACHINES = (folders, gpus, shaped)

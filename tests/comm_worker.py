@@ -1,0 +1,138 @@
+"""A process for test_comm: uses all of a communicator and saves what it saw; arguments: the engine, the target file."""
+
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness import comm as engines
+from harness import plugins
+from harness.comm import Communicator
+from harness.comm.collectives import Round
+
+GATHERED = (
+    torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
+    torch.int32, torch.float32, torch.int64, torch.float64,
+)  # fmt: skip
+REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
+ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
+BUCKETS = 10
+
+
+def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
+    """Of both signs, the same in every process where the key is the same."""
+    seed = sum(k * 1009**i for i, k in enumerate((entries, *key)))
+    drawn = 50 * torch.randn(entries, generator=torch.Generator().manual_seed(seed))
+    if dtype == torch.bool:
+        return drawn > 0
+    return drawn.to(dtype) if dtype.is_floating_point else drawn.to(torch.int64).to(dtype)
+
+
+def length(sender: int, receiver: int = 0, bucket: int = 0) -> int:
+    """Of a message, in entries: some are empty, and most are odd."""
+    return 3 * ((sender + 2 * receiver + bucket) % 4)
+
+
+def message(sender: int, receiver: int, dtype: torch.dtype, bucket: int = 0) -> torch.Tensor:
+    return numbers(length(sender, receiver, bucket), dtype, sender, receiver, bucket)
+
+
+def to_all(comm: Communicator, dtype: torch.dtype, headers: bool, bucket: int = 0) -> Round:
+    """A message to each other rank."""
+    peers = [peer for peer in range(comm.world_size) if peer != comm.rank]
+    sends = {peer: message(comm.rank, peer, dtype, bucket) for peer in peers}
+    receives = {peer: None if headers else length(peer, comm.rank, bucket) for peer in peers}
+    return Round(sends, receives, dtype, headers)
+
+
+def relay(comm: Communicator, bucket: int):
+    """A number goes around and each rank adds its own; every rank pauses as long as it likes."""
+    held = torch.tensor([bucket * 10 + comm.rank], dtype=torch.int16)
+    left, right = (comm.rank - 1) % comm.world_size, (comm.rank + 1) % comm.world_size
+    for _ in range(5):
+        time.sleep(random.random() * 0.003)
+        got = yield Round({right: held}, {left: 1}, torch.int16)
+        held = got[left] + comm.rank
+    return held
+
+
+def seen(comm: Communicator) -> dict:
+    """By what was asked, what came back."""
+    found = {f"gather {dtype}": comm.allgather(numbers(length(comm.rank), dtype, comm.rank)) for dtype in GATHERED}
+    for dtype in GATHERED:
+        mine = [message(comm.rank, to, dtype) for to in range(comm.world_size)]
+        found[f"all-to-all {dtype}"] = comm.start_alltoall(mine).wait()
+    for dtype in REDUCED:
+        mine = numbers(9, dtype, comm.rank)
+        assert comm.start_max(mine).wait() is mine
+        found[f"max {dtype}"] = mine
+    for dtype in GATHERED:
+        for headers in (False, True):
+            before = comm.sent_messages, comm.sent_bytes
+            answer = comm.start_round(to_all(comm, dtype, headers)).wait()
+            sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
+            found[f"round {dtype} {headers}"] = (answer, sent)
+    return found | summed(comm) | in_flight(comm)
+
+
+def summed(comm: Communicator) -> dict:
+    """By collective and entries: the sum, the messages and bytes sent for it, and the engine's own sum."""
+    found = {}
+    for name in plugins.names("collectives"):
+        collective = plugins.load("collectives", name)
+        for entries in ENTRIES * (collective.refuses(comm.world_size) is None):
+            mine = numbers(entries, torch.float32, comm.rank)
+            engine = comm.allreduce(mine.clone()) if entries else mine.clone()
+            before = comm.sent_messages, comm.sent_bytes
+            assert comm.start_rounds(collective.all_reduce(comm.rank, comm.world_size, mine)).wait() is mine
+            sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
+            found[f"sum {name} {entries}"] = (mine, sent, engine)
+    return found
+
+
+def in_flight(comm: Communicator) -> dict:
+    """Everything at once; every rank calls in one order, at its own pace, and waits in an order of its own."""
+    pending = {}
+    for bucket in range(BUCKETS):
+        for name in plugins.names("collectives"):
+            collective = plugins.load("collectives", name)
+            if collective.refuses(comm.world_size) is None:
+                mine = numbers(101, torch.float32, comm.rank, bucket).round()
+                rounds = collective.all_reduce(comm.rank, comm.world_size, mine)
+                pending[f"{name} {bucket}"] = comm.start_rounds(rounds)
+        pending[f"engine {bucket}"] = comm.start_allreduce(numbers(101, torch.float32, comm.rank, bucket).round())
+        pending[f"relay {bucket}"] = comm.start_rounds(relay(comm, bucket))
+        gathered = numbers(length(comm.rank, 0, bucket), torch.uint8, comm.rank, 0, bucket)
+        pending[f"gather {bucket}"] = comm.start_allgather(gathered)
+        time.sleep(random.random() * 0.005)
+        pending[f"round {bucket}"] = comm.start_round(to_all(comm, torch.bfloat16, True, bucket))
+        pending[f"max {bucket}"] = comm.start_max(numbers(11, torch.float32, comm.rank, bucket))
+        each = [message(comm.rank, to, torch.int32, bucket) for to in range(comm.world_size)]
+        pending[f"all-to-all {bucket}"] = comm.start_alltoall(each)
+    order = list(pending)
+    random.Random(comm.rank).shuffle(order)
+    return {f"in flight: {what}": pending[what].wait() for what in order}
+
+
+def another_length(comm: Communicator) -> str:
+    """What is said when the neighbour sends two entries where three are expected."""
+    try:
+        comm.start_round(Round({(comm.rank + 1) % comm.world_size: torch.zeros(2)},
+                               {(comm.rank - 1) % comm.world_size: 3})).wait()  # fmt: skip
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    comm = engines.connect(sys.argv[1], torch.device("cpu"))
+    found = seen(comm)
+    if sys.argv[1] == "horovod":  # torch.distributed does not notice
+        found["another length"] = another_length(comm)
+    torch.save(found, f"{sys.argv[2]}.{comm.rank}")
+    comm.close()

@@ -1,0 +1,48 @@
+"""A process for test_launch, in place of harness.training.run: <what it does> <seconds> <folder>.
+
+The seconds: after how many without a heartbeat of the launcher it leaves.
+"""
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness.launch.liveness import Progress, as_rank
+from harness.spec import Place, RunSpec
+
+STEPS = 50
+
+
+def work(what: str, folder: Path) -> None:
+    spec = RunSpec.from_json((folder / "spec.json").read_text())
+    place = Place.from_json((folder / "place.json").read_text())
+    rank = int(os.environ.get("HOROVOD_RANK") or os.environ["RANK"])
+    report = Progress(folder, rank)
+    if what == "ends":
+        report(STEPS, STEPS)
+        if rank == 0:
+            (folder / "points.csv").write_text(f"batch,data\n{spec.training.batch},{place.data['cifar10']}\n")
+            (folder / "run.json").write_text("{}")
+        return
+    for step in range(1, 10**6):
+        report(step, STEPS)
+        if rank == 1 and step == 4:
+            if what == "fails":
+                raise ArithmeticError("broken on purpose")
+            if what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "hangs":
+                time.sleep(600)
+        if rank == 0 and (folder / "error").exists():
+            raise RuntimeError("the other rank is gone")
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    what, after_s, folder = sys.argv[1:]
+    as_rank(Path(folder), partial(work, what), float(after_s))

@@ -1,0 +1,178 @@
+"""Collectives: the laws of every file in harness/comm/collectives, all ranks in lock step, without an engine."""
+
+import operator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import plugins
+from harness.comm import collectives, lockstep
+from harness.comm.collectives import Round, ring
+
+COLLECTIVES = plugins.names("collectives")
+every = pytest.mark.parametrize("name", COLLECTIVES)
+worlds = st.integers(1, 9)
+
+
+def contributions(world: int, entries: int, *, whole: bool, seed: int = 0) -> list[torch.Tensor]:
+    """By rank; ``whole``: small integers, which float32 sums exactly in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    if whole:
+        return [torch.randint(-99, 99, (entries,), generator=generator).float() for _ in range(world)]
+    return [torch.randn(entries, generator=generator) for _ in range(world)]
+
+
+def summed(name: str, tensors: list[torch.Tensor], **costs) -> lockstep.Outcome:
+    collective = plugins.load("collectives", name)
+    world = len(tensors)
+    return lockstep.run([collective.all_reduce(rank, world, t) for rank, t in enumerate(tensors)], **costs)
+
+
+def runs_on(name: str, world: int) -> bool:
+    return plugins.load("collectives", name).refuses(world) is None
+
+
+@every
+def test_some_world_of_several_ranks_is_not_refused(name):
+    assert any(runs_on(name, world) for world in range(2, 10))
+
+
+@every
+@given(world=worlds, entries=st.integers(0, 200))
+@settings(deadline=None)
+def test_every_rank_ends_with_the_sum_and_what_it_sends_is_what_it_costs(name, world, entries):
+    if not runs_on(name, world):
+        with pytest.raises(ValueError, match=f"collective {name} refuses {world} ranks: "):
+            collectives.load(name, world)
+        return
+    mine = contributions(world, entries, whole=True)
+    total = torch.stack(mine).sum(0)
+    outcome = summed(name, mine)
+    assert all(map(operator.is_, outcome.results, mine))
+    assert all(torch.equal(tensor, total) for tensor in mine)
+    costs = [plugins.load("collectives", name).cost(rank, world, entries) for rank in range(world)]
+    assert list(zip(outcome.messages, outcome.bytes, strict=True)) == costs
+
+
+@every
+@given(world=worlds, entries=st.integers(1, 200), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_all_ranks_end_with_the_same_bits_close_to_the_sum(name, world, entries, seed):
+    if not runs_on(name, world):
+        return
+    mine = contributions(world, entries, whole=False, seed=seed)
+    total = torch.stack(mine).double().sum(0)
+    first, *others = summed(name, mine).results
+    assert all(torch.equal(first, other) for other in others)
+    torch.testing.assert_close(first.double(), total, atol=1e-5, rtol=0)
+
+
+def test_a_ring_sends_the_least_and_takes_what_the_formula_says():
+    """Of n entries, each rank sends 2 (N - 1) / N n; here N divides n."""
+    for world in (2, 3, 8, 128):
+        entries = 1000 * world
+        nothing = [torch.empty(entries, device="meta") for _ in range(world)]
+        outcome = summed("ring", nothing, alpha_s=1e-4, beta_s=1e-9)
+        rounds = 2 * (world - 1)
+        assert outcome.rounds == rounds
+        assert set(outcome.messages) == {rounds}
+        assert set(outcome.bytes) == {rounds * 4 * 1000}
+        assert outcome.time_s == pytest.approx(rounds * (1e-4 + 1e-9 * 4 * 1000))
+
+
+def test_a_round_lasts_as_long_as_its_slowest_rank_in_its_busier_direction():
+    """Ranks 1 and 2 send 10 and 30 bytes to rank 0, which sends 8 to rank 1: rank 0 takes in 40."""
+
+    def coroutine(sends, receives):
+        yield Round({to: torch.zeros(n, dtype=torch.uint8) for to, n in sends.items()}, receives, torch.uint8)
+
+    ranks = [coroutine({1: 8}, {1: 10, 2: 30}), coroutine({0: 10}, {0: 8}), coroutine({0: 30}, {})]
+    outcome = lockstep.run(ranks, alpha_s=5.0, beta_s=1.0)
+    assert (outcome.time_s, outcome.messages, outcome.bytes) == (45.0, [1, 1, 1], [8, 10, 30])
+
+
+def test_a_header_travels_with_a_message_of_unknown_length_even_an_empty_one():
+    def coroutine(rank):
+        got = yield Round({1 - rank: torch.ones(3 * rank)}, {1 - rank: None}, headers=True)
+        return got[1 - rank].tolist()
+
+    outcome = lockstep.run([coroutine(0), coroutine(1)], alpha_s=1.0, beta_s=1.0)
+    assert outcome.results == [[1.0] * 3, []]
+    assert (outcome.messages, outcome.bytes, outcome.time_s) == ([1, 1], [8, 8 + 12], 1 + 20)
+
+
+def test_an_empty_message_of_known_length_is_not_sent():
+    def coroutine(rank):
+        got = yield Round({1 - rank: torch.ones(0)}, {1 - rank: 0})
+        return got[1 - rank].tolist()
+
+    outcome = lockstep.run([coroutine(0), coroutine(1)], alpha_s=1.0)
+    assert (outcome.results, outcome.messages, outcome.bytes, outcome.time_s) == ([[], []], [0, 0], [0, 0], 0)
+
+
+def test_a_received_message_is_what_was_sent_though_the_sender_goes_on():
+    def coroutine(rank):
+        mine = torch.tensor([float(rank)])
+        got = yield Round({1 - rank: mine}, {1 - rank: 1})
+        mine += 10
+        return got[1 - rank].item()
+
+    assert lockstep.run([coroutine(0), coroutine(1)]).results == [1.0, 0.0]
+
+
+def rounds(*yielded: Round):
+    """A rank that yields these."""
+    return (round for round in yielded)
+
+
+TWO = torch.zeros(2)
+BROKEN = {
+    "round 0: rank 0 sends to rank 1, which does not receive from it": [[Round({1: TWO})], [Round()]],
+    "round 1: rank 1 receives from rank 0, which does not send to it": [[Round()] * 2, [Round(), Round({}, {0: 2})]],
+    "round 0: rank 1 sends to rank 0 2 entries, which expects 3": [[Round({}, {1: 3})], [Round({0: TWO})]],
+    "round 0: rank 0 sends to rank 0, which does not receive from it": [[Round({0: TWO}, {0: 2})], [Round()]],
+    "round 0: rank 0 sends to rank 2, which does not receive from it": [[Round({2: TWO})], [Round()]],
+    "round 1: rank 0 has ended, rank 1 has not": [[Round()], [Round(), Round()]],
+    "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.float32 with headers": [
+        [Round({1: TWO})], [Round({}, {0: None}, headers=True)],
+    ],
+    "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.uint8 without headers": [
+        [Round({1: TWO})], [Round({}, {0: 2}, torch.uint8)],
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_what_would_hang_is_refused_with_its_round_and_its_ranks(message):
+    with pytest.raises(ValueError) as refused:
+        lockstep.run([rounds(*yielded) for yielded in BROKEN[message]])
+    assert str(refused.value) == message
+
+
+def test_a_ring_that_is_cut_is_refused():
+    """Rank 2 sends the wrong way."""
+
+    def cut(rank: int):
+        tensor = torch.ones(6)
+        if rank != 2:
+            return ring.all_reduce(rank, 3, tensor)
+        return rounds(*[Round({1: tensor[:2]}, {1: 2})] * 4)
+
+    with pytest.raises(ValueError, match="round 0: rank 0 receives from rank 2, which does not send to it"):
+        lockstep.run([cut(rank) for rank in range(3)])
+
+
+def test_a_round_says_what_is_wrong_with_it():
+    with pytest.raises(ValueError, match=r"a round of torch.float32 sends torch.int32 to rank 1"):
+        Round({1: torch.zeros(2, dtype=torch.int32)})
+    with pytest.raises(ValueError, match="a length of None needs headers; rank 1 is to send None"):
+        Round({}, {1: None})
+    with pytest.raises(ValueError, match="with headers, lengths to receive are None; rank 1 is to send 2"):
+        Round({}, {1: 2}, headers=True)
+
+
+def test_an_unknown_collective_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"no file harness/comm/collectives/tree\.py; known: .*ring"):
+        collectives.load("tree", 4)

@@ -1,0 +1,154 @@
+"""Communicators: the same answers on local threads and on the processes of every real engine, two and three.
+
+What each rank asks is in comm_worker.py, where ``seen`` runs once per engine and number of ranks.
+"""
+
+import subprocess
+import sys
+from functools import reduce
+
+import comm_worker
+import pytest
+import torch
+from comm_worker import BUCKETS, ENTRIES, GATHERED, REDUCED, another_length, length, message, numbers, seen, summed
+from conftest import ROOT
+
+from harness import plugins
+from harness.comm.collectives import Round
+from harness.comm.local import run_workers
+from harness.engines import ENGINES
+
+
+def run_processes(engine: str, world: int, target, environment: dict) -> list[dict]:
+    worker = [sys.executable, comm_worker.__file__, engine, str(target)]
+    command, settings = ENGINES[engine].command(world, worker), ENGINES[engine].environment(threads=1)
+    done = subprocess.run(command, env=environment | settings, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(world)]
+
+
+@pytest.fixture(
+    scope="module", params=[(e, n) for e in ("local", *ENGINES) for n in (2, 3)], ids=lambda p: f"{p[0]}-{p[1]}"
+)
+def ranks(request, tmp_path_factory, environment) -> list[dict]:
+    """By rank, what it saw."""
+    engine, world = request.param
+    if engine == "local":
+        return run_workers(world, seen)
+    return run_processes(engine, world, tmp_path_factory.mktemp("comm") / "seen", environment)
+
+
+def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """To the bit, dtypes and empty tensors included."""
+    pairs = zip(found, expected, strict=True)
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+def maximum(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return reduce(torch.maximum, tensors)
+
+
+def from_others(rank: int, world: int, dtype: torch.dtype, bucket: int = 0) -> dict[int, torch.Tensor]:
+    return {peer: message(peer, rank, dtype, bucket) for peer in range(world) if peer != rank}
+
+
+@pytest.mark.parametrize("dtype", GATHERED, ids=str)
+def test_any_dtype_is_gathered_and_sent_in_any_lengths(ranks, dtype):
+    world = range(len(ranks))
+    everyones = [numbers(length(rank), dtype, rank) for rank in world]
+    assert any(not t.numel() for t in everyones)
+    for rank, found in enumerate(ranks):
+        assert same(found[f"gather {dtype}"], everyones)
+        assert same(found[f"all-to-all {dtype}"], [message(by, rank, dtype) for by in world])
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+def test_the_maximum_is_taken_entry_by_entry(ranks, dtype):
+    expected = maximum([numbers(9, dtype, rank) for rank in range(len(ranks))])
+    for found in ranks:
+        assert same([found[f"max {dtype}"]], [expected])
+
+
+@pytest.mark.parametrize("headers", [False, True])
+@pytest.mark.parametrize("dtype", GATHERED, ids=str)
+def test_a_round_brings_what_the_peers_sent_and_is_counted(ranks, dtype, headers):
+    world = len(ranks)
+    for rank, found in enumerate(ranks):
+        answer, sent = found[f"round {dtype} {headers}"]
+        expected = from_others(rank, world, dtype)
+        assert answer.keys() == expected.keys()
+        assert same([answer[peer] for peer in expected], list(expected.values()))
+        mine = [message(rank, peer, dtype) for peer in range(world) if peer != rank]
+        full = [t for t in mine if t.numel() or headers]
+        assert sent == (len(full), sum(t.nbytes + 8 * headers for t in full))
+
+
+@pytest.mark.parametrize("name", plugins.names("collectives"))
+def test_a_collective_sums_as_the_engine_does_and_sends_what_it_costs(ranks, name):
+    collective = plugins.load("collectives", name)
+    if collective.refuses(len(ranks)):
+        assert not [key for key in ranks[0] if key.startswith(f"sum {name}")]
+        return
+    for entries in ENTRIES:
+        key = f"sum {name} {entries}"
+        for rank, found in enumerate(ranks):
+            ours, sent, engines = found[key]
+            assert torch.equal(ours, ranks[0][key][0])
+            torch.testing.assert_close(ours, engines, atol=1e-4, rtol=0)
+            assert sent == collective.cost(rank, len(ranks), entries)
+
+
+def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
+    world = range(len(ranks))
+    for rank, found in enumerate(ranks):
+        for bucket in range(BUCKETS):
+            got = {what: found[f"in flight: {what} {bucket}"] for what in ("engine", "relay", "gather", "round", "max")}
+            total = torch.stack([numbers(101, torch.float32, r, bucket).round() for r in world]).sum(0)
+            assert torch.equal(got["engine"], total)
+            for name in plugins.names("collectives"):
+                assert torch.equal(found.get(f"in flight: {name} {bucket}", total), total)
+            start = (rank - 5) % len(world)  # of the number that this rank holds after five rounds
+            passed = sum((start + i) % len(world) for i in range(1, 6))
+            assert got["relay"].item() == bucket * 10 + start + passed
+            assert same(got["gather"], [numbers(length(r, 0, bucket), torch.uint8, r, 0, bucket) for r in world])
+            assert same([got["max"]], [maximum([numbers(11, torch.float32, r, bucket) for r in world])])
+            expected = from_others(rank, len(world), torch.bfloat16, bucket)
+            assert same([got["round"][peer] for peer in expected], list(expected.values()))
+            each = [message(by, rank, torch.int32, bucket) for by in world]
+            assert same(found[f"in flight: all-to-all {bucket}"], each)
+
+
+def test_one_rank_alone_sends_nothing():
+    for found in run_workers(1, summed)[0].values():
+        ours, sent, engines = found
+        assert torch.equal(ours, engines)
+        assert sent == (0, 0)
+
+
+def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks, request):
+    if request.node.callspec.params["ranks"][0] != "horovod":
+        return
+    world = len(ranks)
+    for rank, found in enumerate(ranks):
+        left = (rank - 1) % world
+        assert found["another length"] == f"rank {rank} got 2 entries from rank {left}, but expected 3"
+
+
+def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
+    said = "rank 0 sends to rank 1 2 entries, which expects 3"
+    assert run_workers(2, another_length) == [said] * 2
+
+    def unheard(comm):
+        comm.start_round(Round({1: torch.zeros(2)} if comm.rank == 0 else {})).wait()
+
+    with pytest.raises(ValueError, match="rank 0 sends to rank 1, which does not receive from it"):
+        run_workers(2, unheard)
+
+
+def test_an_error_in_a_coroutine_reaches_the_rank_that_waits_for_it():
+    def broken(comm):
+        yield Round()
+        raise KeyError(f"of rank {comm.rank}")
+
+    with pytest.raises(KeyError, match="of rank"):
+        run_workers(2, lambda comm: comm.start_rounds(broken(comm)).wait())

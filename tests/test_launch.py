@@ -1,0 +1,184 @@
+"""Launching, on real processes: results come home whole or not at all, and nothing outlives a run."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+
+from harness import code
+from harness.engines import ENGINES
+from harness.launch import liveness
+from harness.launch.launcher import launch
+from harness.spec import Cluster, Place, RunSpec, Training
+
+WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
+
+
+def run_spec(engine: str = "horovod") -> RunSpec:
+    return RunSpec("accuracy", Training("resnet20", batch=7), cluster=Cluster(engine))
+
+
+def start(folder: Path, what: str, engine: str = "horovod", leave_after_s: float = 30, **place) -> int:
+    place = Place(data={"cifar10": "here"}, **place)
+    return launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
+
+
+def of_run(folder: Path) -> list[psutil.Process]:
+    """The processes that have the run's folder among their arguments: ranks, and what started them."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder / "run") in argument for argument in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def ranks(folder: Path) -> int:
+    """How many ranks have reported progress."""
+    return len(list(folder.glob("run.partial/rank*.json")))
+
+
+def until(condition, seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(condition())
+
+
+def nothing_left(folder: Path) -> bool:
+    """Whether the log is all that remains of a run that did not end well."""
+    return {path.name for path in folder.iterdir()} == {"log"} and until(lambda: not of_run(folder), 5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
+    assert start(tmp_path, "ends", engine) == 0, (tmp_path / "log").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "run"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"points.csv", "run.json"}
+    assert (tmp_path / "run" / "points.csv").read_text() == "batch,data\n7,here\n"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["wall_s"] > 0
+    assert "accuracy resnet20 none: done in 0:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
+    assert start(tmp_path, "fails", engine) != 0
+    shown = capsys.readouterr().err
+    assert f"failed; more in {tmp_path / 'log'}:\nTraceback" in shown
+    assert shown.endswith("\nArithmeticError: broken on purpose\n")  # not the error of the rank that lost the other
+    assert "broken on purpose" in (tmp_path / "log").read_text()
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_is_killed_ends_the_run_with_the_end_of_the_log(engine, tmp_path, capsys):
+    assert start(tmp_path, "killed", engine) != 0
+    assert (tmp_path / "log").read_text().splitlines()[-1] in capsys.readouterr().err
+    assert nothing_left(tmp_path)
+
+
+def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
+    for limit_s in (4, 16, 64):  # on a busy machine ranks may need longer than the shortest to start
+        assert start(tmp_path, "hangs", hung_after_s=limit_s) == 1
+        *_, last = capsys.readouterr().err.splitlines()
+        assert nothing_left(tmp_path)
+        if "since the launch" not in last:
+            break
+    assert last.endswith(f" none: rank 1 reported no progress for {limit_s} s, last at step 4 of 50, stopped")
+    assert "rank 0" not in last
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from harness.launch.__main__ import clean_up_when_ended
+from harness.launch.launcher import launch
+from harness.spec import Place, RunSpec
+spec, folder, *program = sys.argv[1:]
+clean_up_when_ended()
+launch(RunSpec.from_json(spec), Place(), Path(folder, "run"), Path(folder, "log"), program)
+"""
+
+
+def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
+    """A launcher as a process of its own, whose ranks go on for ever."""
+    arguments = [run_spec().to_json(), str(folder), *WORKER, "goes on", f"{leave_after_s}"]
+    return subprocess.Popen([sys.executable, "-c", LAUNCHER, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
+
+
+def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
+    killed = launcher(tmp_path, leave_after_s=3)
+    assert until(lambda: ranks(tmp_path) == 2, 60)
+    time.sleep(4)  # longer than ranks wait for a heartbeat: it arrives
+    assert len(of_run(tmp_path)) >= 3
+    killed.kill()
+    killed.wait()
+    assert until(lambda: not of_run(tmp_path))
+
+
+def test_a_launcher_that_is_asked_to_end_cleans_up(tmp_path):
+    asked = launcher(tmp_path, leave_after_s=600)
+    assert until(lambda: ranks(tmp_path) == 2, 60)
+    asked.send_signal(signal.SIGTERM)
+    assert asked.wait(20) == 1
+    assert nothing_left(tmp_path)
+
+
+def test_a_run_ends_with_its_workflow(tmp_path, capsys):
+    workflow = subprocess.Popen(["sleep", "4"])
+    assert start(tmp_path, "goes on", leave_after_s=600, workflow=workflow.pid) == 1  # a zombie now
+    assert capsys.readouterr().err.endswith("the workflow has ended, stopped\n")
+    assert nothing_left(tmp_path)
+    workflow.wait()
+    assert start(tmp_path, "goes on", leave_after_s=600, workflow=workflow.pid) == 1  # no process any more
+    assert nothing_left(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The time in seconds that liveness sees, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(liveness.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, clock):
+    known = liveness.Ranks(tmp_path, 3)
+    for now, states in [(1010, {0: (3, 10), 1: (2, 10)}), (1050, {0: (4, 10)}), (1099, {0: (5, 10), 2: (9, 10)})]:
+        clock[0] = now
+        for rank, state in states.items():
+            (tmp_path / f"rank{rank}.json").write_text(json.dumps(state))
+        assert known.slowest() is None  # as long as one has not reported
+        known.beat()
+        assert not known.hung(100)
+    assert known.slowest() == (2, 10)
+    clock[0] = 1110
+    assert known.hung(100) == "rank 1 reported no progress for 100 s, last at step 2 of 10"
+    clock[0] = 1198  # rank 1's silence blocked the others: all are named
+    assert [line[:6] for line in known.hung(100).split("; ")] == ["rank 0", "rank 1", "rank 2"]
+    late = liveness.Ranks(tmp_path / "nothing here", 1)
+    clock[0] += 99
+    assert not late.hung(100)
+    clock[0] += 1
+    assert late.hung(100) == "rank 0 reported no progress for 100 s, not one step since the launch"
+
+
+def test_each_beat_changes_the_heartbeat(tmp_path):
+    known = liveness.Ranks(tmp_path, 1)
+    seen = []
+    for _ in range(3):
+        seen.append((tmp_path / liveness.HEARTBEAT).read_text())
+        known.beat()
+    assert len(set(seen)) == 3
+
+
+def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
+    for name, engine in ENGINES.items():
+        assert engine.name == name and (ROOT / "harness" / "comm" / f"{name}.py").exists()
+        behind = code.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
+        assert ROOT / "harness" / "engines.py" in behind

@@ -1,0 +1,69 @@
+"""A plan reaches the run that it was made for, and no other."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.launch import __main__ as command_line
+from harness.spec import Place, RunSpec, Scheme, Training
+from harness.timemodel import plans
+
+PLAN = {"model": "vgg16", "variant": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
+PLAN |= {"collective": "engine", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": [0.1, 0.2]}
+PLAN |= {"comparison": {"all": {"plan": [[0, 54]]}, "paper": {"plan": [[0, 3], [3, 54]]}}}
+SPEC = RunSpec("timing", Training(model="vgg16"), Scheme("dlgs", options={"ratio": 0.1}, planner="paper"))
+
+
+@pytest.fixture
+def calibration(tmp_path) -> Path:
+    path = tmp_path / "samples.csv"
+    path.write_text("entries\n1\n")
+    return path
+
+
+def plan_file(calibration: Path, **changes) -> Path:
+    path = calibration.with_name("plan.json")
+    known = {str(calibration): hashlib.sha256(calibration.read_bytes()).hexdigest()}
+    path.write_text(json.dumps(PLAN | {"calibration": known} | changes))
+    return path
+
+
+def test_a_plan_reaches_the_run_it_was_made_for(calibration):
+    found = plans.read(plan_file(calibration), SPEC)
+    assert (found.scheme.groups, found.scheme.ratios) == (((0, 3), (3, 54)), (0.1, 0.2))
+    assert (found.training, found.scheme.options) == (SPEC.training, SPEC.scheme.options)
+    assert RunSpec.from_json(found.to_json()) == found
+
+
+def test_a_run_of_all_planners_gets_all_plans(calibration):
+    found = plans.read(plan_file(calibration), RunSpec("planners", SPEC.training, SPEC.scheme))
+    assert found.scheme.plans == {"all": ((0, 54),), "paper": ((0, 3), (3, 54))}
+    assert RunSpec.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("model", "resnet20"),
+        ("workers", 3),
+        ("ratio", 0.01),
+        ("planner", "all"),
+        ("variant", "x"),
+        ("collective", "ring"),
+    ],
+)
+def test_a_plan_for_another_run_is_refused_with_the_reason(calibration, key, value):
+    reason = f"plan.json: the plan is for {key} {value}, this run has {key} {PLAN[key]}"
+    with pytest.raises(ValueError, match=reason):
+        plans.read(plan_file(calibration, **{key: value}), SPEC)
+
+
+def test_a_plan_from_another_calibration_stops_the_launch_in_one_line(calibration):
+    path = plan_file(calibration)
+    calibration.write_text("entries\n2\n")
+    with pytest.raises(SystemExit) as refused:
+        command_line.main(SPEC.to_json(), Place().to_json(), str(calibration.parent / "run"), "log", str(path))
+    said = f"error: {path}: the plan is from another calibration than {calibration}; delete the plan and let"
+    assert refused.value.code.startswith(said) and "\n" not in refused.value.code

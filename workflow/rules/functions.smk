@@ -1,0 +1,130 @@
+# What rules ask for: names of runs, their files and parameters, and the parameters of scripts.
+def named(kind):
+    """The names of the runs of a kind in the paper's tables, without the kind."""
+    return [Path(name).name for name, spec in CONFIG.runs.items() if spec.kind == kind]
+
+
+def studied(study):
+    """The names of the runs of a study, without their kind."""
+    return [Path(name).name for name in CONFIG.studies[study]]
+
+
+def timed(run):
+    """The spec of a timing run."""
+    return SPECS[f"timing/{run}"]
+
+
+def tables(kind, table, runs):
+    """One table of each of these runs."""
+    return [f"{FOLDERS[kind]}/{kind}/{run}/{table}" for run in runs]
+
+
+def layers_of(run):
+    """The calibration of the layers that a timing run trains."""
+    return f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"
+
+
+def exchanges_of(run):
+    """The calibration of the exchanges that a timing run makes."""
+    return f"{CALIBRATION}/exchanges/{grid.exchange_name(timed(run))}"
+
+
+def calibrated(table, folders=(layers_of,)):
+    """One table of each calibration that belongs to the timing runs of the paper's tables."""
+    found = {f"{folder(run)}/{table}" for run in named("timing") for folder in folders}
+    return sorted(found)
+
+
+def run_params(kind):
+    """What the command of a run of this kind says, and the statements that decide its numbers."""
+
+    def spec(wildcards):
+        return SPECS[f"{kind}/{wildcards.run}"]
+
+    return {
+        "spec": lambda wildcards: spec(wildcards).to_json(),
+        "folder": f"{FOLDERS[kind]}/{kind}/{{run}}",
+        "code": lambda wildcards: code.fingerprints(code.behind_run(spec(wildcards))),
+    }
+
+
+def run_files(kind, *tables):
+    """What a run of this kind leaves behind."""
+    return [f"{FOLDERS[kind]}/{kind}/{{run}}/{file}" for file in ("run.json", *tables)]
+
+
+def data_of(kind):
+    """Waits for the file that a run of this kind reads. Its path is no input: the same data elsewhere are the same."""
+
+    def file(wildcards):
+        if SPECS[f"{kind}/{wildcards.run}"].training.data == "cifar10":
+            checkpoints.cifar10.get()
+        return []
+
+    return file
+
+
+def plan_of(kind):
+    """The plan that a run of this kind reads, if any; what the plan says decides whether the run is repeated."""
+
+    def file(wildcards):
+        name = grid.plan_name(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs)
+        return checkpoints.plan.get(run=name).output[0] if name else []
+
+    return file
+
+
+def gpus_of(kind):
+    """How many GPUs a run of this kind takes: one per process."""
+
+    def count(wildcards):
+        spec = SPECS[f"{kind}/{wildcards.run}"]
+        return spec.processes if spec.cluster.device == "cuda" else 0
+
+    return count
+
+
+def script_params(path, caption=None):
+    """The parameters of a script that makes a table or a figure; ``path`` from the project's root."""
+    return {
+        "caption": caption or (lambda wildcards: code.docstring(path)),
+        "variants": VARIANTS,
+        "models": MODELS,
+        "code": code.fingerprints(code.behind_script(path)),
+    }
+
+
+def figure_params(path):
+    """The parameters of a script that draws the figures of models; wildcard: ``figure``."""
+
+    def caption(wildcards):
+        return f"{DRAWN[wildcards.figure].about} {code.docstring(path)}"
+
+    model = lambda wildcards: DRAWN[wildcards.figure].model
+    value = lambda wildcards: DRAWN[wildcards.figure].value
+    return script_params(path, caption) | {"model": model, "value": value}
+
+
+def figure_label(wildcards):
+    return {"artefact": DRAWN[wildcards.figure].label}
+
+
+def table_files(name, label, category="Studies"):
+    """The files of a table, which the report shows as ``label``."""
+    files = {kind: f"{RESULTS}/{name}.{kind}" for kind in ("csv", "md", "tex")}
+    return files | {"html": shown(f"{RESULTS}/{name}.html", label, category)}
+
+
+def figure_files(name, label, category="Studies"):
+    """The files of a figure, which the report shows as ``label``."""
+    svg, png = (f"{FIGURE_FOLDER}/{name}.{kind}" for kind in ("svg", "png"))
+    return {"svg": shown(svg, label, category), "png": png}
+
+
+def shown(file, label, category):
+    return report(
+        file,
+        caption=f"{workflow.basedir}/workflow/report/artefact.rst",
+        category=category,
+        labels={"artefact": label} if isinstance(label, str) else label,
+    )

@@ -1,0 +1,20 @@
+# Which method the time model expects to be fastest; it needs links of a known rate.
+if VALUES["network"] == "testbed":
+    STUDY_TARGETS.append(f"{FIGURE_FOLDER}/map.svg")
+
+
+rule map_figure:
+    input:
+        calibration=calibrated("run.json", [layers_of, exchanges_of]),
+    output:
+        **figure_files("map", "Map of methods"),
+    params:
+        **script_params("workflow/studies/map/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-map.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of map"
+    script:
+        "figure.py"

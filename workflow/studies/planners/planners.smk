@@ -1,0 +1,52 @@
+# The groups of every planner, predicted and measured.
+if studied("planners"):
+    STUDY_TARGETS += [f"{RESULTS}/planners.csv", f"{FIGURE_FOLDER}/planners.svg"]
+
+
+use rule launch as time_planners with:
+    input:
+        data=data_of("planners"),
+        plan=plan_of("planners"),
+    output:
+        run_files("planners", "iterations.csv", "groups.csv"),
+    params:
+        **run_params("planners"),
+    log:
+        f"{RESULTS}/logs/planners/{{run}}.log",
+    resources:
+        gpu=gpus_of("planners"),
+
+
+rule planners_table:
+    input:
+        timing=tables("planners", "iterations.csv", studied("planners")),
+        plans=[f"{RUN_FOLDER}/plans/{run}.json" for run in studied("planners")],
+    output:
+        **table_files("planners", "Planners"),
+    params:
+        **script_params("workflow/studies/planners/table.py"),
+    log:
+        f"{RESULTS}/logs/planners.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of planners"
+    script:
+        "table.py"
+
+
+rule planners_figure:
+    input:
+        table=f"{RESULTS}/planners.csv",
+    output:
+        **figure_files("planners", "Planners"),
+    params:
+        **script_params("workflow/studies/planners/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-planners.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of planners"
+    script:
+        "figure.py"

@@ -1,0 +1,39 @@
+# The time model against the clock, for every timing run of Table 2.
+TARGETS += [f"{RESULTS}/prediction.{kind}" for kind in ("csv", "md", "tex")]
+STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
+
+
+rule prediction_table:
+    input:
+        timing=tables("timing", "groups.csv", named("timing")),
+        layers=calibrated("layers.csv"),
+        samples=calibrated("samples.csv", [exchanges_of]),
+    output:
+        **table_files("prediction", "Predicted against measured"),
+    params:
+        **script_params("workflow/studies/prediction/table.py"),
+    log:
+        f"{RESULTS}/logs/prediction.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of prediction"
+    script:
+        "table.py"
+
+
+rule prediction_figure:
+    input:
+        table=f"{RESULTS}/prediction.csv",
+    output:
+        **figure_files("prediction", "Predicted against measured"),
+    params:
+        **script_params("workflow/studies/prediction/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-prediction.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of prediction"
+    script:
+        "figure.py"

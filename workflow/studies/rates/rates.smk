@@ -1,0 +1,47 @@
+# Iteration time over links of several rates.
+if studied("rates"):
+    STUDY_TARGETS += [f"{RESULTS}/rates.csv", f"{FIGURE_FOLDER}/rates.svg"]
+
+
+use rule collect_timing as rates_timing with:
+    input:
+        timing=tables("timing", "iterations.csv", studied("rates")),
+    output:
+        f"{RESULTS}/rates_timing.csv",
+    log:
+        f"{RESULTS}/logs/rates_timing.log",
+
+
+rule rates_table:
+    input:
+        timing=f"{RESULTS}/rates_timing.csv",
+    output:
+        **table_files("rates", "Link rates"),
+    params:
+        **script_params("workflow/studies/rates/table.py"),
+    log:
+        f"{RESULTS}/logs/rates.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of rates"
+    script:
+        "table.py"
+
+
+rule rates_figure:
+    input:
+        table=f"{RESULTS}/rates.csv",
+        calibration=calibrated("run.json", [layers_of, exchanges_of]),
+    output:
+        **figure_files("rates", "Link rates"),
+    params:
+        **script_params("workflow/studies/rates/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-rates.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of rates"
+    script:
+        "figure.py"

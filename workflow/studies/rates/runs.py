@@ -1,0 +1,18 @@
+"""The timing runs at each rate of the testbed's links; none without a testbed."""
+
+from harness.config import grid
+from harness.spec import RunSpec
+
+
+def changed(values: dict) -> list[dict]:
+    """The configuration at each of the study's rates."""
+    study = values["studies"]["rates"]
+    models = grid.only(values, study["models"], ["allgather"])
+    if values["network"] != "testbed" or not models:
+        return []
+    short = values | {"models": models, "timing": grid.shorter(values) | {"ratios": [study["ratio"]]}}
+    return [short | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    return {name: spec for one in changed(values) for name, spec in grid.timing(one).items()}

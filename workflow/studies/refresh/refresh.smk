@@ -1,0 +1,39 @@
+# What the refresh interval does to density and accuracy.
+if studied("refresh"):
+    STUDY_TARGETS.append(f"{FIGURE_FOLDER}/refresh.svg")
+
+
+rule refresh_collect:
+    input:
+        points=tables("accuracy", "points.csv", studied("refresh")),
+    output:
+        accuracy=f"{RESULTS}/refresh_accuracy.csv",
+        density=f"{RESULTS}/refresh_density.csv",
+    params:
+        **script_params("workflow/studies/refresh/collect.py"),
+    log:
+        f"{RESULTS}/logs/refresh_collect.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "collecting the study of the refresh interval"
+    script:
+        "collect.py"
+
+
+rule refresh_figure:
+    input:
+        accuracy=f"{RESULTS}/refresh_accuracy.csv",
+        density=f"{RESULTS}/refresh_density.csv",
+    output:
+        **figure_files("refresh", "Refresh interval"),
+    params:
+        **script_params("workflow/studies/refresh/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-refresh.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of refresh"
+    script:
+        "figure.py"

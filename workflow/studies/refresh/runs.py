@@ -1,0 +1,23 @@
+"""Accuracy runs of the first model at the smallest ratio, at each of the study's refresh intervals."""
+
+from dataclasses import replace
+
+from harness.config import grid
+from harness.config.variants import chosen
+from harness.spec import RunSpec
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    model, smallest = next(iter(values["models"])), min(values["timing"]["ratios"])
+    found = {}
+    for variant in chosen(values).values():
+        if "refresh_every" not in variant.fields:
+            continue
+        ratio = variant.options.get("ratio", smallest)
+        for s in values["studies"]["refresh"]["intervals"]:
+            for seed in values["seeds"]:
+                spec = grid.accuracy_run(values, model, variant, ratio, seed)
+                options = spec.scheme.options | {"refresh_every": s}
+                name, _, seeded = grid.accuracy_name(spec).rpartition("-")
+                found[f"accuracy/{name}-s{s}-{seeded}"] = replace(spec, scheme=replace(spec.scheme, options=options))
+    return found

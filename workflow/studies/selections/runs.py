@@ -1,0 +1,23 @@
+"""The timing runs of some models with both kinds of selection."""
+
+from harness.config import grid
+from harness.config.variants import chosen
+from harness.spec import RunSpec
+
+
+def changed(values: dict) -> list[dict]:
+    """The configuration with fast selection, and only the variants that select."""
+    models = grid.only(values, values["studies"]["selections"]["models"], ["allgather"])
+    variants = [name for name, variant in chosen(values).items() if "selection" in variant.fields]
+    timing = values["timing"] | {"selection": "fast"}
+    return [values | {"models": models, "methods": variants, "timing": timing}] if models and variants else []
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    """The runs with fast selection, and beside them those of Table 2."""
+    fast = {name: spec for one in changed(values) for name, spec in grid.timing(one).items()}
+    models = {spec.training.model for spec in fast.values()}
+    return fast | {
+        name: spec for name, spec in grid.timing(values).items()
+        if spec.training.model in models and not spec.topology.servers
+    }  # fmt: skip
