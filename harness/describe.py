@@ -17,15 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness import plugins
 from harness.data import load as data_set
-from harness.exchange import Method
+from harness.exchange.plugin import method_class
 
 
-def method(cls: type[Method]) -> dict:
+def method(name: str) -> dict:
     """Its parameters, and what its class says to the planner, the topologies and the tables."""
+    cls = method_class(name)
     hints = typing.get_type_hints(cls, include_extras=True)
     parameters = [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
     return {
-        "title": vars(cls).get("title", cls.__module__.rpartition(".")[2]),  # not its base's
+        "title": vars(cls).get("title", name),  # not its base's
         "scope": cls.scope,
         "one_sum": cls.one_sum,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
@@ -57,11 +58,12 @@ MODEL = {
 }
 
 
-def model(module) -> dict:
-    """Its name, its data set, its layers in the order of exchange, and the multiply-adds of one sample."""
-    for name, meaning in MODEL.items():
-        if not hasattr(module, name):
-            raise ValueError(f"{name} is missing: {meaning}")
+def model(name: str) -> dict:
+    """Its title, its data set, its layers in the order of exchange, and the multiply-adds of one sample."""
+    module = plugins.load("models", name)
+    for what, meaning in MODEL.items():
+        if not hasattr(module, what):
+            raise ValueError(f"{what} is missing: {meaning}")
     with torch.device("meta"):
         net = module.build()
         inputs = data_set(module.DATA).example()
@@ -78,7 +80,7 @@ def described(kind: str, look) -> dict:
     for name in plugins.names(kind):
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # a plug-in may print
-                found[name] = look(plugins.load(kind, name))
+                found[name] = look(name)
                 json.dumps(found[name])
         except Exception as error:  # whatever it is, the person who wrote the plug-in is to read it
             found[name] = {"error": f"{type(error).__name__}: {error}{_line_of(error, kind, name)}".replace("\n", " ")}

@@ -17,12 +17,13 @@ from harness import plugins  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
+from harness.exchange.plugin import method_class  # noqa: E402
 from harness.topology import ALL_GATHER, Topology  # noqa: E402
 from harness.training.clock import Clock  # noqa: E402
 from harness.training.optimizer import SGD  # noqa: E402
 
 METHODS = plugins.names("methods")
-CLASSES = {name: plugins.load("methods", name) for name in METHODS}
+CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
 

@@ -20,14 +20,14 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_sizes(name):
-    found = describe.model(plugins.load("models", name))
+    found = describe.model(name)
     parameters, layers, millions = PUBLISHED[name]
     assert (found["parameters"], len(found["layers"])) == (parameters, layers)
     assert found["multiply_adds"] == pytest.approx(millions * 1e6, rel=0.01)
 
 
 def test_the_transformer_has_about_ten_million_parameters_in_other_shapes():
-    found = describe.model(plugins.load("models", "transformer"))
+    found = describe.model("transformer")
     assert 9e6 < found["parameters"] < 12e6
     module = plugins.load("models", "transformer")
     weights = 12 * module.WIDTH**2 * module.BLOCKS + module.WIDTH * module.TOKENS  # of the blocks and the head
@@ -80,7 +80,7 @@ def test_flattening_changes_no_output_and_layers_come_last_first(name):
     assert torch.equal(model(inputs), before)
     assert flat.names == [n for n, _ in model.named_parameters()][::-1]
     assert flat.parameters.numel() == sum(flat.sizes)
-    assert flat.sizes == describe.model(plugins.load("models", name))["layers"]
+    assert flat.sizes == describe.model(name)["layers"]
 
 
 @pytest.mark.parametrize("name", MODELS)

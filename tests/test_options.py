@@ -6,12 +6,12 @@ from conftest import at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import plugins
 from harness.exchange import Bucket
+from harness.exchange.plugin import method_class
 
 
 def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
-    literal = plugins.load("methods", "dlgs")(ratio=0.1, refresh_every=4, refresh="literal")
+    literal = method_class("dlgs")(ratio=0.1, refresh_every=4, refresh="literal")
     steps = [torch.randn(1000, generator=torch.Generator().manual_seed(i)) for i in range(6)]
     sent = [next(literal.exchange(Bucket(0, g), at(i))).values.numel() for i, g in enumerate(steps, start=1)]
     assert sent[:4] == [1000] * 4 and all(20 < n < 300 for n in sent[4:])
@@ -26,7 +26,7 @@ def sent_by(method, gradient, step=1, **bucket) -> torch.Tensor:
 
 def test_dlgs_may_keep_a_threshold_for_each_layer_of_a_group():
     """A group sends of each layer what the layer alone would have sent, in refresh and reuse steps."""
-    dlgs, sizes = plugins.load("methods", "dlgs"), (300, 1, 50)
+    dlgs, sizes = method_class("dlgs"), (300, 1, 50)
     whole = dlgs(ratio=0.1, within="layer")
     alone = [dlgs(ratio=0.1) for _ in sizes]
     for step in range(1, 4):
@@ -40,7 +40,7 @@ def test_dlgs_may_keep_a_threshold_for_each_layer_of_a_group():
 
 def test_dlgs_never_sends_more_than_its_cap():
     """A gradient that grows lets a reused threshold send nearly everything."""
-    dlgs = plugins.load("methods", "dlgs")
+    dlgs = method_class("dlgs")
     for within, layers in (("group", ()), ("layer", ((600,), (400,)))):
         counts = {}
         for cap in (1.0, 0.2):
@@ -67,7 +67,7 @@ def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: 
 @settings(max_examples=100, deadline=None)
 def test_a_cap_never_sends_zeros_against_an_oracle(size, filled, cap, seed):
     """Buckets with few entries that are not zero, as embeddings and dead units have them."""
-    method = plugins.load("methods", "dlgs")(ratio=0.2, refresh_every=3, density_cap=cap)
+    method = method_class("dlgs")(ratio=0.2, refresh_every=3, density_cap=cap)
     generator = torch.Generator().manual_seed(seed)
     residual, most = torch.zeros(size), max(1, int(cap * size))
     for step in range(1, 6):
@@ -83,14 +83,14 @@ def test_a_cap_never_sends_zeros_against_an_oracle(size, filled, cap, seed):
 
 def test_nan_is_refused_wherever_thresholds_are_kept():
     for within in ("group", "layer"):
-        method = plugins.load("methods", "dlgs")(ratio=0.1, within=within)
+        method = method_class("dlgs")(ratio=0.1, within=within)
         sent_by(method, torch.randn(90), shapes=((60,), (30,)))
         with pytest.raises(FloatingPointError, match="NaN"):
             sent_by(method, torch.tensor([1.0, float("nan"), 2.0] * 30), 2, shapes=((60,), (30,)))
 
 
 def test_a_plan_may_give_a_bucket_a_ratio_of_its_own():
-    lags = plugins.load("methods", "lags_adaptive")(ratio=0.1)
+    lags = method_class("lags_adaptive")(ratio=0.1)
     gradient = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert int((sent_by(lags, gradient.clone(), ratio=0.3) != 0).sum()) == 300
     assert int((sent_by(lags, gradient.clone()) != 0).sum()) == 100

@@ -17,6 +17,7 @@ from harness.data import DataSet, Shard
 from harness.exchange import At, Bucket, Method
 from harness.exchange.answers import answers
 from harness.exchange.driver import Exchange
+from harness.exchange.plugin import method_class
 from harness.spec import RunSpec
 from harness.timemodel.groups import Plan, cut
 from harness.training.clock import Clock
@@ -198,7 +199,7 @@ class Session:
 
 def make_method(name: str, options: dict[str, Any]) -> Method:
     """The method in ``methods/<name>.py`` with these parameters."""
-    return plugins.load("methods", name)(**options)
+    return method_class(name)(**options)
 
 
 def _means(split: str, sums: Tensor) -> dict[str, float]:
