@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT, copy_project, snakemake
 
 from harness.launch import testbed
-from harness.report.summary import PARTS
+from harness.report.summary import MEASURED
 
 KINDS = ("accuracy", "timing")
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
@@ -327,7 +327,7 @@ def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
     assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
     for row in (row for path in folder.glob("timing/*/iterations.csv") for row in rows_of(path)):
-        parts = sum(float(row[part]) for part in PARTS)  # eq. 2, plus optimizer and other
+        parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
         assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
     rows = rows_of(smoke / "results" / "smoke" / "prediction.csv")
     assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
