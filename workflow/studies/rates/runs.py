@@ -2,12 +2,13 @@
 
 from harness.config import grid
 from harness.spec import RunSpec
+from harness.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
     """The configuration at each of the study's rates."""
     study = values["studies"]["rates"]
-    models = grid.only(values, study["models"], ["allgather"])
+    models = grid.only(values, study["models"], [ALL_GATHER.name])
     if values["network"] != "testbed" or not models:
         return []
     short = values | {"models": models, "timing": grid.shorter(values) | {"ratios": [study["ratio"]]}}

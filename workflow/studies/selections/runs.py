@@ -3,11 +3,12 @@
 from harness.config import grid
 from harness.config.variants import chosen
 from harness.spec import RunSpec
+from harness.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
     """The configuration with fast selection, and only the variants that select."""
-    models = grid.only(values, values["studies"]["selections"]["models"], ["allgather"])
+    models = grid.only(values, values["studies"]["selections"]["models"], [ALL_GATHER.name])
     variants = [name for name, variant in chosen(values).items() if "selection" in variant.fields]
     timing = values["timing"] | {"selection": "fast"}
     return [values | {"models": models, "methods": variants, "timing": timing}] if models and variants else []
