@@ -35,7 +35,7 @@ def smoke(tmp_path_factory, environment) -> Path:
 
 def planned(project: Path, environment: dict, *arguments: str) -> set[str]:
     """What a dry run would do: the jobs' messages."""
-    done = snakemake(project, environment, "-n", "--quiet", "progress", *arguments)
+    done = snakemake(project, environment, *arguments, "-n", "--quiet", "progress")
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"^Job \d+: (.*)$", done.stdout + done.stderr, re.M))
 
