@@ -65,6 +65,27 @@ def test_timed_runs_used_the_testbed_and_say_so(smoke):
     assert "testbed network, 1000 Mb/s links (measured " in (folder / "table2.md").read_text()
 
 
+def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
+    folder = smoke / "results/smoke/runs/tested"
+    plan = json.loads(next(folder.glob("plans/resnet20-dlgs-0.1-allgather-2workers-*.json")).read_text())
+    timing = next(folder.glob("timing/resnet20-dlgs-0.1-allgather-*"))
+    for run in (folder / "accuracy/resnet20-dlgs-0.1-seed0", timing):
+        spec = json.loads((run / "run.json").read_text())["spec"]
+        assert spec["scheme"]["groups"] == plan["groups"]
+    best = min(c["iteration_s"] for c in plan["comparison"].values())
+    assert plan["comparison"]["exact"]["iteration_s"] == best
+    done = snakemake(smoke, environment, "studies", *SMOKE, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    trace = json.loads((timing / "trace.json").read_text())
+    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
+    assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
+    for row in (row for path in folder.glob("timing/*/iterations.csv") for row in rows_of(path)):
+        parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
+        assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
+    rows = rows_of(smoke / "results" / "smoke" / "prediction.csv")
+    assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
+
+
 # The table of edits: an edit, and exactly which jobs it repeats.
 
 
@@ -310,27 +331,6 @@ def test_a_server_is_a_process_more(smoke, environment):
     rows = rows_of(smoke / target / "iterations.csv")
     assert {row["variant"] for row in rows} == {"none", "dlgs"}
     assert all(float(row["received_bytes"]) > 4 * 269_722 for row in rows)  # weights, whatever was pushed
-
-
-def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
-    folder = smoke / "results/smoke/runs/tested"
-    plan = json.loads(next(folder.glob("plans/resnet20-dlgs-0.1-allgather-2workers-*.json")).read_text())
-    timing = next(folder.glob("timing/resnet20-dlgs-0.1-allgather-*"))
-    for run in (folder / "accuracy/resnet20-dlgs-0.1-seed0", timing):
-        spec = json.loads((run / "run.json").read_text())["spec"]
-        assert spec["scheme"]["groups"] == plan["groups"]
-    best = min(c["iteration_s"] for c in plan["comparison"].values())
-    assert plan["comparison"]["exact"]["iteration_s"] == best
-    done = snakemake(smoke, environment, "studies", *SMOKE, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    trace = json.loads((timing / "trace.json").read_text())
-    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
-    assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
-    for row in (row for path in folder.glob("timing/*/iterations.csv") for row in rows_of(path)):
-        parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
-        assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
-    rows = rows_of(smoke / "results" / "smoke" / "prediction.csv")
-    assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
 
 
 BROKEN = '''"""Fails at its third step."""
