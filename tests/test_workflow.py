@@ -308,7 +308,7 @@ def test_a_study_is_one_folder(smoke, environment):
     target = "results/smoke/example_timing.csv"
     done = snakemake(smoke, environment, target, *SMOKE, "studies={example: {ratios: [0.2]}}")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {(row["variant"], row["ratio"]) for row in rows_of(smoke / target)} == {("topk", "0.2"), ("none", "0.2")}
+    assert {(row["timed"], row["ratio"]) for row in rows_of(smoke / target)} == {("topk", "0.2"), ("none", "0.2")}
     refused = snakemake(smoke, environment, "-n", *SMOKE, "studies={example: {ratios: [2]}}")
     assert "studies.example.ratios.0: 2 is not valid; give a ratio" in refused.stdout + refused.stderr
 
