@@ -214,6 +214,10 @@ MISTAKES = {
     "variants: 'Top K' is not valid; give a name of lower-case": {"variants": {"Top K": {"method": "topk"}}},
     "variants.none: methods/none.py has this name": {"variants": {"none": {"method": "topk"}}},
     "variants.again.title: 'Top-K' is the title of topk too": {"variants": {"again": {"method": "topk"}}},
+    "variants.dlgs-fast: runs of dlgs may have this name": {
+        "variants": {"dlgs-fast": {"method": "dlgs", "title": "x"}}
+    },
+    "variants.topk-1: runs of topk may have this name": {"variants": {"topk-1": {"method": "topk", "title": "x"}}},
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file harness/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},

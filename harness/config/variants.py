@@ -1,6 +1,7 @@
 """Variants: a method and its parameters under a name. No torch."""
 
 import operator
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,8 @@ def problem(values: dict) -> str | None:
         every = chosen(values) | {name: variant(name, settings) for name, settings in given.items()}
     except ValueError as error:  # a plug-in that cannot be used
         return f"methods: {error}; mend the file or leave it out"
-    return next(filter(None, map(_wrong_options, every.values())), None) or _same_titles(every)
+    wrong = next(filter(None, map(_wrong_options, every.values())), None)
+    return wrong or _same_titles(every) or _same_runs(every)
 
 
 def _wrong_options(one: Variant) -> str | None:
@@ -111,4 +113,13 @@ def _same_titles(every: dict[str, Variant]) -> str | None:
         other = owners.setdefault(one.title, name)
         if other != name:
             return f"variants.{name}.title: {one.title!r} is the title of {other} too; give each its own"
+    return None
+
+
+def _same_runs(every: dict[str, Variant]) -> str | None:
+    """A run's name is its variant's, then "-fast" or a ratio: no variant may be called like that itself."""
+    for name in every:
+        for other in every:
+            if name.startswith(f"{other}-") and re.fullmatch(r"fast|[0-9.e-]+", name.removeprefix(f"{other}-")):
+                return f"variants.{name}: runs of {other} may have this name; give the variant another"
     return None
