@@ -217,7 +217,7 @@ MISTAKES = {
     "variants.dlgs-fast: runs of dlgs may have this name": {
         "variants": {"dlgs-fast": {"method": "dlgs", "title": "x"}}
     },
-    "variants.topk-1: runs of topk may have this name": {"variants": {"topk-1": {"method": "topk", "title": "x"}}},
+    "variants.topk-1: runs of topk may have this name": {"variants": {"topk-1": {"method": "topk", "ratio": 0.2}}},
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file harness/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
