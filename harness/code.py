@@ -28,7 +28,7 @@ def behind_run(spec: RunSpec) -> list[Path]:
         roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
     if scheme.collective != "engine":
         roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective}.py")
-    if training.model:
+    if spec.trains:
         roots += [ROOT / "models" / f"{training.model}.py", HARNESS / "data" / f"{training.data}.py"]
     if spec.kind in ("timing", "planners"):  # uncompressed takes turns with every timed method
         roots.append(ROOT / "methods" / "none.py")

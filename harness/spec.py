@@ -19,7 +19,7 @@ Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer firs
 class Training:
     """What is learnt, and from what. Budgets in epochs, batch sizes per worker."""
 
-    model: str = ""  # empty for calibrations of exchanges, which need none
+    model: str = ""
     data: str = "cifar10"
     stand_in: bool = False  # the data is not what the paper used for this model
     batch: int = 32
@@ -67,6 +67,7 @@ class Cluster:
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
     rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link, in Mbit/s
+    in_proportion: bool = False  # the rates follow from a calibration, see harness/timemodel/dilation.py
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ class Measurement:
     evaluations: int = 10  # accuracy: points of the curve, the last at the end
     test_samples: int = 10_000  # accuracy: how many are used at points before the last
     final_test_samples: int = 10_000  # accuracy: how many are used at the last point
-    blocks: int = 5  # timing: turns of (uncompressed, method)
+    launches: int = 1  # timing: how often the processes are started anew
+    blocks: int = 5  # timing: turns of (uncompressed, method) in a launch; more follow as long as
+    width: float = 0.0  # the interval of the speed-up is wider than this part of it,
+    limit_s: float = 0.0  # and the launch has timed for less. layers: fewer ``repeats`` after so long; 0: all
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     largest_entries: int = 0  # exchanges: the largest bucket to measure
 
@@ -103,6 +107,11 @@ class RunSpec:
     def ratio(self) -> float | None:
         """The ratio asked for; None for methods without one."""
         return self.scheme.options.get("ratio")
+
+    @property
+    def trains(self) -> bool:
+        """Whether the run computes with its model; a calibration of exchanges only takes its size."""
+        return self.kind != "exchanges"
 
     @property
     def processes(self) -> int:

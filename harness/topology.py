@@ -48,7 +48,7 @@ class Topology:
         return rank >= workers
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
-        """Bytes on the busiest link, in its busier direction, for a bucket of ``entries``: ring all-reduce and
+        """Bytes that the busiest link carries one after the other for a bucket of ``entries``: ring all-reduce and
         ring all-gather."""
         return (
             2 * (workers - 1) / workers * traffic.summed
@@ -70,12 +70,12 @@ class ParameterServer(Topology):
         return one_sum is not None
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
-        """The server's link takes in one push of each worker and gives out as many answers; a sparse answer is
-        at most what all pushed."""
+        """The server's link takes in one push of each worker, then gives out as many answers, one bucket at a time;
+        a sparse answer is at most what all pushed."""
         dense = DENSE * entries
         sparse = self.owner == "worker" and not traffic.summed
         answer = min(dense, workers * traffic.sent) if sparse else dense
-        return workers * max(traffic.sent, answer)
+        return workers * (traffic.sent + answer)
 
     def waits(self, traffic: Traffic, workers: int) -> int:
         return 2

@@ -63,9 +63,6 @@ def relay(comm: Communicator, bucket: int):
 def seen(comm: Communicator) -> dict:
     """By what was asked, what came back."""
     found = {f"gather {dtype}": comm.allgather(numbers(length(comm.rank), dtype, comm.rank)) for dtype in GATHERED}
-    for dtype in GATHERED:
-        mine = [message(comm.rank, to, dtype) for to in range(comm.world_size)]
-        found[f"all-to-all {dtype}"] = comm.start_alltoall(mine).wait()
     for dtype in REDUCED:
         mine = numbers(9, dtype, comm.rank)
         assert comm.start_max(mine).wait() is mine
@@ -111,8 +108,6 @@ def in_flight(comm: Communicator) -> dict:
         time.sleep(random.random() * 0.005)
         pending[f"round {bucket}"] = comm.start_round(to_all(comm, torch.bfloat16, True, bucket))
         pending[f"max {bucket}"] = comm.start_max(numbers(11, torch.float32, comm.rank, bucket))
-        each = [message(comm.rank, to, torch.int32, bucket) for to in range(comm.world_size)]
-        pending[f"all-to-all {bucket}"] = comm.start_alltoall(each)
     order = list(pending)
     random.Random(comm.rank).shuffle(order)
     return {f"in flight: {what}": pending[what].wait() for what in order}

@@ -86,10 +86,10 @@ class Runs:
             scheme, training = Scheme(topology="allgather", planner="paper"), self.training(model)
             spec = RunSpec("layers", training, scheme, CLUSTER, Measurement(repeats=3))
             self.write(f"layers/{model}", spec, layers=pd.DataFrame(layers), iterations=iterations)
-        for topology in TOPOLOGIES:
+        for model, topology in product(self.models, TOPOLOGIES):
             for scheme in self.schemes(topology):
-                spec = RunSpec("exchanges", scheme=scheme, cluster=CLUSTER)
-                self.write(f"exchanges/{name_of(spec)}", spec, samples=self.samples(scheme))
+                spec = RunSpec("exchanges", Training(model), scheme, CLUSTER)
+                self.write(f"exchanges/{model}-{name_of(spec)}", spec, samples=self.samples(scheme))
 
     def samples(self, scheme: Scheme) -> pd.DataFrame:
         rows, dense = [], scheme.method == "none"
@@ -110,14 +110,15 @@ class Runs:
         stand_in = model == "resnet50"
         return Training(model, data, stand_in, batch=32, epochs=80, train_epochs=2)
 
-    def parts(self, n: int, seconds: float) -> pd.DataFrame:
+    def parts(self, n: int, seconds: float, columns: tuple[str, ...] = PARTS) -> pd.DataFrame:
         """``n`` iterations of about so long, in parts that add up."""
-        parts = pd.DataFrame(self.numbers.uniform(0.8, 1.2, (n, len(PARTS))) * seconds / len(PARTS), columns=PARTS)
+        numbers = self.numbers.uniform(0.8, 1.2, (n, len(columns))) * seconds / len(columns)
+        parts = pd.DataFrame(numbers, columns=columns)
         return parts.assign(iteration_s=parts.sum(axis=1))
 
     def iterations(self, timed: str, scheme: Scheme, seconds: float) -> pd.DataFrame:
         blocks = [
-            self.parts(2, seconds).assign(block=block, phase=phase, share=share)
+            self.parts(2, seconds, (*PARTS, "waiting_s")).assign(block=block, phase=phase, share=share)
             for block in (1, 2, 3)
             for phase, share in phases(scheme)
         ]

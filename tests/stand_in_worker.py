@@ -1,5 +1,7 @@
 """A process for test_launch, in place of harness.training.run: <what it does> <seconds> <folder>.
 
+"measures <s> <s> ..." says in each launch that a forward pass took so long, and keeps the count in a file.
+
 The seconds: after how many without a heartbeat of the launcher it leaves.
 """
 
@@ -27,6 +29,15 @@ def work(what: str, folder: Path) -> None:
         report(STEPS, STEPS)
         if rank == 0:
             (folder / "points.csv").write_text(f"batch,data\n{spec.training.batch},{place.data['cifar10']}\n")
+            (folder / "run.json").write_text("{}")
+        return
+    if what.startswith("measures"):
+        report(STEPS, STEPS)
+        if rank == 0:
+            counted = folder.parent.parent / "launches"
+            number = int(counted.read_text()) if counted.exists() else 0
+            counted.write_text(f"{number + 1}")
+            (folder / "iterations.csv").write_text(f"block,forward_s\n1,{what.split()[1 + number]}\n")
             (folder / "run.json").write_text("{}")
         return
     for step in range(1, 10**6):

@@ -53,13 +53,12 @@ def from_others(rank: int, world: int, dtype: torch.dtype, bucket: int = 0) -> d
 
 
 @pytest.mark.parametrize("dtype", GATHERED, ids=str)
-def test_any_dtype_is_gathered_and_sent_in_any_lengths(ranks, dtype):
+def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
     world = range(len(ranks))
     everyones = [numbers(length(rank), dtype, rank) for rank in world]
     assert any(not t.numel() for t in everyones)
-    for rank, found in enumerate(ranks):
+    for found in ranks:
         assert same(found[f"gather {dtype}"], everyones)
-        assert same(found[f"all-to-all {dtype}"], [message(by, rank, dtype) for by in world])
 
 
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
@@ -114,8 +113,6 @@ def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
             assert same([got["max"]], [maximum([numbers(11, torch.float32, r, bucket) for r in world])])
             expected = from_others(rank, len(world), torch.bfloat16, bucket)
             assert same([got["round"][peer] for peer in expected], list(expected.values()))
-            each = [message(by, rank, torch.int32, bucket) for by in world]
-            assert same(found[f"in flight: all-to-all {bucket}"], each)
 
 
 def test_one_rank_alone_sends_nothing():

@@ -62,7 +62,8 @@ DEFAULTS = {
     "lr_steps": (), "momentum": 0.9, "weight_decay": 1e-4, "warmup_epochs": 0, "seed": 0, "method": "none",
     "variant": "none", "options": {}, "topology": "allgather", "collective": "engine", "wire": "indices",
     "bucket_bytes": 2**23, "planner": "layer", "groups": (), "ratios": (), "plans": {}, "engine": "horovod",
-    "workers": 2, "threads": 1, "device": "cpu", "network": "host", "rates_mbit": (), "evaluations": 10,
+    "workers": 2, "threads": 1, "device": "cpu", "network": "host", "rates_mbit": (), "in_proportion": False,
+    "width": 0.0, "limit_s": 0.0, "launches": 1, "evaluations": 10,
     "test_samples": 10_000, "final_test_samples": 10_000, "blocks": 5, "repeats": 3, "largest_entries": 0,
 }  # fmt: skip
 
@@ -87,24 +88,25 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
     assert len(studies["rates"]) == 4 * 4 * 2  # methods x rates x models
     assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
-    servers = [(s.cluster.workers, s.topology.servers, len(s.cluster.rates_mbit)) for s in studies["servers"].values()]
-    assert servers == [(3, 1, 4)] * 21
+    servers = [(s.cluster.workers, s.topology.servers, s.cluster.in_proportion) for s in studies["servers"].values()]
+    assert servers == [(3, 1, True)] * 21 + [(3, 1, False)] * 16  # and four methods of one model at four rates
 
 
 def test_without_a_testbed_no_rates_are_swept():
     assert not config.load(read("paper"), "paper").studies["rates"]
 
 
-def test_a_plan_is_read_where_layers_are_merged_or_ratios_are_chosen():
+def test_a_plan_is_read_where_layers_are_timed_merged_by_costs_or_ratios_are_chosen():
     for planner, methods, expected in [
         ("layer", ["none", "lags", "dlgs"], set()),
         ("paper", ["none", "lags", "dlgs"], {"dlgs"}),
+        ("size", ["none", "lags", "dlgs"], set()),
         ("layer", ["none", "lags_adaptive", "dlgs"], {"lags_adaptive"}),
     ]:
         runs = config.load(read("paper") | {"planner": planner, "methods": methods}, "paper").runs
         planned = {name: grid.plan_name(spec, runs) for name, spec in runs.items() if grid.planned_by(spec)}
         assert {runs[name].scheme.method for name in planned} == expected
-        for name, plan in planned.items():  # an accuracy run reads the plan of its timing run
+        for name, plan in planned.items():  # an accuracy run that needs one reads the plan of its timing run
             assert runs[f"timing/{plan}"].training.model == runs[name].training.model
             assert runs[f"timing/{plan}"].ratio == runs[name].ratio
 
@@ -114,8 +116,10 @@ def test_imagenet_replaces_its_stand_in_where_it_is_configured():
     assert (without.data, without.stand_in) == ("cifar10", True)
     values = read("quick") | {"network": "host", "data": {"root": "data", "imagenet": "some/folder"}}
     given = config.load(values, "quick").runs
+    here = config.load(read("quick") | {"network": "host"}, "quick").runs
     assert given["accuracy/resnet50-none-seed0"].training.data == "imagenet100"
-    assert not given["timing/resnet50-none-allgather-2workers-host"].training.stand_in
+    timed = [runs["timing/resnet50-none-allgather-2workers-host"].training for runs in (here, given)]
+    assert [(one.data, one.stand_in, one.batch) for one in timed] == [("images224", True, 8), ("imagenet100", False, 8)]
 
 
 def test_variants_are_runs_of_their_own_with_names_and_titles():
@@ -230,11 +234,19 @@ MISTAKES = {
         "models": {"resnet20": RECIPE | {"data": "mnist"}}
     },
     "data.imagenet: empty, but resnet50 wants imagenet100": {"models": {"resnet50": RECIPE}},
-    "accuracy.ratios: 0.5 has no plan": {"planner": "paper", "accuracy": {"ratios": [0.1, 0.5]}},
+    "accuracy.ratios: lags_adaptive has no plan for 0.5; give only ratios of timing.ratios": {
+        "methods": ["lags_adaptive"],
+        "accuracy": {"ratios": [0.1, 0.5]},
+    },
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
-    "'s accuracy runs use the plans for allgather": {
-        "planner": "paper",
+    "with its plan for allgather; add it, or leave lags_adaptive out": {
+        "methods": ["lags_adaptive"],
         "topologies": ["ps-weights"],
+    },
+    "testbed.host_rates_mbit: for links of one rate; give testbed.rate_mbit in Mbit/s": {
+        "network": "testbed",
+        "device": "cpu",
+        "testbed": {"host_rates_mbit": {0: 100}},
     },
     "topologies.0: 'ps' is not valid; give one of: allgather, ps-weights, ps-sparse": {"topologies": ["ps"]},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
@@ -261,7 +273,7 @@ def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch)
     runs = config.load(values | {"methods": "all"}, "c").runs
     timed = [run for run in runs if run.startswith("timing/vgg16-lags-")]
     assert timed and all("-allgather-" in run for run in timed)
-    assert any(run.startswith("timing/vgg16-dlgs-0.1-ps-sparse-2workers") for run in runs)
+    assert any(run.startswith("timing/vgg16-dlgs-0.1-ps-sparse-3workers") for run in runs)
 
 
 def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
@@ -271,7 +283,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     with pytest.raises(config.ConfigError, match="2 workers needs 2 GPUs, this machine shows 0"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"device": "cuda"}, "c").values
-    with pytest.raises(config.ConfigError, match="2 workers and a server needs 3 GPUs"):
+    with pytest.raises(config.ConfigError, match="3 workers and a server needs 4 GPUs"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"data": {"root": "data", "imagenet": "no/such"}}, "c").values
     with pytest.raises(config.ConfigError, match="no folder no/such/train/n0"):
@@ -285,7 +297,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
         (
             ["--config", "device=cuda"],
-            "error: config/quick.yaml and --config: device: cuda with 2 workers and a server needs 3 GPUs",
+            "error: config/quick.yaml and --config: device: cuda with 3 workers and a server needs 4 GPUs",
         ),
     ],
 )

@@ -1,10 +1,12 @@
 """Launching, on real processes: results come home whole or not at all, and nothing outlives a run."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,9 +15,9 @@ from conftest import ROOT
 
 from harness import code
 from harness.engines import ENGINES
-from harness.launch import liveness
+from harness.launch import disturbance, liveness
 from harness.launch.launcher import launch
-from harness.spec import Cluster, Place, RunSpec, Training
+from harness.spec import Cluster, Measurement, Place, RunSpec, Training
 
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
@@ -40,7 +42,7 @@ def of_run(folder: Path) -> list[psutil.Process]:
 
 def ranks(folder: Path) -> int:
     """How many ranks have reported progress."""
-    return len(list(folder.glob("run.partial/rank*.json")))
+    return len(list(folder.glob("run.partial/*/rank*.json")))
 
 
 def until(condition, seconds: float = 20) -> bool:
@@ -80,6 +82,49 @@ def test_a_rank_that_is_killed_ends_the_run_with_the_end_of_the_log(engine, tmp_
     assert start(tmp_path, "killed", engine) != 0
     assert (tmp_path / "log").read_text().splitlines()[-1] in capsys.readouterr().err
     assert nothing_left(tmp_path)
+
+
+def measure(folder: Path, seconds: str, launches: int) -> tuple[str, str, int]:
+    """The table, what disturbed the run, and how often processes were started; a forward pass should take 1 s."""
+    spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=launches))
+    program = [*WORKER, f"measures {seconds}", "30"]
+    assert launch(spec, Place(data={"cifar10": ""}), folder / "run", folder / "log", program, forward_s=1.0) == 0
+    run = json.loads((folder / "run" / "run.json").read_text())
+    return (folder / "run" / "iterations.csv").read_text(), run["disturbed"], int((folder / "launches").read_text())
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """No other work on this machine, whatever really runs beside the tests."""
+    monkeypatch.setattr(disturbance, "BUSY", 2.0)
+
+
+def test_several_launches_make_one_table(quiet, tmp_path):
+    assert measure(tmp_path, "1.1 0.9", 2) == ("launch,block,forward_s\n1,1,1.1\n2,1,0.9\n", "", 2)
+
+
+def test_a_disturbed_launch_is_repeated(quiet, tmp_path, capsys):
+    assert measure(tmp_path, "1 2 1", 2) == ("launch,block,forward_s\n1,1,1\n2,1,1\n", "", 3)
+    said = "a forward pass took 2.00 times as long as in the calibration: measured once more"
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_that_stays_disturbed_is_marked(quiet, tmp_path):
+    table, disturbed, launches = measure(tmp_path, "1 2 2 2", 2)
+    assert table == "launch,block,forward_s\n1,1,1\n2,1,2\n" and launches == 4
+    assert disturbed == "a forward pass took 2.00 times as long as in the calibration"
+
+
+def test_other_work_is_noticed_and_the_work_of_children_is_not():
+    spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 1.5: pass"]
+    own_s = disturbance._own_s()
+    subprocess.run(spin)
+    assert disturbance._own_s() - own_s >= 1.5
+    begun = disturbance.OtherWork()
+    other = subprocess.Popen(spin)
+    time.sleep(6)
+    share = begun.share()  # nobody has waited for it: the work of a stranger
+    assert other.wait() == 0 and share * 6 * len(os.sched_getaffinity(0)) >= 0.7
 
 
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):

@@ -45,6 +45,7 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
     dense, sparse = Traffic(summed=4.0), Traffic(gathered=0.08)
     assert all_gather.link_bytes(dense, 1, 2) == 4  # a ring of two: each sends half twice
     assert all_gather.link_bytes(sparse, 1, 4) == pytest.approx(3 * 0.08)
-    assert weights.link_bytes(sparse, 1, 3) == 12  # weights are pulled dense
-    assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * 3 * 0.08)
+    assert weights.link_bytes(dense, 1, 3) == 3 * (4 + 4)  # the pushes, then the answers
+    assert weights.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 4))  # weights are pulled dense
+    assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 3 * 0.08))
     assert [all_gather.waits(dense, 4), all_gather.waits(sparse, 4), weights.waits(sparse, 4)] == [6, 3, 2]

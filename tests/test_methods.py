@@ -186,10 +186,6 @@ class Recorder:
         self.bytes += tensor.nbytes + COUNT_BYTES
         return self._comm.start_allgather(tensor)
 
-    def start_alltoall(self, tensors):
-        self.bytes += sum(t.nbytes + COUNT_BYTES for t in tensors if t.numel())
-        return self._comm.start_alltoall(tensors)
-
     def start_round(self, messages):
         self.bytes += sum(t.nbytes + COUNT_BYTES * messages.headers for t in messages.sends.values())
         return self._comm.start_round(messages)

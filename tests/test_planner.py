@@ -140,13 +140,19 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
     [("model", [(0, 3)]), ("layer", [(0, 1), (1, 2), (2, 3)]), ("size", [(0, 2), (2, 3)]), ("plan", [(0, 1), (1, 3)])],
 )
 def test_a_methods_scope_cuts_the_gradient_and_only_scope_plan_takes_the_plan(scope, expected):
-    assert cut([2, 3, 9], scope, most=5, planned=((0, 1), (1, 3))) == expected
+    assert cut([2, 3, 9], scope, "paper", most=5, planned=((0, 1), (1, 3))) == expected
 
 
 def test_without_a_plan_nothing_is_merged_and_a_plan_for_other_layers_is_refused():
-    assert cut([2, 3], "plan", most=5) == [(0, 1), (1, 2)]
+    assert cut([2, 3], "plan", "layer", most=5) == [(0, 1), (1, 2)]
     with pytest.raises(ValueError, match="the plan covers 4 layers, the model has 2"):
-        cut([2, 3], "plan", most=5, planned=((0, 4),))
+        cut([2, 3], "plan", "paper", most=5, planned=((0, 4),))
+
+
+def test_planners_that_need_no_costs_need_no_plan():
+    assert cut([2, 3, 9], "plan", "size", most=5) == [(0, 2), (2, 3)]
+    with pytest.raises(ValueError, match="planner paper needs a plan, and the run was given none"):
+        cut([2, 3, 9], "plan", "paper", most=5)
 
 
 def test_the_exact_planner_keeps_its_fronts_small_on_161_layers():

@@ -64,6 +64,7 @@ def test_a_plan_from_another_calibration_stops_the_launch_in_one_line(calibratio
     path = plan_file(calibration)
     calibration.write_text("entries\n2\n")
     with pytest.raises(SystemExit) as refused:
-        command_line.main(SPEC.to_json(), Place().to_json(), str(calibration.parent / "run"), "log", str(path))
-    said = f"error: {path}: the plan is from another calibration than {calibration}; delete the plan and let"
+        folder = str(calibration.parent / "run")
+        command_line.main([SPEC.to_json(), Place().to_json(), folder, "log", "--plan", str(path), "--rate"])
+    said = f"error: {path}: the plan is from another calibration than {calibration}; delete the file and let"
     assert refused.value.code.startswith(said) and "\n" not in refused.value.code

@@ -47,10 +47,10 @@ class Report:
         rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
         runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
 
-    def table(self, path: str, name: str, **inputs) -> tuple[pd.DataFrame, str]:
+    def table(self, path: str, name: str, params: dict | None = None, **inputs) -> tuple[pd.DataFrame, str]:
         """Every row of a table, and its Markdown."""
         files = {ext: self.folder / f"{name}.{ext}" for ext in ("csv", "md", "tex", "html")}
-        self.script(path, Items(**inputs), Items(**files))
+        self.script(path, Items(**inputs), Items(**files), **params or {})
         assert all(file.stat().st_size for file in files.values())
         return pd.read_csv(files["csv"]), files["md"].read_text()
 
@@ -74,7 +74,7 @@ class Report:
 
     def plan(self, run: Path) -> Path:
         layers = self.runs.root / "layers" / RunSpec.from_dict(spec_of(run)).training.model
-        exchange = self.runs.root / "exchanges" / run.name.split("-", 1)[1] / "samples.csv"
+        exchange = self.runs.root / "exchanges" / run.name / "samples.csv"
         inputs = Items(layers=layers / "layers.csv", iterations=layers / "iterations.csv", samples=exchange)
         path = self.folder / "plans" / f"{run.name}.json"
         path.parent.mkdir(exist_ok=True)
@@ -176,13 +176,14 @@ def test_a_timeline_for_every_kind_of_topology(report):
         run, layers = root / "timing" / f"{model}-{name}", root / "layers" / model
         inputs = {key: run / f"{key}.csv" for key in ("trace", "groups")} | {"run": run / "run.json"}
         inputs |= {key: layers / f"{key}.csv" for key in ("layers", "iterations")}
-        inputs |= {"samples": root / "exchanges" / name / "samples.csv"}
+        inputs |= {"samples": root / "exchanges" / f"{model}-{name}" / "samples.csv"}
         text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs))
         assert f"{MODELS[model]}, DLGS, ratio 0.1; {title}" in text
 
 
 def test_fits_of_every_variant(report):
-    text = report.figure("studies/fits/figure.py", "fits", Items(samples=report.runs.every("exchanges", "samples.csv")))
+    samples = [path for path in report.runs.every("exchanges", "samples.csv") if f"/{report.runs.models[0]}-" in path]
+    text = report.figure("studies/fits/figure.py", "fits", Items(samples=samples))
     residuals = pd.read_csv(report.folder / "fits.csv")
     assert set(residuals["variant"]) == set(VARIANTS) and "ratio 0.01, server, weights" in text
     assert residuals["residual_s"].abs().max() < 1e-2
@@ -205,12 +206,13 @@ def test_the_map_and_the_rates_show_every_model(report):
 
 def test_dilation_of_every_model(report):
     layers = report.runs.every("layers", "layers.csv")
-    table, shown = report.table("studies/dilation/table.py", "dilation", layers=layers)
+    params = {"nodes": {"link_mbit": 5000, "multiply_adds_s": 3e12}, "batch": dict.fromkeys(report.runs.models, 64)}
+    table, shown = report.table("studies/dilation/table.py", "dilation", params=params, layers=layers)
     assert set(table["model"]) == set(report.runs.models)
-    there = 32 * 1e8 / (721 * 4e9)  # a batch, at the card's rate of multiply-adds
+    there = 64 * 1e8 / 3e12  # a batch, at the nodes' rate of multiply-adds
     small = table.set_index("model").loc["transformer"]
-    assert small["paper_computation_s"] == pytest.approx(there) and "testbed network, 500 Mb/s links" in shown
-    assert small["rate_mbit"] == pytest.approx(50_000 * there / small["computation_s"], rel=1e-4)
+    assert small["nodes_computation_s"] == pytest.approx(there, rel=1e-4) and "testbed network, 500 Mb/s links" in shown
+    assert small["proportional_mbit"] == pytest.approx(5000 * there / small["computation_s"], rel=1e-4)
 
 
 def test_refresh_intervals(report):
@@ -280,7 +282,8 @@ def test_refreshes_are_amortised_and_speedups_are_paired():
     (row,) = summarise(timing_table(rows)).to_dict("records")
     assert row["iteration_s"] == pytest.approx(0.25 * 0.4 + 0.75 * 0.1)
     assert row["speedup"] == pytest.approx(0.2 / 0.175)
-    assert row["speedup_min"] == row["speedup_max"] == pytest.approx(row["speedup"])
+    assert row["speedup_low"] == row["speedup_high"] == pytest.approx(row["speedup"])
+    assert row["dense_s"] == pytest.approx(0.2) and row["blocks"] == 3
     assert row["epoch_s"] == pytest.approx(row["iteration_s"] * 10)
     assert row["training_s"] == pytest.approx(row["epoch_s"] * 10)
     assert sum(row[part] for part in MEASURED) == pytest.approx(row["iteration_s"], rel=1e-6)
@@ -296,11 +299,13 @@ def test_one_slow_iteration_moves_neither_median_nor_parts():
 
 @pytest.mark.parametrize("column, usual, other", [
     ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
+    ("workers", 2, 3),
 ])  # fmt: skip
 def test_tables_show_topology_collective_and_links_only_where_they_say_something(column, usual, other, tmp_path):
     row = {"model": "m", "data_title": "d", "stand_in": False, "variant": "v", "ratio": 0.1}
-    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0}
-    heading = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)"}[column]
+    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0, "workers": 2}
+    headings = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)", "workers": "Workers"}
+    heading = headings[column]
     paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
     for values, said in (((usual, usual), False), ((usual, other), True)):
         shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)

@@ -20,7 +20,7 @@ from harness.report.summary import MEASURED
 KINDS = ("accuracy", "timing")
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
-LINKS = "host" if testbed.available() else "1000mbit"
+LINKS = "host" if testbed.available() else "proportional"
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +62,18 @@ def test_timed_runs_used_the_testbed_and_say_so(smoke):
     folder = smoke / "results" / "smoke"
     networks = {kind: {row["network"] for row in rows_of(folder / f"{kind}.csv")} for kind in KINDS}
     assert networks == {"accuracy": {"loopback"}, "timing": {"testbed"}}
-    assert "testbed network, 1000 Mb/s links (measured " in (folder / "table2.md").read_text()
+    rate = json.loads((folder / "runs/tested/calibration/rates/resnet20-2workers.json").read_text())["rate_mbit"]
+    assert f"testbed network, {rate:g} Mb/s links (measured " in (folder / "table2.md").read_text()
+    assert {float(row["rate_mbit"]) for row in rows_of(folder / "timing.csv")} == {rate}
 
 
 def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
     folder = smoke / "results/smoke/runs/tested"
     plan = json.loads(next(folder.glob("plans/resnet20-dlgs-0.1-allgather-2workers-*.json")).read_text())
     timing = next(folder.glob("timing/resnet20-dlgs-0.1-allgather-*"))
-    for run in (folder / "accuracy/resnet20-dlgs-0.1-seed0", timing):
-        spec = json.loads((run / "run.json").read_text())["spec"]
-        assert spec["scheme"]["groups"] == plan["groups"]
+    assert json.loads((timing / "run.json").read_text())["spec"]["scheme"]["groups"] == plan["groups"]
+    learnt = json.loads((folder / "accuracy/resnet20-dlgs-0.1-seed0/run.json").read_text())["spec"]["scheme"]
+    assert learnt["planner"] == "size" and "groups" not in learnt  # the same on every machine
     best = min(c["iteration_s"] for c in plan["comparison"].values())
     assert plan["comparison"]["exact"]["iteration_s"] == best
     done = snakemake(smoke, environment, "studies", *SMOKE, timeout=900)
@@ -112,17 +114,17 @@ def data_elsewhere(project: Path) -> list[str]:
     return ["data={root: elsewhere, imagenet: ''}"]
 
 
-def runs(*variants: str, kinds: str = "accuracy timing exchanges", ratio: str = "0.1") -> set[str]:
+def runs(*variants: str, kinds: str = "accuracy timing", ratio: str = "0.1") -> set[str]:
     """The messages of the runs of these variants of ResNet-20."""
     found = set()
     for variant in variants:
         name = variant if variant == "none" else f"{variant}-{ratio}"
-        exchange = f"{name}-allgather-2workers-{LINKS}"
+        timing = f"resnet20-{name}-allgather-2workers-{LINKS}"
         every = {
             "accuracy": f"accuracy: resnet20-{name}-seed0",
-            "timing": f"timing: resnet20-{exchange}",
-            "exchanges": f"calibrate_exchanges: {exchange}",
-            "plan": f"plan for resnet20-{exchange}",
+            "timing": f"timing: {timing}",
+            "exchanges": f"calibrate_exchanges: {timing}",
+            "plan": f"plan for {timing}",
         }
         found |= {every[kind] for kind in kinds.split()}
     return found
@@ -132,11 +134,12 @@ ALL = ("none", "topk", "lags", "lags_adaptive", "dlgs")
 PLANNED = ("lags_adaptive", "dlgs")
 CURVES = {"figure05", "figure06"}
 SHOWN = {"collecting the runs", "table 1", "table 2", "figure11"} | CURVES  # both tidy tables are made at once
-PREDICTED = {"table of prediction"}
 LAYERS = {"calibrate_layers: resnet20-2workers"}
 FIELD = "    seed: int = 0\n"
-# A dry run cannot know what a new plan will say, so it lists the runs that would read it.
-READ_PLANS = runs(*PLANNED, kinds="plan accuracy timing") | SHOWN | PREDICTED
+# A dry run cannot know what a new plan or rate will say, so it lists the runs that would read it.
+READ_PLANS = runs(*PLANNED, kinds="plan timing") | runs("lags_adaptive", kinds="accuracy") | SHOWN
+READ_RATE = READ_PLANS | runs(*PLANNED, kinds="exchanges") | runs(*ALL, kinds="timing")
+READ_RATE |= set() if testbed.available() else {"rate of the links for resnet20-2workers"}
 
 EDITS = {
     "nothing": (asked(), set()),
@@ -149,20 +152,24 @@ EDITS = {
     ),
     "statement in a method that another inherits from": (
         edited("methods/lags.py", "", "CHANGED = 1\n"),
-        runs("lags", "lags_adaptive") | runs("lags_adaptive", kinds="plan") | SHOWN | PREDICTED,
+        runs("lags", "lags_adaptive") | runs("lags_adaptive", kinds="exchanges plan") | SHOWN,
     ),
     "statement in a method": (
         edited("methods/dlgs.py", "", "CHANGED = 1\n"),
-        runs("dlgs", kinds="accuracy timing exchanges plan") | SHOWN | PREDICTED,
+        runs("dlgs", kinds="accuracy timing exchanges plan") | SHOWN,
     ),
     "statement in calibrations": (
         edited("harness/training/calibrate.py", "", "CHANGED = 1\n"),
-        LAYERS | runs(*ALL, kinds="exchanges") | READ_PLANS,
+        LAYERS | READ_RATE,
     ),
     "statement in planners": (edited("harness/timemodel/planner.py", "", "CHANGED = 1\n"), READ_PLANS),
+    "the nodes whose proportion is kept": (
+        asked("testbed={nodes: {link_mbit: 10000}}"),
+        set() if testbed.available() else READ_RATE,
+    ),
     "statement in an engine's environment": (
         edited("harness/engines.py", "", "CHANGED = 1\n"),
-        LAYERS | runs(*ALL) | READ_PLANS,
+        LAYERS | runs(*ALL) | READ_RATE,
     ),
     "field with a default in a spec": (edited("harness/spec.py", FIELD, FIELD + "    extra: int = 0\n"), set()),
     "hung_after_s": (asked("hung_after_s=77"), set()),
@@ -173,7 +180,7 @@ EDITS = {
     ),
     "a new variant": (
         asked("variants={lean: {method: topk, ratio: 0.05}}"),
-        runs("lean", ratio="0.05") | SHOWN | PREDICTED,
+        runs("lean", ratio="0.05") | SHOWN,
     ),
     "comment in a table": (edited("workflow/scripts/table1.py", "", "# said\n"), set()),
     "statement in a table": (edited("workflow/scripts/table1.py", "", "CHANGED = 1\n"), {"table 1"}),
@@ -234,7 +241,7 @@ def test_a_method_is_one_file(smoke, environment):
     source = example_method()
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (smoke / "methods" / "randomk.py").write_text(source)
-    assert planned(smoke, environment, *SMOKE) - {"all"} == runs("randomk") | SHOWN | PREDICTED
+    assert planned(smoke, environment, *SMOKE) - {"all"} == runs("randomk") | SHOWN
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/test_methods.py", "-k", "randomk"],
         cwd=smoke, env=environment, capture_output=True, text=True,
@@ -271,7 +278,7 @@ def test_a_model_is_one_file(smoke, environment):
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("figure05", "figure11", "accuracy-tiny", "loss-tiny", "breakdown-tiny"):
         assert (smoke / "figures" / "smoke" / f"{name}.svg").stat().st_size > 1000
-    for table in ("table1", "table2", "prediction"):
+    for table in ("table1", "table2"):
         assert "Tiny" in (smoke / "results" / "smoke" / f"{table}.md").read_text()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +15,9 @@ from harness.comm.collectives import Round, Rounds
 
 
 class Pending(Protocol):
-    """A collective under way."""
+    """A collective under way; ``ended_at``: by ``time.perf_counter``, once it has ended and where that is known."""
+
+    ended_at: float | None
 
     def done(self) -> bool: ...
 
@@ -53,13 +56,6 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
-        """Send ``tensors[r]``, shape (n,), any n, to rank r; ``wait`` returns what came from each rank, by rank.
-
-        Any dtype, the same on all ranks, that of the empty tensors included.
-        """
-
-    @abstractmethod
     def start_rounds(self, rounds: Rounds) -> Pending:
         """Run a coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result.
 
@@ -78,6 +74,13 @@ class Communicator(ABC):
     def close(self) -> None:
         """Leave; no call may follow."""
 
+    def noting_ends(self) -> AbstractContextManager:
+        """While the context is open, every ``Pending`` knows when it ended, on engines that must be asked too.
+
+        Asking takes processor time: it is for a look at one iteration, not for timing.
+        """
+        return nullcontext()
+
     def allreduce(self, tensor: Tensor) -> Tensor:
         return self.start_allreduce(tensor).wait()
 
@@ -95,9 +98,12 @@ class Communicator(ABC):
                 round = rounds.send(answer)
             except StopIteration as end:
                 return end.value
-            self.sent_messages += round.sent_messages
-            self.sent_bytes += round.sent_bytes
+            self._count(round)
             answer = exchange(round)
+
+    def _count(self, round: Round) -> None:
+        self.sent_messages += round.sent_messages
+        self.sent_bytes += round.sent_bytes
 
 
 def _only(round: Round) -> Rounds:

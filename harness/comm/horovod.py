@@ -1,7 +1,9 @@
 """Horovod: its own background thread negotiates and runs the collectives (Gloo or MPI; NCCL)."""
 
 import itertools
+import threading
 import time
+from contextlib import contextmanager
 
 import horovod.torch as hvd
 import torch
@@ -22,17 +24,25 @@ def connect(device: torch.device) -> "Horovod":
 
 
 class _Handle:
-    def __init__(self, handle, finish=lambda result: result):
-        self._handle, self._finish = handle, finish
-        self._result = None
+    """``watched``: a thread asks when it ends; then nobody else does."""
+
+    def __init__(self, handle, finish, watched: bool):
+        self._handle, self._finish, self._watched = handle, finish, watched
+        self._result, self.ended_at = None, None
+
+    def ask(self) -> bool:
+        """Whether it has ended; if so, note when."""
+        if self.ended_at is None and hvd.poll(self._handle):
+            self.ended_at = time.perf_counter()
+        return self.ended_at is not None
 
     def done(self) -> bool:
-        return self._handle is None or hvd.poll(self._handle)
+        return self.ended_at is not None if self._watched else self.ask()
 
     def wait(self):
         if self._handle is not None:  # Horovod forgets a handle once it was waited for
             # Horovod waits by spinning, which on few cores takes the core its own threads need.
-            while not hvd.poll(self._handle):
+            while not self.done():
                 time.sleep(PAUSE_S)
             self._result = self._finish(hvd.synchronize(self._handle))
             self._handle = None
@@ -45,6 +55,33 @@ class Horovod(Communicator):
         # Unique names, the same on all workers, since all make the same calls in the same order.
         self._names = (f"request.{i}" for i in itertools.count())
         self._calls = OneAtATime(device)
+        self._watched: list[_Handle] | None = None  # what is under way, where a thread watches for its end
+
+    def _under_way(self, handle, finish) -> _Handle:
+        pending = _Handle(handle, finish, self._watched is not None)
+        if self._watched is not None:
+            self._watched.append(pending)
+        return pending
+
+    @contextmanager
+    def noting_ends(self):
+        """Horovod calls nobody when an operation ends, so a thread asks, some thousand times a second."""
+        self._watched, ended = [], threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PAUSE_S):
+                for pending in list(self._watched):
+                    if pending.ask():
+                        self._watched.remove(pending)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._watched = None
 
     def start_allreduce(self, tensor: Tensor) -> _Handle:
         return self._reduce(tensor, hvd.Sum)
@@ -56,14 +93,14 @@ class Horovod(Communicator):
         # A group of one: the launcher forbids fusion across groups, since what is fused with what
         # depends on timing and decides the order of additions. All-gathers add nothing and may fuse.
         handle = hvd.grouped_allreduce_async_([tensor], op=op, name=next(self._names))
-        return _Handle(handle, lambda tensors: tensors[0])
+        return self._under_way(handle, lambda tensors: tensors[0])
 
     def start_allgather(self, tensor: Tensor) -> _Handle:
         # Horovod exchanges the lengths when it negotiates, but hides them: send them along, first.
         mine = words(tensor)
         header = torch.tensor([mine.numel()], device=tensor.device).view(mine.dtype)
         handle = hvd.allgather_async(torch.cat([header, mine]), name=next(self._names))
-        return _Handle(handle, lambda gathered: self._split(gathered, header.numel(), tensor.dtype))
+        return self._under_way(handle, lambda gathered: self._split(gathered, header.numel(), tensor.dtype))
 
     def _split(self, gathered: Tensor, header: int, dtype: torch.dtype) -> list[Tensor]:
         parts, place = [], 0
@@ -73,26 +110,29 @@ class Horovod(Communicator):
             parts.append(gathered[start:place].view(dtype))
         return parts
 
-    def start_alltoall(self, tensors: list[Tensor]) -> _Handle:
-        return self._alltoall(tensors, next(self._names))
-
-    def _alltoall(self, tensors: list[Tensor], name: str) -> _Handle:
-        dtype, tensors = tensors[0].dtype, [words(t) for t in tensors]
-        splits = [t.numel() for t in tensors]  # Horovod tells each rank its own when it negotiates
-        handle = hvd.alltoall_async(joined(tensors), splits=splits, name=name)
-        return _Handle(handle, lambda result: [t.view(dtype) for t in result[0].split(result[1].tolist())])
-
     def start_rounds(self, rounds: Rounds) -> Pending:
         # Named after this call, the rounds of two workers pair up whatever else either has under way.
         call = next(self._names)
         names = (f"{call}.{i}" for i in itertools.count())
-        return self._calls.submit(self._drive, rounds, lambda round: self._round(round, next(names)))
+        return self._calls.submit(self._drive, rounds, lambda round: self._round(round, next(names)).wait())
 
-    def _round(self, round: Round, name: str) -> dict[int, Tensor]:
-        """An all-to-all that is empty between all others; it brings the lengths, with or without headers."""
+    def start_round(self, round: Round) -> Pending:
+        self._count(round)
+        return self._round(round, next(self._names))
+
+    def _round(self, round: Round, name: str) -> _Handle:
+        """An all-to-all that is empty between all others; it brings the lengths, with or without headers.
+
+        Horovod has no messages between two ranks: everybody negotiates with rank 0, which takes a cycle or two.
+        """
         nothing = torch.empty(0, dtype=round.dtype, device=self.device)
-        sends = [round.sends.get(peer, nothing) for peer in range(self.world_size)]
-        received = self._alltoall(sends, name).wait()
+        sends = [words(round.sends.get(peer, nothing)) for peer in range(self.world_size)]
+        splits = [t.numel() for t in sends]  # Horovod tells each rank its own when it negotiates
+        handle = hvd.alltoall_async(joined(sends), splits=splits, name=name)
+        return self._under_way(handle, lambda result: self._received(round, *result))
+
+    def _received(self, round: Round, messages: Tensor, splits: Tensor) -> dict[int, Tensor]:
+        received = [t.view(round.dtype) for t in messages.split(splits.tolist())]
         for peer, entries in round.receives.items():
             if entries not in (None, received[peer].numel()):
                 got = f"rank {self.rank} got {received[peer].numel()} entries from rank {peer}"

@@ -33,9 +33,6 @@ class Local(Communicator):
     def _exchange(self, tensor: Tensor) -> list[Tensor]:
         return self._meet(tensor.clone())
 
-    def _alltoall(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [row[self.rank] for row in self._meet([t.clone() for t in tensors])]
-
     def _round(self, round: Round) -> dict[int, Tensor]:
         everyone = self._meet(replace(round, sends={peer: t.clone() for peer, t in round.sends.items()}))
         if complaint := mismatch(everyone):
@@ -63,9 +60,6 @@ class Local(Communicator):
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._exchange, tensor)
-
-    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
-        return self._calls.submit(self._alltoall, tensors)
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         tensor.copy_(self._calls.submit(self._exchange, tensor).wait()[root])

@@ -1,5 +1,6 @@
 """A thread for communication beside the one that computes."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -21,9 +22,9 @@ class OneAtATime:
 
     def submit(self, call, *args) -> Pending:
         if self._stream is None:
-            return _Future(self._pool.submit(call, *args))
+            return _Future(self._pool, call, *args)
         ready = torch.cuda.current_stream(self._device).record_event()
-        return _StreamFuture(self._pool.submit(self._on_stream, ready, call, *args), self._device)
+        return _StreamFuture(self._device, self._pool, self._on_stream, ready, call, *args)
 
     def _on_stream(self, ready, call, *args):
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -36,8 +37,15 @@ class OneAtATime:
 
 
 class _Future:
-    def __init__(self, future):
-        self._future = future
+    ended_at = None
+
+    def __init__(self, pool: ThreadPoolExecutor, call, *args):
+        self._future = pool.submit(self._run, call, *args)
+
+    def _run(self, call, *args):
+        result = call(*args)
+        self.ended_at = time.perf_counter()
+        return result
 
     def done(self) -> bool:
         return self._future.done()
@@ -47,9 +55,12 @@ class _Future:
 
 
 class _StreamFuture(_Future):
-    def __init__(self, future, device):
-        super().__init__(future)
+    def __init__(self, device, *submitted):
+        super().__init__(*submitted)
         self._device = device
+
+    def _run(self, call, *args):
+        return call(*args)  # which has queued its work on the stream, and knows nothing of its end
 
     def wait(self):
         result, finished = self._future.result()

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm import Communicator, Pending, joined, words
+from harness.comm import Communicator, Pending, words
 from harness.comm.collectives import Round, Rounds
 from harness.comm.thread import OneAtATime
 
@@ -36,9 +36,6 @@ class TorchDist(Communicator):
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._allgather, tensor)
 
-    def start_alltoall(self, tensors: list[Tensor]) -> Pending:
-        return self._calls.submit(self._alltoall, tensors)
-
     def start_rounds(self, rounds: Rounds) -> Pending:
         return self._calls.submit(self._drive, rounds, self._round)
 
@@ -61,16 +58,6 @@ class TorchDist(Communicator):
         gathered = mine.new_empty(self.world_size * longest)
         dist.all_gather_into_tensor(gathered, padded)
         return [gathered[i * longest : i * longest + n].view(tensor.dtype) for i, n in enumerate(counts)]
-
-    def _alltoall(self, tensors: list[Tensor]) -> list[Tensor]:
-        message, counts = words(joined(tensors)), [words(t).numel() for t in tensors]
-        told = torch.tensor(counts, device=message.device)
-        heard = torch.empty_like(told)
-        dist.all_to_all_single(heard, told)
-        incoming = heard.tolist()
-        received = message.new_empty(sum(incoming))
-        dist.all_to_all_single(received, message, incoming, counts)
-        return [t.view(tensors[0].dtype) for t in received.split(incoming)]
 
     def _round(self, round: Round) -> dict[int, Tensor]:
         entries = round.receives

@@ -31,8 +31,7 @@ def data_sets(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
             return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
-        wanted = model.get("data", plugins.describe("models", name)["data"])
-        if wanted == "imagenet100" and not values["data"]["imagenet"] and "stand_in" not in model:
+        if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
             return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
     return None
 
@@ -63,10 +62,10 @@ def plans(values: dict) -> str | None:
     for spec in grid.accuracy(values).values():
         if not grid.planned_by(spec) or grid.plan_name(spec, timed):
             continue
-        model = spec.training.model
+        model, variant = spec.training.model, spec.variant
         if spec.topology not in grid.topologies_of(values, model):
-            return f"topologies: {model}'s accuracy runs use the plans for allgather; add it, or give planner: layer"
-        return f"accuracy.ratios: {spec.ratio} has no plan; give only ratios of timing.ratios, or planner: layer"
+            return f"topologies: {variant} trains {model} with its plan for allgather; add it, or leave {variant} out"
+        return f"accuracy.ratios: {variant} has no plan for {spec.ratio}; give only ratios of timing.ratios"
     return None
 
 
@@ -77,6 +76,8 @@ def wire(values: dict) -> str | None:
 
 
 def hosts(values: dict) -> str | None:
+    if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
+        return "testbed.host_rates_mbit: for links of one rate; give testbed.rate_mbit in Mbit/s, or leave it out"
     known = range(grid.processes(values))
     for host in values["testbed"]["host_rates_mbit"]:
         if str(host) not in map(str, known):
@@ -95,7 +96,7 @@ def unfit(values: dict) -> str:
 
 def folders(values: dict) -> str | None:
     imagenet = values["data"]["imagenet"]
-    if not imagenet or all(grid.data_of(values, model)[0] != "imagenet100" for model in values["models"]):
+    if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
         return None
     for part in ("train", "val"):
         missing = [c for c in CLASSES if not (Path(imagenet) / part / c).is_dir()]
@@ -116,10 +117,11 @@ def gpus(values: dict) -> str | None:
     found, wanted = shown.count("GPU "), grid.processes(values)
     if found >= wanted:
         return None
-    server = " and a server" if wanted > values["workers"] else ""
+    largest = max(grid.all_topologies(values), key=lambda t: grid.workers(values, t) + t.servers)
+    server = " and a server" if largest.servers else ""
     return (
-        f"device: cuda with {values['workers']} workers{server} needs {wanted} GPUs, this machine shows {found}; "
-        "use fewer workers or device: cpu, or run where the GPUs are"
+        f"device: cuda with {grid.workers(values, largest)} workers{server} needs {wanted} GPUs, "
+        f"this machine shows {found}; use fewer workers or device: cpu, or run where the GPUs are"
     )
 
 

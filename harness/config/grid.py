@@ -3,12 +3,17 @@
 ``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
 """
 
+from dataclasses import replace
+
 from harness import plugins
 from harness.config.variants import Variant, chosen
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.timemodel.groups import FIXED, fixed, planner_of
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
 RECIPE = ("epochs", "lr", "warmup_epochs")  # what decides an accuracy run alone
+PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
+IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 
 
 def expand(values: dict) -> dict[str, RunSpec]:
@@ -30,7 +35,7 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
 
 def timing(values: dict) -> dict[str, RunSpec]:
     """The timing runs, name -> spec; a topology's are those of the methods that it can answer."""
-    counts = {key: values["timing"][key] for key in ("blocks", "repeats")}
+    counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width", "limit_s")}
     return {
         f"timing/{timing_name(spec)}": spec
         for model in values["models"]
@@ -42,8 +47,8 @@ def timing(values: dict) -> dict[str, RunSpec]:
             RunSpec(
                 "timing",
                 # Table 2 shows how long the recipe's epochs would take.
-                _training(values, model, epochs=values["models"][model]["epochs"]),
-                _scheme(values, variant, "timing", ratio, topology, model=True),
+                _timed(values, model, epochs=values["models"][model]["epochs"]),
+                _scheme(values, variant, "timing", ratio, topology),
                 _cluster(values, topology),
                 Measurement(**counts),
             )
@@ -52,24 +57,26 @@ def timing(values: dict) -> dict[str, RunSpec]:
 
 
 def calibrations(values: dict) -> dict[str, RunSpec]:
-    """Layer times per model, exchange times per variant and ratio: a new method adds only its own."""
-    found = {}
-    for model in values["models"]:
-        merging = Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
-        spec = RunSpec("layers", _training(values, model), merging, _cluster(values), Measurement(repeats=30))
+    """Layer times per model, exchange times per timing run: a new method adds only its own."""
+    found, merging = {}, Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    for run in timing(values).values():
+        host = replace(run.cluster, network="host", rates_mbit=(), in_proportion=False)
+        spec = RunSpec("layers", _timed(values, run.training.model), merging, host, Measurement(repeats=30, limit_s=20))
         found[f"layers/{layers_name(spec)}"] = spec
-    for topology in all_topologies(values):
-        models = [model for model in values["models"] if topology in topologies_of(values, model)]
-        largest = max(plugins.describe("models", model)["parameters"] for model in models)
-        for variant in chosen(values).values():
-            if not topology.answers(variant.about["one_sum"]):
-                continue
-            for ratio in ratios(values, variant, "timing"):
-                scheme = _scheme(values, variant, "timing", ratio, topology, model=False)
-                measured = Measurement(repeats=4, largest_entries=largest)
-                spec = RunSpec("exchanges", Training(), scheme, _cluster(values, topology), measured)
-                found[f"exchanges/{exchange_name(spec)}"] = spec
+    for run in timing(values).values():
+        scheme = replace(run.scheme, bucket_bytes=Scheme.bucket_bytes, planner=Scheme.planner)
+        measured = Measurement(repeats=4, largest_entries=largest_bucket(run))
+        spec = RunSpec("exchanges", Training(run.training.model), scheme, run.cluster, measured)
+        found[f"exchanges/{timing_name(spec)}"] = spec
     return found
+
+
+def largest_bucket(run: RunSpec) -> int:
+    """The most entries that a timing run can exchange at once, whatever its plan."""
+    layers = plugins.describe("models", run.training.model)["layers"]
+    scope = plugins.describe("methods", run.scheme.method)["scope"]
+    groups = fixed(run.scheme.bucket_bytes // 4)[planner_of(scope, "all")](layers)
+    return max(sum(layers[start:stop]) for start, stop in groups)
 
 
 def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None, seed: int) -> RunSpec:
@@ -81,8 +88,8 @@ def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None
     learnt = {key: recipe[key] for key in RECIPE} | {"lr_steps": tuple(recipe["lr_steps"])}
     return RunSpec(
         "accuracy",
-        _training(values, model, **learnt, train_epochs=train_epochs, seed=seed),
-        _scheme(values, variant, "accuracy", ratio, ALL_GATHER, model=True),
+        _training(values, model, recipe.get("stand_in", ""), **learnt, train_epochs=train_epochs, seed=seed),
+        _scheme(values, variant, "accuracy", ratio, ALL_GATHER),
         _cluster(values),
         Measurement(evaluations=evaluations, **samples),
     )
@@ -98,13 +105,14 @@ def ratios(values: dict, variant: Variant, kind: str) -> list[float | None]:
 def planned_by(spec: RunSpec) -> str | None:
     """What a run takes from its plan: "groups" or "ratios"; None: it reads no plan."""
     plan = plugins.describe("methods", spec.scheme.method)["plan"]
-    return None if plan == "groups" and spec.scheme.planner == "layer" else plan
+    return None if plan == "groups" and spec.scheme.planner in FIXED else plan
 
 
 def plan_name(spec: RunSpec, runs: dict[str, RunSpec]) -> str | None:
     """The name of the plan that a run reads, if any; ``runs``: those of the paper's tables.
 
-    An accuracy run reads the plan of the timing run over collectives that is otherwise like it.
+    An accuracy run that takes its ratios from a plan reads that of the timing run over collectives that is
+    otherwise like it.
     """
     if spec.kind == "planners" or (spec.kind == "timing" and planned_by(spec)):
         return timing_name(spec)
@@ -119,25 +127,21 @@ def plan_name(spec: RunSpec, runs: dict[str, RunSpec]) -> str | None:
 
 
 def layers_name(spec: RunSpec) -> str:
-    """The name of the calibration of a run's layers."""
+    """The name of the calibration of a run's layers, and of the rate that follows from it."""
     return f"{spec.training.model}-{spec.cluster.workers}workers"
 
 
-def exchange_name(spec: RunSpec) -> str:
-    """The name of the calibration of a run's exchanges: variant, selection unless it is the paper's, ratio,
-    topology, collective unless it is the engine's, workers and links."""
+def timing_name(spec: RunSpec) -> str:
+    """The name of a timing run, of its plan and of the calibration of its exchanges: model, variant, selection
+    unless it is the paper's, ratio, topology, collective unless it is the engine's, workers and links."""
     scheme, cluster = spec.scheme, spec.cluster
     fast = "-fast" if scheme.options.get("selection") == "fast" else ""
     collective = "" if scheme.collective == "engine" else f"-{scheme.collective}"
     rates = sorted(set(cluster.rates_mbit))
     links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else cluster.network
-    name = f"{spec.variant}{fast}{_at(spec)}-{scheme.topology}{collective}"
+    links = PROPORTIONAL if cluster.in_proportion else links
+    name = f"{spec.training.model}-{spec.variant}{fast}{_at(spec)}-{scheme.topology}{collective}"
     return f"{name}-{cluster.workers}workers-{links}"
-
-
-def timing_name(spec: RunSpec) -> str:
-    """The name of a timing run, and of its plan."""
-    return f"{spec.training.model}-{exchange_name(spec)}"
 
 
 def accuracy_name(spec: RunSpec) -> str:
@@ -156,7 +160,12 @@ def all_topologies(values: dict) -> list[Topology]:
 
 def processes(values: dict) -> int:
     """Of the largest run: the workers, and the servers that a topology needs."""
-    return values["workers"] + max(topology.servers for topology in all_topologies(values))
+    return max(workers(values, topology) + topology.servers for topology in all_topologies(values))
+
+
+def workers(values: dict, topology: Topology) -> int:
+    """How many train together over a topology."""
+    return values.get("server_workers", values["workers"]) if topology.servers else values["workers"]
 
 
 def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, dict]:
@@ -165,38 +174,44 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration with the blocks and repeats of studies."""
-    return values["timing"] | {key: values["studies"][key] for key in ("blocks", "repeats")}
+    """``timing`` of a changed configuration with the blocks and repeats of studies, and no more of them."""
+    return (
+        values["timing"]
+        | {key: values["studies"][key] for key in ("blocks", "repeats")}
+        | {"limit_s": 0, "launches": 1}
+    )
 
 
-def data_of(values: dict, model: str) -> tuple[str, bool]:
-    """The data set of a model, and whether it stands in for the one that the model is meant for."""
-    recipe = values["models"][model]
-    data = recipe.get("data", plugins.describe("models", model)["data"])
-    stands_in = data == "imagenet100" and not values["data"]["imagenet"]
-    return (recipe["stand_in"], True) if stands_in else (data, False)
+def data_of(values: dict, model: str) -> str:
+    """The data set that a model is meant for."""
+    return values["models"][model].get("data", plugins.describe("models", model)["data"])
 
 
 def _at(spec: RunSpec) -> str:
     return f"-{spec.ratio}" if spec.ratio else ""
 
 
-def _training(values: dict, model: str, **more) -> Training:
-    """The part that all runs of a model share, and ``more``."""
-    recipe = values["models"][model]
-    data, stand_in = data_of(values, model)
+def _training(values: dict, model: str, stand_in: str, **more) -> Training:
+    """The part that all runs of a model share, and ``more``; ``stand_in``: in the place of ImageNet-100."""
+    data, recipe = data_of(values, model), values["models"][model]
+    stands_in = data == IMAGENET and not values["data"]["imagenet"]
     shared = {key: recipe[key] for key in ("batch", "momentum", "weight_decay")}
-    return Training(model, data, stand_in, **shared, **more)
+    return Training(model, stand_in if stands_in else data, stands_in, **shared | more)
 
 
-def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology, model: bool) -> Scheme:
-    """A variant in a kind of run, which says how entries are selected unless the variant does; ``model``: whether
-    the run trains one, and so merges its layers."""
+def _timed(values: dict, model: str, **more) -> Training:
+    """The part that all timed runs of a model share, and ``more``."""
+    own = values["models"][model].get("timed_batch")
+    return _training(values, model, TIMED_STAND_IN, **({"batch": own} if own else {}), **more)
+
+
+def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology) -> Scheme:
+    """A variant in a kind of run, which says how entries are selected unless the variant does."""
     selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}
     asked = {} if ratio is None else {"ratio": ratio}
-    merging = {"bucket_bytes": values["bucket_bytes"]} if model else {}
-    if model and variant.about["plan"] == "groups":
-        merging["planner"] = values["planner"]
+    merging = {"bucket_bytes": values["bucket_bytes"]}
+    if variant.about["plan"] == "groups":
+        merging["planner"] = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
     return Scheme(
         variant.method,
         "" if variant.name == variant.method else variant.name,
@@ -210,10 +225,13 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
 
 def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
     """Over ``topology`` on the configuration's network, where the last hosts are the servers'; else on the host's."""
-    shared = {key: values[key] for key in ("engine", "workers", "threads", "device")}
+    shared = {key: values[key] for key in ("engine", "threads", "device")}
+    shared["workers"] = workers(values, topology or ALL_GATHER)
     if topology is None or values["network"] == "host":
         return Cluster(**shared)
+    if values["testbed"]["rate_mbit"] == PROPORTIONAL:
+        return Cluster(**shared, network="testbed", in_proportion=True)
     own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
-    hosts = range(values["workers"] + topology.servers)
+    hosts = range(shared["workers"] + topology.servers)
     rates = tuple(float(own.get(str(host), values["testbed"]["rate_mbit"])) for host in hosts)
     return Cluster(**shared, network="testbed", rates_mbit=rates)

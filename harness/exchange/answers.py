@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from harness.comm import Communicator, Pending, collectives
-from harness.comm.collectives import Round
+from harness.comm.collectives import HEADER_BYTES, Round
 from harness.exchange.method import Gather, Max, Request, Sum
 from harness.exchange.wire import FORMATS
 from harness.topology import Topology, Traffic
 
-COUNT_BYTES = 8  # an int64 length travels with every variable-length tensor
+COUNT_BYTES = 8  # an int64 length travels with every gathered tensor
 
 
 class Answers:
@@ -112,15 +112,17 @@ class Collective(Answers):
 
 
 class Served(Answers):
-    """A parameter server, the last rank, between the workers: a push is an all-to-all in which only the server
-    receives, a pull one in which only it sends.
+    """A parameter server, the last rank, between the workers: a push is a round in which all workers send to the
+    server, a pull one in which it sends to all of them.
 
-    The server's link is the bottleneck: it takes in every worker's push, then gives out as many answers.
+    One bucket is pushed and pulled at a time, as eq. 5 of the paper has it, so that the server's link first takes in
+    every worker's push and then gives out as many answers.
     """
 
     def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
         super().__init__(topology, comm, wire)
-        self._workers = comm.world_size - topology.servers
+        self._workers = range(comm.world_size - topology.servers)
+        self._server = comm.world_size - topology.servers
 
     def start(self, request: Request) -> Pending:
         """A worker's push, and its pull at once behind it."""
@@ -129,30 +131,37 @@ class Served(Answers):
         sparse, message = request.indices is not None, request.values
         if sparse:
             message = self.pack(request.values, request.indices, request.out.numel())
-        sent = message.nbytes + COUNT_BYTES
+        sent = _bytes(message)
         self.count(request.values.numel(), sent, **{"gathered" if sparse else "summed": sent})
-        push = self._comm.start_alltoall([message[:0]] * self._workers + [message])
-        return PushPull(push, self._take(sparse and self.topology.owner == "worker"))
+        entries = (request.values if request.out is None else request.out).numel()
+        push = self._comm.start_round(Round({self._server: message}, {}, message.dtype, sparse))
+        return PushPull(push, self._take([self._server], sparse and self.topology.owner == "worker", entries))
 
     def finish(self, request: Sum, pending: "PushPull") -> Tensor:
         """The answer; where the server owns the optimizer it is no gradient, but the bucket's new weights."""
-        message = pending.wait()[self._workers]
-        self.received_bytes += message.nbytes + COUNT_BYTES
+        message = pending.wait()[self._server]
+        self.received_bytes += _bytes(message)
         out = request.values if request.out is None else request.out
         return self.add_up(out, [message]) if message.dtype == torch.int32 else out.copy_(message)
 
-    def collect(self, sparse: bool) -> Pending:
-        """On the server: the next bucket's messages, the workers' in rank order, then its own, empty."""
-        return self._take(sparse)
+    def collect(self, sparse: bool, entries: int) -> Pending:
+        """On the server: the messages of the next bucket of so many entries, {worker: message}, in rank order."""
+        return self._take(self._workers, sparse, entries)
 
     def answer(self, message: Tensor) -> Pending:
         """On the server: give all workers the same message."""
-        return self._comm.start_alltoall([message] * self._workers + [message[:0]])
+        packed = message.dtype == torch.int32
+        return self._comm.start_round(Round(dict.fromkeys(self._workers, message), {}, message.dtype, packed))
 
-    def _take(self, sparse: bool) -> Pending:
-        """This rank's part in an all-to-all in which it sends nothing; packed messages are int32."""
-        nothing = torch.empty(0, dtype=torch.int32 if sparse else torch.float32, device=self._comm.device)
-        return self._comm.start_alltoall([nothing] * self._comm.world_size)
+    def _take(self, peers, packed: bool, entries: int) -> Pending:
+        """This rank's part in a round in which it only receives: packed messages (int32), or so many entries."""
+        receives = dict.fromkeys(peers, None if packed else entries)
+        return self._comm.start_round(Round({}, receives, torch.int32 if packed else torch.float32, packed))
+
+
+def _bytes(message: Tensor) -> int:
+    """Of a message to or from a server; a packed one has a header, a dense one's length is known."""
+    return message.nbytes + HEADER_BYTES * (message.dtype == torch.int32)
 
 
 class PushPull:
@@ -160,6 +169,10 @@ class PushPull:
 
     def __init__(self, push: Pending, pull: Pending):
         self._push, self._pull = push, pull
+
+    @property
+    def ended_at(self) -> float | None:
+        return self._pull.ended_at
 
     def done(self) -> bool:
         return self._push.done() and self._pull.done()

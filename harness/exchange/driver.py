@@ -62,8 +62,8 @@ class _Open:
 class WorkerExchange(Exchange):
     """A worker's part: it runs the method.
 
-    ``communications``: (bucket, posted, seen done) of the last step, by the host's clock; done is seen
-    between two layers' backward or while waiting, so that the end is late by up to one layer.
+    ``communications``: (bucket, posted, ended) of the last step, by the host's clock. Where the engine does not
+    say when one ended, it is when this thread saw it: between two layers' backward, or while it waited.
     ``sent_entries``: what each bucket sent in the last step.
     """
 
@@ -127,7 +127,8 @@ class WorkerExchange(Exchange):
                     return
                 with self._clock("communication"):
                     head.pending.wait()
-            self.communications.append((head.bucket.index, head.posted_at, time.perf_counter()))
+            ended_at = head.pending.ended_at or time.perf_counter()
+            self.communications.append((head.bucket.index, head.posted_at, ended_at))
             with self._clock(self._label):
                 answer = self.answers.finish(head.request, head.pending)
                 try:
@@ -186,14 +187,14 @@ class ServerExchange(Exchange):
         """One step: for every bucket, collect the pushes and answer them."""
         sparse, pull = self.method.one_sum == "sparse", None
         for start, stop in self._ranges:
-            push = self.answers.collect(sparse)
+            push = self.answers.collect(sparse, stop - start)
             if pull is not None:
                 pull.wait()  # it ended before this push, so no time is lost, and its weights may change again
             pull = self.answers.answer(self._answer(start, stop, push.wait(), sparse))
         pull.wait()
 
-    def _answer(self, start: int, stop: int, messages: list[Tensor], sparse: bool) -> Tensor:
-        total = self.answers.add_up(self._gradients[start:stop], messages[:-1])
+    def _answer(self, start: int, stop: int, messages: dict[int, Tensor], sparse: bool) -> Tensor:
+        total = self.answers.add_up(self._gradients[start:stop], [messages[rank] for rank in sorted(messages)])
         if self.answers.topology.owner == "server":
             self._optimizer.step(self._gradients, start, stop)
             return self._optimizer.parameters[start:stop]

@@ -1,5 +1,7 @@
-"""Starts one run: python -m harness.launch '<spec as JSON>' '<place as JSON>' <run folder> <log file> [<plan file>]."""
+"""Starts one run: python -m harness.launch '<spec as JSON>' '<place as JSON>' <run folder> <log file>
+[--plan <file>] [--rate <file>]; the files say what was found out for the run: its groups, the rate of its links."""
 
+import argparse
 import signal
 import sys
 from pathlib import Path
@@ -7,19 +9,34 @@ from pathlib import Path
 from harness.launch.launcher import launch
 from harness.spec import Place, RunSpec
 from harness.timemodel import plans
+from harness.timemodel.dilation import with_rate
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
-def main(spec_json: str, place_json: str, folder: str, log: str, plan: str = "") -> int:
-    spec, place = RunSpec.from_json(spec_json), Place.from_json(place_json)
-    if plan:
-        try:
-            spec = plans.read(Path(plan), spec)
-        except ValueError as error:
-            sys.exit(f"error: {error}; delete the plan and let the workflow make it again")
+def main(arguments: list[str]) -> int:
+    given = parser().parse_args(arguments)
+    spec, forward_s = given.spec, None
+    try:
+        if given.plan:
+            spec = plans.read(given.plan, spec)
+        if given.rate:
+            spec, forward_s = with_rate(given.rate, spec)
+    except ValueError as error:
+        sys.exit(f"error: {error}; delete the file and let the workflow make it again")
     clean_up_when_ended()
-    return launch(spec, place, Path(folder), Path(log))
+    return launch(spec, given.place, given.folder, given.log, forward_s=forward_s)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser("python -m harness.launch")
+    found.add_argument("spec", type=RunSpec.from_json)
+    found.add_argument("place", type=Place.from_json)
+    found.add_argument("folder", type=Path)
+    found.add_argument("log", type=Path)
+    for file in ("--plan", "--rate"):  # without a value: there is none for this run
+        found.add_argument(file, type=Path, nargs="?")
+    return found
 
 
 def clean_up_when_ended() -> None:
@@ -35,4 +52,4 @@ def clean_up_when_ended() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

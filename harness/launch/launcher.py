@@ -12,42 +12,13 @@ from pathlib import Path
 import psutil
 
 from harness.launch import processes, progress
+from harness.launch.disturbance import OtherWork, disturbed
 from harness.launch.liveness import BEAT_EVERY_S, Ranks
 from harness.spec import Place, RunSpec
 
 SAY_EVERY_S = 10
+MOST_AGAIN = 2  # disturbed launches of a run that are repeated
 RUN = [sys.executable, "-m", "harness.training.run"]
-
-
-def launch(spec: RunSpec, place: Place, folder: Path, log: Path, program: list[str] = RUN) -> int:
-    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status.
-
-    ``program`` is started on every rank, with the folder that it reads and writes as its last argument.
-    """
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / "spec.json").write_text(spec.to_json())
-    (partial / "place.json").write_text(place.to_json())
-    say = Voice(spec, folder)
-    process = None
-    try:
-        ranks = Ranks(partial, spec.processes)
-        process = processes.start(spec, [*program, str(partial)], log)
-        say("starting")
-        trouble = watch(process, ranks, place, say)
-        if trouble:
-            say(f"{trouble}, stopped")
-            return 1
-        if process.returncode:
-            say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
-            return process.returncode
-        say(f"done in {progress.clock(bring_home(partial, folder, say.spent_s()))}")
-        return 0
-    finally:
-        if process:
-            processes.stop(process)
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 class Voice:
@@ -63,6 +34,62 @@ class Voice:
         with suppress(OSError):  # nobody listens any more
             whole = progress.whole(self._folder, self.spent_s())
             print(f"{whole}{self._title}: {what}", file=sys.stderr, flush=True)
+
+
+def launch(
+    spec: RunSpec, place: Place, folder: Path, log: Path, program: list[str] = RUN, forward_s: float | None = None
+) -> int:
+    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status.
+
+    ``program`` is started on every rank, with the folder that it reads and writes as its last argument. A
+    measurement that something disturbed is repeated, and marked if it is disturbed once more; ``forward_s``: a
+    forward pass as calibrated.
+    """
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    say = Voice(spec, folder)
+    kept, measures = [], spec.kind != "accuracy"
+    again = MOST_AGAIN
+    try:
+        while len(kept) < spec.measurement.launches:
+            part, others = partial / f"launch{len(kept) + 1}", OtherWork()
+            status = once(spec, place, part, log, program, say)
+            if status:
+                return status
+            trouble = disturbed(others.share(), part / "iterations.csv", forward_s) if measures else ""
+            if trouble and again:
+                again -= 1
+                say(f"{trouble}: measured once more")
+                shutil.rmtree(part)
+            else:
+                kept.append((part, trouble))
+        bring_home(kept, folder, say.spent_s())
+        say(f"done in {progress.clock(say.spent_s())}")
+        return 0
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str], say: Voice) -> int:
+    """Start the processes, which leave their results in the new folder ``part``, and watch them to their end."""
+    part.mkdir(parents=True)
+    (part / "spec.json").write_text(spec.to_json())
+    (part / "place.json").write_text(place.to_json())
+    process = None
+    try:
+        ranks = Ranks(part, spec.processes)
+        process = processes.start(spec, [*program, str(part)], log)
+        say("starting")
+        trouble = watch(process, ranks, place, say)
+        if trouble:
+            say(f"{trouble}, stopped")
+            return 1
+        if process.returncode:
+            say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
+        return process.returncode
+    finally:
+        if process:
+            processes.stop(process)
 
 
 def watch(process: subprocess.Popen, ranks: Ranks, place: Place, say: Voice) -> str:
@@ -95,15 +122,25 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def bring_home(partial: Path, folder: Path, wall_s: float) -> float:
-    """Move the results to ``folder``, run.json last, which says that they are whole; return ``wall_s``."""
-    run = json.loads((partial / "run.json").read_text()) | {"wall_s": round(wall_s, 1)}
+def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) -> None:
+    """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
+    they are whole.
+
+    Of several launches ``iterations.csv`` holds all rows, with the number of their launch; the other tables are the
+    last one's.
+    """
+    last, _ = launches[-1]
+    if len(launches) > 1:
+        texts = [(part / "iterations.csv").read_text().splitlines() for part, _ in launches]
+        rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
+        (last / "iterations.csv").write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
+    about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
+    run = json.loads((last / "run.json").read_text()) | about
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [*partial.glob("*.csv"), *partial.glob("trace.json")]:
+    for path in [*last.glob("*.csv"), *last.glob("trace.json")]:
         path.replace(folder / path.name)
-    (partial / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-    (partial / "run.json").replace(folder / "run.json")
-    return wall_s
+    (last / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    (last / "run.json").replace(folder / "run.json")
 
 
 def _end(text: str, lines: int = 20) -> str:

@@ -13,23 +13,24 @@ def of_script(snakemake) -> str:
 def setting(table: pd.DataFrame) -> str:
     """Machine, network, engine and workers of the rows."""
     parts = []
-    keys = ["machine", "network", "rate_mbit", "fastest_mbit", "engine", "workers"]
-    for _, rows in table.groupby([key for key in keys if key in table], dropna=False, sort=False):
-        row = rows.iloc[0]
-        parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {row['workers']} workers")
+    for _, rows in table.groupby(["machine", "network", "engine"], dropna=False, sort=False):
+        row, workers = rows.iloc[0], " or ".join(map(str, sorted(rows["workers"].unique())))
+        parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {workers} workers")
     return " / ".join(parts)
 
 
 def network(rows: pd.DataFrame) -> str:
-    """The network of rows that share one; of a testbed its rates and what a TCP stream reached."""
-    row = rows.iloc[0]
-    words = f"{row['network']} network"
-    if row["network"] != "testbed":
+    """What joined the workers of rows that share a kind of network; of a testbed its rates and what a TCP stream
+    reached."""
+    words = f"{rows['network'].iloc[0]} network"
+    if rows["network"].iloc[0] != "testbed":
         return words
-    rate, fastest = row["rate_mbit"], row["fastest_mbit"]
-    words += f", {rate:g} Mb/s links" if rate == fastest else f", links of {rate:g} to {fastest:g} Mb/s"
-    least, most = rows["measured_mbit"].min(), rows["measured_mbit"].max()
-    return f"{words} (measured {least:.0f}" + (f" to {most:.0f})" if least != most else ")")
+    slowest, fastest = rows["rate_mbit"].min(), rows["fastest_mbit"].max()
+    if slowest == fastest:
+        reached = least_to_most(rows["measured_mbit"])
+        return f"{words}, {slowest:g} Mb/s links (measured {reached})"
+    reached = least_to_most(100 * rows["measured_mbit"] / rows["rate_mbit"])
+    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {reached} % of the rate)"
 
 
 def too_short(row) -> bool:
@@ -48,7 +49,7 @@ def seeds(points: pd.DataFrame) -> str:
 
 def least_to_most(numbers: pd.Series) -> str:
     """As "6 to 9", or "9" where all are the same."""
-    return " to ".join(f"{n:.0f}" for n in sorted({numbers.min(), numbers.max()}))
+    return " to ".join(dict.fromkeys(f"{n:.0f}" for n in (numbers.min(), numbers.max())))
 
 
 def off(table: pd.DataFrame, column: str) -> str:

@@ -26,6 +26,7 @@ FILLS = ["full", "none", "left", "bottom"]  # of the markers of one variant's fi
 PARTS = {
     "computation": (["forward_s", "backward_s"], "#56B4E9", ""),
     "sparsification": (["sparsify_s"], "#E69F00", "///"),
+    "waiting for slower workers": (["waiting_s"], "#F0E442", "\\\\\\"),
     "non-overlapped communication": (["communication_s"], "#D55E00", "xxx"),
     "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
 }
@@ -88,7 +89,7 @@ def plain_log(axis, subs=(1, 2, 5)) -> None:
 
 
 def whiskers(value, least, most) -> list:
-    """Matplotlib's error bars from the smallest to the largest block; an amortised value may lie outside."""
+    """Matplotlib's error bars from ``least`` to ``most``."""
     return [(value - least).clip(lower=0), (most - value).clip(lower=0)]
 
 

@@ -3,8 +3,10 @@
 import pandas as pd
 
 from harness.report.tidy import ABOUT
+from harness.statistics import repeatable
 
-MEASURED = ["forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_s", "other_s"]
+# What an iteration is made of: means over the workers (see ``harness.training.rows.over_workers``).
+MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
 
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:
@@ -20,19 +22,21 @@ def amortise(iterations: pd.DataFrame, column: str) -> float:
 
 
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
-    """Iteration time of a variant, and its speed-up against ``dense`` in the same blocks: median, least, most."""
-    by_block, dense_by_block = (
-        pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby("block")]) for rows in (own, dense)
-    )
-    speedups = dense_by_block / by_block
-    return {
-        "iteration_s": amortise(own, "iteration_s"),
-        "iteration_s_min": by_block.min(),
-        "iteration_s_max": by_block.max(),
-        "speedup": speedups.median(),
-        "speedup_min": speedups.min(),
-        "speedup_max": speedups.max(),
-    }
+    """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
+    with the intervals (``_low``, ``_high``) of a repeat."""
+    by_block, dense_by_block = (_by_block(rows) for rows in (own, dense))
+    compared = {"iteration_s": by_block, "dense_s": dense_by_block, "speedup": dense_by_block / by_block}
+    found = {}
+    for name, values in compared.items():
+        estimate = repeatable(values)
+        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return found
+
+
+def _by_block(rows: pd.DataFrame) -> pd.Series:
+    """Seconds of an iteration in each block of each launch."""
+    blocks = [column for column in ("launch", "block") if column in rows]
+    return pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby(blocks)])
 
 
 def _row(run: pd.DataFrame) -> dict:
@@ -45,23 +49,23 @@ def _row(run: pd.DataFrame) -> dict:
     row["sent_bytes"] = amortise(own, "sent_bytes")
     row["received_bytes"] = amortise(own, "received_bytes")
     row["density"] = amortise(own, "density")
-    row |= _parts(own)
-    row["blocks"] = own["block"].nunique()
+    row |= _parts(own, row["iteration_s"])
+    row["blocks"] = len(_by_block(own))
     row["iterations"] = len(own)
     row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
     return row
 
 
-def _parts(own: pd.DataFrame) -> dict[str, float]:
+def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:
     """The parts of the iteration: means over the middle half of each phase's iterations.
 
     Means add up and medians do not; the middle half keeps the outliers out, as the median does. They
-    are scaled (by a per cent or so) to add up to the median iteration.
+    are scaled (by a per cent or so) to add up to the iteration's median over blocks.
     """
     middle = pd.concat(_middle_half(phase) for _, phase in own.groupby("phase"))
     shares = middle.groupby("phase")["share"].first()
     means = middle.groupby("phase")[MEASURED].mean().mul(shares, axis=0).sum() / shares.sum()
-    return (means * amortise(own, "iteration_s") / means.sum()).to_dict()
+    return (means * iteration_s / means.sum()).to_dict()
 
 
 def _middle_half(phase: pd.DataFrame) -> pd.DataFrame:

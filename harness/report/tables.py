@@ -19,6 +19,7 @@ def run_columns(row, names: Names) -> dict[str, str]:
         "Method": names.variant(row["variant"]) + (" (fast)" if row.get("selection") == "fast" else ""),
         "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
         "Topology": TOPOLOGIES[row["topology"]].title,
+        "Workers": row["workers"],
         "Collective": row["collective"],
         "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
     }
@@ -26,11 +27,13 @@ def run_columns(row, names: Names) -> dict[str, str]:
 
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The topology is shown unless it is all-gather everywhere, the collective unless the engine makes all dense
-    sums, the links' rate unless all rows share one."""
+    sums, the workers and the links' rate unless all rows share them, what disturbed a run if something did."""
     usual = {
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
         "Collective": lambda column: (column == ENGINE_SUMS).all(),
+        "Workers": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
+        "Disturbed": lambda column: (column == "").all(),
     }
     return shown.drop(columns=[name for name, is_usual in usual.items() if name in shown and is_usual(shown[name])])
 
@@ -58,8 +61,8 @@ p {{ max-width: 60em; color: #333 }}
 
 
 def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
-    """A value with the smallest and the largest block: ``<column>``, ``<column>_min``, ``<column>_max``."""
-    value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_min", "_max"))
+    """A value with its interval: ``<column>``, ``<column>_low``, ``<column>_high``."""
+    value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_low", "_high"))
     return f"{value} [{least}, {most}]"
 
 

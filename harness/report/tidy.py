@@ -12,7 +12,7 @@ SPEC += ("topology", "collective", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # of methods; empty for those without
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit")  # of a testbed: slowest, fastest, slowest measured
 # What a row says of its run, in every tidy table. ``run`` is the name of its folder.
-ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS)
+ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS, "disturbed")
 
 
 def read(paths: list) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def about_run(folder: Path) -> dict:
     run = json.loads((folder / "run.json").read_text())
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
     about = {key: spec.flat()[key] for key in SPEC} | {key: spec.scheme.options.get(key) for key in OPTIONS}
-    about |= {"run": folder.name, "train_samples": run.get("train_samples")}
+    about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed", "")}
     about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
     about |= {key: provenance[key] for key in ("machine", "network")}
     about |= {key: provenance.get(key) for key in LINKS}

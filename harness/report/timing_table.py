@@ -13,7 +13,7 @@ def build(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
-    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts the method's timed iterations."
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)
 
 
@@ -22,12 +22,14 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             **tables.run_columns(row, names),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Uncompressed beside it (ms)": f"{row['dense_s'] * 1e3:.0f}",
             "Epoch (s)": tables.number(row["epoch_s"]),
             "Training (h)": tables.number(row["training_s"] / 3600),
             "Speed-up": tables.spread(row, "speedup"),
             "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
             "Density": tables.number(row["density"]),
-            "n": row["iterations"],
+            "n": row["blocks"],
+            "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
         for row in table.to_dict("records")
     )

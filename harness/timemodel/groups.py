@@ -34,9 +34,12 @@ def merge_up_to(sizes: Sequence[int], *, most: int) -> Plan:
     return plan
 
 
+FIXED = ("layer", "all", "size")  # planners that need no costs
+
+
 def fixed(most: int) -> dict[str, Callable[[Sequence[int]], Plan]]:
     """The planners that look at sizes alone, by name; ``most``: entries of a group of the planner "size"."""
-    return {"layer": per_layer, "all": merge_all, "size": partial(merge_up_to, most=most)}
+    return dict(zip(FIXED, (per_layer, merge_all, partial(merge_up_to, most=most)), strict=True))
 
 
 def planner_of(scope: Scope, planner: str) -> str:
@@ -44,13 +47,17 @@ def planner_of(scope: Scope, planner: str) -> str:
     return {"model": "all", "layer": "layer", "size": "size", "plan": planner}[scope]
 
 
-def cut(sizes: Sequence[int], scope: Scope, most: int, planned: Sequence[tuple[int, int]] = ()) -> Plan:
+def cut(sizes: Sequence[int], scope: Scope, planner: str, most: int, planned: Sequence[tuple[int, int]] = ()) -> Plan:
     """The groups of a run for its method's scope; ``planned``: a plan's groups, which scope "plan" takes.
 
-    Without a plan, methods of scope "plan" merge nothing. ValueError if the plan is for another number of layers.
+    ``planner``: makes the groups of scope "plan" where no plan is given; one of ``FIXED``. ValueError if there is
+    no plan and the planner needs one, or if the plan is for another number of layers.
     """
     if scope != "plan" or not planned:
-        return fixed(most)[planner_of(scope, "layer")](sizes)
+        name = planner_of(scope, planner)
+        if name not in FIXED:
+            raise ValueError(f"planner {name} needs a plan, and the run was given none")
+        return fixed(most)[name](sizes)
     if planned[-1][1] != len(sizes):
         raise ValueError(f"the plan covers {planned[-1][1]} layers, the model has {len(sizes)}")
     return list(planned)

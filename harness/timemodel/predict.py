@@ -44,26 +44,28 @@ class Calibrations:
         return _read_folders(layers, exchanges, run)
 
     def elsewhere(self, ratio: float | None = None) -> dict[tuple[str, str], "Elsewhere"]:
-        """(model, variant) -> its time model over all-gather; each variant at ``ratio``, or at its smallest."""
-        of_variant: dict[str, list[Path]] = {}
+        """(model, variant) -> its time model; each variant at ``ratio``, or at its smallest.
+
+        Over all-gather, unless none of the calibrations is.
+        """
+        topologies = {spec.topology for spec in self._exchanges.values()}
+        topology = ALL_GATHER if ALL_GATHER in topologies else min(topologies, key=lambda t: t.name)
+        found: dict[tuple[str, str], list[Path]] = {}
         for folder, spec in self._exchanges.items():
-            if spec.topology == ALL_GATHER:
-                of_variant.setdefault(spec.variant, []).append(folder)
+            if spec.topology == topology:
+                found.setdefault((spec.training.model, spec.variant), []).append(folder)
 
         def order(folder: Path) -> tuple[bool, float]:
             own = self._exchanges[folder].ratio
             return own != ratio, own or 0.0
 
-        chosen = {variant: min(folders, key=order) for variant, folders in of_variant.items()}
-        return {
-            (model.training.model, variant): Elsewhere(layers, exchanges)
-            for layers, model in self._layers.items()
-            for variant, exchanges in chosen.items()
-        }
+        layers = {_model(spec): folder for folder, spec in self._layers.items()}
+        chosen = {key: min(folders, key=order) for key, folders in found.items()}
+        return {key: Elsewhere(layers[_model(self._exchanges[folder])], folder) for key, folder in chosen.items()}
 
 
 class Elsewhere:
-    """The time model of one model and variant over all-gather, for other links and numbers of workers.
+    """The time model of one model and variant over its topology, for other links and numbers of workers.
 
     ``spec``: of the calibration of its exchanges; ``here``: its workers and Mbit/s.
     """
@@ -93,6 +95,14 @@ def _model(spec: RunSpec) -> tuple:
 
 
 def _exchange(spec: RunSpec) -> tuple:
-    """What the times of an exchange depend on."""
+    """What the times of an exchange depend on; the model decides how large buckets can be."""
     scheme = spec.scheme
-    return scheme.method, scheme.options, scheme.topology, scheme.collective, scheme.wire, spec.cluster
+    return (
+        spec.training.model,
+        scheme.method,
+        scheme.options,
+        scheme.topology,
+        scheme.collective,
+        scheme.wire,
+        spec.cluster,
+    )

@@ -23,6 +23,7 @@ from harness.training.timed import phase_share, timed_steps
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 9
 TOGETHER = 8  # buckets
+FEWEST = 8  # iterations of a calibration of layers, however long they take
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
 
 
@@ -55,9 +56,10 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     optimizer.lr = 0.0
     kept = [b.clone() for b in flat.buffers()]
     times = LayerTimes(len(flat.sizes))
-    rows, iterations, repeats = [], [], spec.measurement.repeats
+    rows, iterations, measurement = [], [], spec.measurement
     comm.barrier()
-    for number in range(repeats + 2):
+    begun = time.perf_counter()
+    for number in range(measurement.repeats + 2):
         session.local_gradient(times, times.start)
         with session.clock("optimizer"):
             optimizer.step(flat.gradients)
@@ -69,7 +71,10 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
             iterations.append({"repeat": number - 1, "skew_s": skew_s} | parts)
             for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": times.seconds[layer]})
-        report(number, repeats + 1)
+        report(number, measurement.repeats + 1)
+        late = measurement.limit_s and time.perf_counter() - begun > measurement.limit_s
+        if session.decide(late and len(iterations) >= FEWEST):
+            break
     for buffer, before in zip(flat.buffers(), kept, strict=True):
         buffer.copy_(before)
     return {"layers": rows, "iterations": iterations}

@@ -1,12 +1,34 @@
 """Rows that several kinds of runs leave: what was exchanged together, what was sent, how one iteration went."""
 
+import torch
+
+from harness.comm import Communicator
 from harness.exchange.driver import Exchange
-from harness.training.clock import Clock
+from harness.training.clock import PARTS, Clock
 
 
 def sent_row(exchange: Exchange, **about) -> dict:
     """How many entries of each bucket were sent in the last step; column: the bucket's index."""
     return about | {str(bucket): n for bucket, n in enumerate(exchange.sent_entries)}
+
+
+def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dict]:
+    """Iterations whose parts are means over the workers; every process calls it with its own, in the same order.
+
+    A worker that computes faster than another one waits for it before they can communicate. That part of its
+    communication is called ``waiting_s``; it is as long as the slowest computes longer than the worker.
+    """
+    columns = [f"{part}_s" for part in (*PARTS, "iteration")]
+    own = torch.tensor([[row[column] for column in columns] for row in rows], dtype=torch.float64)
+    every = torch.zeros(comm.world_size, *own.shape, dtype=torch.float64)
+    every[comm.rank] = own
+    every = comm.allreduce(every.view(-1).to(comm.device)).view_as(every).cpu()[:workers]
+    parts = dict(zip(columns, every.unbind(dim=2), strict=True))
+    computing = parts["iteration_s"] - parts["communication_s"]
+    waiting = torch.minimum(parts["communication_s"], computing.max(dim=0).values - computing)
+    parts |= {"communication_s": parts["communication_s"] - waiting, "waiting_s": waiting}
+    means = {column: values.mean(dim=0).tolist() for column, values in parts.items()}
+    return [row | {column: means[column][i] for column in means} for i, row in enumerate(rows)]
 
 
 def group_rows(variant: str, exchange: Exchange) -> list[dict]:

@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     comm = engines.connect(cluster.engine, device)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
-    data = datasets.load(training.data)(Path(place.data[training.data]), device) if training.model else None
+    data = datasets.load(training.data)(Path(place.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"harness.training.{KINDS[spec.kind]}"), spec.kind)
     tables = work(spec, comm, data, device, Progress(folder, comm.rank))
     if comm.rank == 0:

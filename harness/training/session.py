@@ -81,7 +81,7 @@ class Session:
     def prepare(self, variant: str, method: Method, groups: Plan | None = None) -> Exchange:
         """Cut the gradient into the method's buckets, or into those of ``groups``; keep it under ``variant``."""
         scheme, flat = self.spec.scheme, self.flat
-        groups = groups or cut(flat.sizes, method.scope, scheme.bucket_bytes // 4, scheme.groups)
+        groups = groups or cut(flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups)
         ratios = scheme.ratios if scheme.ratios and method.ratios_from_plan else [None] * len(groups)
         buckets = [
             Bucket(i, flat.slice(start, stop), tuple(flat.shapes[start:stop]), ratio)
@@ -132,6 +132,12 @@ class Session:
         batch = self.data.batch(self.drawn, self.shard)
         self.drawn += 1
         return batch
+
+    def decide(self, yes: bool) -> bool:
+        """What rank 0 says, for all processes: for what depends on the clock."""
+        decision = torch.tensor([float(yes)], device=self.comm.device)
+        self.comm.broadcast(decision)
+        return bool(decision.item())
 
     def train_means(self) -> dict[str, float]:
         """Training loss and accuracy since the last call, over all workers."""

@@ -1,6 +1,7 @@
 """Timing runs: variants of one training in turns, in the same processes."""
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import torch
@@ -9,14 +10,15 @@ from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange import Method
 from harness.spec import RunSpec
-from harness.training.rows import group_rows, sent_row, trace_rows
+from harness.statistics import repeatable
+from harness.training.rows import group_rows, over_workers, sent_row, trace_rows
 from harness.training.session import Session, make_method
 
 
 def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
     """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
 
-    ``trace``: rank 0's last iteration. ``groups``: which layers each variant exchanged together. ``sent``:
+    ``trace``: one iteration more, on rank 0. ``groups``: which layers each variant exchanged together. ``sent``:
     entries that the method sent of each bucket.
     """
     session = Session(spec, comm, data, device)
@@ -25,7 +27,10 @@ def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
         session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
     iterations, sent = in_turns(session, report)
     groups = [row for variant, exchange in session.exchanges.items() for row in group_rows(variant, exchange)]
-    trace = trace_rows(session.clock, session.exchanges[spec.variant])
+    exchange = session.exchanges[spec.variant]
+    with comm.noting_ends():
+        session.step(exchange, 2)  # of DLGS: a reuse step
+    trace = trace_rows(session.clock, exchange)
     return {"iterations": iterations, "groups": groups, "sent": sent[spec.variant], "trace": trace}
 
 
@@ -54,18 +59,19 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
     """The timed iterations of all variants, block by block, so that a drifting machine moves all; and for each
     variant what it sent in them.
 
-    In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0
-    warms up, one step of each phase, and is not kept. Methods start from their steady state
+    In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one
+    step of each phase, and is not kept. Blocks follow until the speed-up is known to ``width`` or the time is up.
+    Methods start from their steady state
     (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
     iterations, sent = [], {variant: [] for variant in session.exchanges}
-    for block in range(measurement.blocks + 1):
+    begun, block, enough = time.perf_counter(), 0, False
+    while not enough:
         for variant, exchange in session.exchanges.items():
             if block == 0:
-                session.step(exchange, 1)  # gradients exist, kernels are chosen
-                session.local_gradient()
+                session.local_gradient()  # gradients exist, kernels are chosen
                 exchange.settle()
             for step in timed_steps(exchange.method, measurement.repeats if block else 1):
                 row = session.step(exchange, block * exchange.method.cycle + step)
@@ -73,8 +79,32 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": variant, "share": share} | row)
                     sent[variant].append(sent_row(exchange, block=block, step=row["step"]))
-        report(block, measurement.blocks)
-    return iterations, sent
+        spent_s = time.perf_counter() - begun
+        report(block + 1, max(measurement.blocks, block, int(block * measurement.limit_s / spent_s)) + 1)
+        enough = block >= measurement.blocks and _enough(session, iterations, spent_s)
+        block += 1
+    return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
+
+
+def _enough(session: Session, iterations: list[dict], spent_s: float) -> bool:
+    """Whether the time is up or the speed-ups are known well enough."""
+    measurement = session.spec.measurement
+    return session.decide(spent_s >= measurement.limit_s or widest(iterations) <= measurement.width)
+
+
+def widest(iterations: list[dict]) -> float:
+    """The widest interval of a variant's speed-up against uncompressed in the same blocks, as a part of it; where
+    only uncompressed is timed, that of its time."""
+    phases = defaultdict(list)
+    for row in iterations:
+        phases[row["variant"], row["block"], row["phase"]].append(row["share"] * row["iteration_s"])
+    seconds = defaultdict(lambda: defaultdict(float))
+    for (variant, block, _), weighted in phases.items():
+        seconds[variant][block] += sum(weighted) / len(weighted)
+    dense = seconds.pop("none")
+    if not seconds:
+        return repeatable(list(dense.values())).width
+    return max(repeatable([dense[block] / own[block] for block in dense]).width for own in seconds.values())
 
 
 def phase_share(method: Method, phase: str) -> float:

@@ -1,8 +1,9 @@
-# Measured costs -> plans for merging layers.
+# Measured costs -> rates of links, plans for merging layers.
 use rule launch as calibrate_layers with:
     input:
         data=data_of("layers"),
         plan=[],
+        rate=[],
     output:
         run_files("layers", "layers.csv", "iterations.csv"),
     params:
@@ -16,6 +17,7 @@ use rule launch as calibrate_layers with:
 use rule launch as calibrate_exchanges with:
     input:
         plan=[],
+        rate=rate_of("exchanges"),
     output:
         run_files("exchanges", "samples.csv"),
     params:
@@ -24,6 +26,26 @@ use rule launch as calibrate_exchanges with:
         f"{RESULTS}/logs/exchanges/{{run}}.log",
     resources:
         gpu=gpus_of("exchanges"),
+
+
+# A checkpoint, as the plan is: runs over these links are repeated if the new rate differs.
+checkpoint rate:
+    input:
+        iterations=f"{CALIBRATION}/layers/{{run}}/iterations.csv",
+    output:
+        f"{CALIBRATION}/rates/{{run}}.json",
+    params:
+        nodes=VALUES["testbed"]["nodes"],
+        batch=lambda w: NODES_BATCH[SPECS[f"layers/{w.run}"].training.model],
+        code=code.fingerprints(code.behind_script("workflow/scripts/rate.py")),
+    log:
+        f"{RESULTS}/logs/rates/{{run}}.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "rate of the links for {wildcards.run}"
+    script:
+        "../scripts/rate.py"
 
 
 # A checkpoint: a run that reads a plan is repeated if the new plan differs, not because it was made anew.

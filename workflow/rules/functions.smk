@@ -26,7 +26,7 @@ def layers_of(run):
 
 def exchanges_of(run):
     """The calibration of the exchanges that a timing run makes."""
-    return f"{CALIBRATION}/exchanges/{grid.exchange_name(timed(run))}"
+    return f"{CALIBRATION}/exchanges/{run}"
 
 
 def calibrated(table, folders=(layers_of,)):
@@ -57,7 +57,8 @@ def data_of(kind):
     """Waits for the file that a run of this kind reads. Its path is no input: the same data elsewhere are the same."""
 
     def file(wildcards):
-        if SPECS[f"{kind}/{wildcards.run}"].training.data == "cifar10":
+        spec = SPECS[f"{kind}/{wildcards.run}"]
+        if spec.trains and spec.training.data == "cifar10":
             checkpoints.cifar10.get()
         return []
 
@@ -70,6 +71,18 @@ def plan_of(kind):
     def file(wildcards):
         name = grid.plan_name(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs)
         return checkpoints.plan.get(run=name).output[0] if name else []
+
+    return file
+
+
+def rate_of(kind):
+    """The rate of the links that a run of this kind takes, if it follows from a calibration; what it says decides."""
+
+    def file(wildcards):
+        spec = SPECS[f"{kind}/{wildcards.run}"]
+        if not spec.cluster.in_proportion:
+            return []
+        return checkpoints.rate.get(run=grid.layers_name(spec)).output[0]
 
     return file
 

@@ -13,13 +13,15 @@ rule launch:
     message:
         "{rule}: {wildcards.run}"
     shell:
-        f"python -m harness.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}} {{input.plan:q}}"
+        f"python -m harness.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}}"
+        " --plan {input.plan:q} --rate {input.rate:q}"
 
 
 use rule launch as accuracy with:
     input:
         data=data_of("accuracy"),
         plan=plan_of("accuracy"),
+        rate=[],
     output:
         run_files("accuracy", "points.csv", "iterations.csv", "groups.csv", "sent.csv"),
     params:
@@ -35,6 +37,7 @@ use rule launch as timing with:
     input:
         data=data_of("timing"),
         plan=plan_of("timing"),
+        rate=rate_of("timing"),
     output:
         run_files(
             "timing",

@@ -24,16 +24,22 @@ def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, with the range of its blocks and its time and speed-up beside it."""
+    """One iteration as a bar of its parts, with a repeat's interval, uncompressed of the same run as a dotted line,
+    and its time and speed-up beside it."""
     left = 0.0
     for part, (columns, colour, hatch) in looks.PARTS.items():
         width = row[columns].sum() * 1e3
         axes.barh(y, width, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
                   label=part if y == 0 else None)  # fmt: skip
         left += width
-    low, high = row["iteration_s_min"] * 1e3, row["iteration_s_max"] * 1e3
+    low, high = row["iteration_s_low"] * 1e3, row["iteration_s_high"] * 1e3
     axes.errorbar(left, y, xerr=[[max(0, left - low)], [max(0, high - left)]], color="black", capsize=2, lw=0.8)
-    axes.text(max(left, high) + 0.01 * left, y, f" {left:.0f} ms, x{row['speedup']:.2f}", va="center", fontsize=7.5)
+    dense = row["dense_s"] * 1e3
+    if row["variant"] != "none":
+        axes.plot([dense, dense], [y - 0.4, y + 0.4], color="black", linestyle=":", linewidth=1.2)
+    axes.text(
+        max(left, high, dense) + 0.01 * left, y, f" {left:.0f} ms, x{row['speedup']:.2f}", va="center", fontsize=7.5
+    )
 
 
 def main() -> None:
@@ -54,9 +60,9 @@ def main() -> None:
     looks.open_frame(axes)
     looks.legend(figure, *axes.get_legend_handles_labels())
     note = (
-        f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['iterations'])} "
-        f"iterations in {table['blocks'].max()} blocks, whiskers: smallest and largest block; "
-        "x: speed-up against uncompressed in the same run"
+        f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['blocks'])} blocks, means over the "
+        "workers; whiskers: where a repeat lies, 19 times in 20; dotted: uncompressed in the same run, and x the "
+        "speed-up against it"
     )
     looks.save(figure, note, snakemake.output)
 

@@ -9,6 +9,8 @@ rule dilation_table:
         **table_files("dilation", "Time dilation"),
     params:
         **script_params("workflow/studies/dilation/table.py"),
+        nodes=VALUES["testbed"]["nodes"],
+        batch=NODES_BATCH,
     log:
         f"{RESULTS}/logs/dilation.log",
     conda:

@@ -72,6 +72,7 @@ def main() -> None:
     columns = columns_of(samples)
     figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
                                 sharey="row", squeeze=False)  # fmt: skip
+    figure.suptitle(names.model(samples["model"].iloc[0]), fontsize=10)
     residuals = []
     for row, (part, label) in zip(grid, PARTS.items(), strict=True):
         for axes, (topology, ratio) in zip(row, columns, strict=True):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.colors import ListedColormap
 
-from harness.report import looks
+from harness.report import captions, looks
 from harness.report.log import log_errors
 from harness.report.names import Names, at_ratio
 from harness.timemodel.predict import Calibrations, Elsewhere
@@ -57,9 +58,10 @@ def main() -> None:
     labels = [names.variant(v) + at_ratio(known[models[0], v].spec.ratio) for v in variants]
     looks.legend(figure, handles, labels)
     cluster = next(iter(known.values())).spec.cluster
+    rates = captions.least_to_most(pd.Series([k.here[1] for k in known.values()]))
     machine = json.loads(runs[0].read_text())["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
-    note += f"{min(cluster.rates_mbit):g} Mb/s links; all-gather; n = 0 measurements at these rates and sizes"
+    note += f"{rates} Mb/s links; all-gather; n = 0 measurements at these rates and sizes"
     looks.save(figure, note, snakemake.output)
 
 

@@ -1,6 +1,6 @@
 """Every planner's iteration: predicted beside measured, per model, variant and ratio.
 
-The same runs as the table of planners; whiskers: smallest and largest block."""
+The same runs as the table of planners; whiskers: where a repeat lies, 19 times in 20."""
 
 import pandas as pd
 
@@ -15,7 +15,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     y = range(len(rows))
     axes.barh([i - 0.2 for i in y], rows["predicted_s"] * 1e3, 0.4, color="#CCCCCC", hatch="...", edgecolor="white",
               label="predicted")  # fmt: skip
-    measured, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_min", "iteration_s_max"))
+    measured, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_low", "iteration_s_high"))
     axes.barh([i + 0.2 for i in y], measured, 0.4, xerr=looks.whiskers(measured, least, most), color="#0072B2",
               error_kw={"lw": 0.8, "capsize": 2}, label="measured")  # fmt: skip
     labels = [
@@ -42,7 +42,7 @@ def main() -> None:
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
-    note += "whiskers: smallest and largest block"
+    note += "whiskers: where a repeat lies, 19 times in 20"
     looks.save(figure, note, snakemake.output)
 
 

@@ -7,6 +7,7 @@ use rule launch as time_planners with:
     input:
         data=data_of("planners"),
         plan=plan_of("planners"),
+        rate=rate_of("planners"),
     output:
         run_files("planners", "iterations.csv", "groups.csv"),
     params:

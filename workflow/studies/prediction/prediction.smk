@@ -1,5 +1,4 @@
 # The time model against the clock, for every timing run of Table 2.
-TARGETS += [f"{RESULTS}/prediction.{kind}" for kind in ("csv", "md", "tex")]
 STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
 
 

@@ -1,6 +1,6 @@
 """The time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
-Points: timing runs over the testbed, whiskers: smallest and largest block. Lines: eqs 2-7 with the costs
+Points: timing runs over the testbed, whiskers: where a repeat lies, 19 times in 20. Lines: eqs 2-7 with the costs
 calibrated at one rate (dotted vertical line); the bytes on the link take their time at each rate, the
 processors' part of a communication stays. Uncompressed is its own run at each rate."""
 
@@ -18,7 +18,7 @@ from harness.timemodel.predict import Calibrations, Elsewhere
 def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere, rates: np.ndarray) -> None:
     """One variant: its runs as points, the time model as a line through all rates."""
     rows = rows.sort_values("rate_mbit")
-    y, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_min", "iteration_s_max"))
+    y, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_low", "iteration_s_high"))
     axes.errorbar(rows["rate_mbit"], y, yerr=looks.whiskers(y, least, most), capsize=2, elinewidth=0.8,
                   **look | {"linestyle": ""})  # fmt: skip
     curve = [predict.iteration_s(predict.here[0], rate) * 1e3 for rate in rates]
@@ -57,7 +57,7 @@ def main() -> None:
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     first = table.iloc[0]
     note = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers; n = "
-    note += f"{captions.least_to_most(table['iterations'])} iterations a point, whiskers: smallest and largest block"
+    note += f"{captions.least_to_most(table['blocks'])} blocks a point, whiskers: where a repeat lies, 19 times in 20"
     looks.save(figure, note, snakemake.output)
 
 

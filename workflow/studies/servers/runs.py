@@ -1,15 +1,23 @@
-"""The timing grid once more, with a parameter server."""
+"""The timing grid once more with a parameter server, and some models over links of several rates."""
 
 from harness.config import grid
 from harness.spec import RunSpec
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration with the study's workers and topologies, over which no collective travels."""
+    """The configuration with the study's workers and topologies, over which no collective travels; then at each of
+    the study's rates."""
     study = values["studies"]["servers"]
+    if not study["topologies"]:
+        return []
     models = grid.only(values, list(values["models"]), study["topologies"])
-    short = {"workers": study["workers"], "models": models, "timing": grid.shorter(values), "collective": "engine"}
-    return [values | short] if study["topologies"] else []
+    whole = values | {"server_workers": study["workers"], "models": models, "collective": "engine"}
+    whole |= {"timing": grid.shorter(values)}
+    models = grid.only(values, study["models"], study["topologies"])
+    if values["network"] != "testbed" or not models:
+        return [whole]
+    swept = whole | {"models": models, "timing": whole["timing"] | {"ratios": [study["ratio"]]}}
+    return [whole, *(swept | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"])]
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

@@ -1,6 +1,21 @@
-# The timing grid with a parameter server.
+# The timing grid with a parameter server, and the speed-up with it against the rate of the links.
+def swept():
+    """The timing runs over links of the study's rates."""
+    return [
+        run for run in studied("servers") if SPECS[f"timing/{run}"].cluster.rates_mbit
+    ]
+
+
+def at_fastest():
+    """Those of them over the fastest links: from their calibrations the other rates are predicted."""
+    fastest = max(VALUES["studies"]["servers"]["rates_mbit"])
+    return [run for run in swept() if fastest in timed(run).cluster.rates_mbit]
+
+
 if studied("servers"):
     STUDY_TARGETS.append(f"{RESULTS}/servers.csv")
+if swept():
+    STUDY_TARGETS.append(f"{FIGURE_FOLDER}/servers.svg")
 
 
 use rule collect_timing as servers_timing with:
@@ -27,3 +42,23 @@ rule servers_table:
         "table of servers"
     script:
         "table.py"
+
+
+rule servers_figure:
+    input:
+        table=f"{RESULTS}/servers.csv",
+        layers=sorted({f"{layers_of(run)}/run.json" for run in at_fastest()}),
+        exchanges=[f"{exchanges_of(run)}/run.json" for run in at_fastest()],
+    output:
+        **figure_files("servers", "Speed-up with a server"),
+    params:
+        **script_params("workflow/studies/servers/figure.py"),
+        rates=VALUES["studies"]["servers"]["rates_mbit"],
+    log:
+        f"{RESULTS}/logs/figure-servers.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of servers"
+    script:
+        "figure.py"

@@ -1,0 +1,56 @@
+"""Time dilation: the link rate at which this machine computes and communicates in the proportion of other nodes.
+
+What compression gains is decided by the proportion of computing to sending. On a machine that computes an iteration so
+many times as slowly as those nodes, links that are as many times as slow keep their proportion. No torch.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness import plugins
+from harness.spec import RunSpec
+
+LEAST_MBIT, MOST_MBIT = 1, 4000  # what the testbed can shape: above, a core is busy with packets alone
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes whose proportion is kept, as the configuration describes them (``testbed.nodes``).
+
+    ``multiply_adds_s``: those of the forward passes that a node trains in a second, as published throughputs of
+    training count them; backward is in the second and not in the count.
+    """
+
+    link_mbit: float
+    multiply_adds_s: float
+
+
+def dilation(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict[str, float]:
+    """How many times as slowly this machine computes an iteration, and the rate of links that keeps the proportion.
+
+    ``computation_s``: forward and backward here; ``batch``: samples per worker on those nodes.
+    ``proportional_mbit`` keeps it; ``rate_mbit``, to three digits, is the nearest that the testbed can shape.
+    """
+    there_s = batch * plugins.describe("models", model)["multiply_adds"] / nodes.multiply_adds_s
+    wanted = nodes.link_mbit * there_s / computation_s
+    return {
+        "nodes_batch": batch,
+        "nodes_computation_s": there_s,
+        "computation_s": computation_s,
+        "dilation": computation_s / there_s,
+        "proportional_mbit": wanted,
+        "rate_mbit": float(f"{min(max(wanted, LEAST_MBIT), MOST_MBIT):.3g}"),
+    }
+
+
+def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
+    """``spec`` with the rate in the file, and the seconds that a forward pass took in the calibration.
+
+    ValueError in one line if the file is for another model.
+    """
+    rate = json.loads(path.read_text())
+    if rate["model"] != spec.training.model:
+        raise ValueError(f"{path}: the rate is for {rate['model']}, this run trains {spec.training.model}")
+    cluster = replace(spec.cluster, rates_mbit=(rate["rate_mbit"],) * spec.processes)
+    return replace(spec, cluster=cluster), rate["forward_s"]

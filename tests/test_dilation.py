@@ -1,0 +1,56 @@
+"""Links in proportion: the rate follows from how long this machine computes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import plugins
+from harness.config import load as config
+from harness.spec import Cluster, RunSpec, Training
+from harness.timemodel.dilation import LEAST_MBIT, MOST_MBIT, Nodes, dilation, with_rate
+
+PAPER = Nodes(50_000, 721 * 4.0871e9)
+
+
+def test_a_machine_as_fast_as_the_nodes_gets_their_links():
+    there_s = 64 * plugins.describe("models", "resnet50")["multiply_adds"] / PAPER.multiply_adds_s
+    assert there_s == pytest.approx(64 / 721, rel=1e-3)  # as fast as the card was published to be
+    found = dilation("resnet50", 64, there_s, PAPER)
+    assert found["dilation"] == pytest.approx(1) and found["proportional_mbit"] == pytest.approx(50_000)
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.01, 100))
+def test_half_as_fast_is_half_the_rate_within_what_can_be_shaped(computation_s, slower):
+    fast, slow = (dilation("vgg16", 32, s, PAPER) for s in (computation_s, slower * computation_s))
+    assert slow["proportional_mbit"] * slower == pytest.approx(fast["proportional_mbit"])
+    for found in (fast, slow):
+        clipped = min(max(found["proportional_mbit"], LEAST_MBIT), MOST_MBIT)
+        assert found["rate_mbit"] == pytest.approx(clipped, rel=0.006)
+
+
+def test_the_rate_reaches_every_host_of_the_run_and_no_other_model(tmp_path):
+    path = tmp_path / "rate.json"
+    path.write_text(json.dumps({"model": "vgg16", "rate_mbit": 123.0, "forward_s": 0.5}))
+    spec = RunSpec("timing", Training("vgg16"), cluster=Cluster(network="testbed", in_proportion=True))
+    spec = replace(spec, scheme=replace(spec.scheme, topology="ps-weights"))
+    found, forward_s = with_rate(path, spec)
+    assert found.cluster.rates_mbit == (123.0,) * 3 and forward_s == 0.5
+    assert replace(found, cluster=replace(found.cluster, rates_mbit=())) == spec
+    with pytest.raises(ValueError, match="the rate is for vgg16, this run trains resnet20"):
+        with_rate(path, replace(spec, training=Training("resnet20")))
+
+
+def test_runs_in_proportion_have_a_rate_file_each_and_studies_of_rates_have_their_own():
+    values = config._with_defaults(config.yaml.safe_load((ROOT / "config/quick.yaml").read_text()), config._schema())
+    found = config.load(values | {"network": "testbed"}, "c")
+    timed = [spec for name, spec in found.every.items() if name.startswith(("timing/", "exchanges/"))]
+    assert any(spec.cluster.in_proportion for spec in timed)
+    for name, spec in found.every.items():
+        if spec.cluster.in_proportion:
+            assert "-proportional" in name and not spec.cluster.rates_mbit
+            assert f"layers/{spec.training.model}-{spec.cluster.workers}workers" in found.every
+    assert all(not spec.cluster.in_proportion for spec in found.studies["rates"].values())

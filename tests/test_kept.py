@@ -1,0 +1,49 @@
+"""Accuracy runs give the same bits on every machine of one instruction set: compared with values kept here."""
+
+import hashlib
+
+import pytest
+import torch
+from conftest import CPU
+from test_server import Images
+
+from harness.comm.local import run_workers
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.training import train
+
+# Instruction set, as torch names it -> method -> digest of the weights after six steps of two workers. Kept from an
+# AMD EPYC with torch 2.11.0. A change here says that every accuracy run learns something else than before.
+KEPT = {
+    "AVX2": {
+        "none": "e16d36ac67b970f0",
+        "topk": "57c6330f359c5520",
+        "lags": "8f589df6d0d13221",
+        "dlgs": "368848c83da85f1f",
+    },
+}
+
+
+def learnt(method: str) -> str:
+    options = {} if method == "none" else {"ratio": 0.1, "selection": "fast"}
+    training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
+    scheme = Scheme(method, options=options, planner="size" if method == "dlgs" else "layer", bucket_bytes=2**18)
+    measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
+    spec = RunSpec("accuracy", training, scheme, Cluster(workers=2), measurement)
+
+    def work(comm):
+        session, exchange = train.begin(spec, comm, Images(), CPU)
+        for _ in range(train.steps(session)):
+            train.advance(session, exchange, train.steps(session))
+        return session.flat.parameters
+
+    torch.set_num_threads(1)
+    return hashlib.sha256(run_workers(2, work)[0].numpy().tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("method", ["none", "topk", "lags", "dlgs"])
+def test_an_accuracy_run_learns_what_it_always_learnt(method):
+    found, instructions = learnt(method), torch.backends.cpu.get_cpu_capability()
+    assert found == learnt(method)
+    if instructions not in KEPT:
+        pytest.skip(f"no values kept for {instructions}, only for {', '.join(KEPT)}; here it is {found}")
+    assert found == KEPT[instructions][method]

@@ -1,0 +1,125 @@
+"""Intervals of repeats, and when a timing run has measured enough."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import CPU
+from hypothesis import given
+from hypothesis import strategies as st
+from test_server import Images
+
+from harness.comm.local import run_workers
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.statistics import repeatable
+from harness.training.clock import PARTS
+from harness.training.rows import over_workers
+from harness.training.timed import timing, widest
+
+seconds = st.lists(st.floats(1e-4, 1e3), min_size=2, max_size=12)
+
+
+@given(seconds, st.floats(0.01, 100))
+def test_an_interval_holds_its_median_and_scales_with_its_values(values, factor):
+    found, scaled = repeatable(values), repeatable([v * factor for v in values])
+    assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
+    assert found.value == pytest.approx(np.exp(np.median(np.log(values))))
+    assert (scaled.low, scaled.high) == pytest.approx((found.low * factor, found.high * factor))
+
+
+def test_what_never_varies_has_no_width_and_one_block_says_nothing():
+    assert repeatable([0.3] * 4).width == pytest.approx(0)
+    assert repeatable([0.3]).width == float("inf")
+
+
+@pytest.mark.parametrize("blocks", [6, 12])
+def test_nine_of_ten_repeats_lie_in_the_interval(blocks):
+    numbers = np.random.default_rng(1)
+    inside = 0
+    for _ in range(400):
+        one, other = np.exp(0.1 * numbers.standard_normal((2, blocks)))
+        found = repeatable(one)
+        inside += found.low <= np.median(other) <= found.high
+    assert inside >= 0.88 * 400
+
+
+def iterations(own: list[float], dense: list[float]) -> list[dict]:
+    rows = []
+    for block, (mine, theirs) in enumerate(zip(own, dense, strict=True)):
+        about = {"block": block, "share": 1.0, "phase": "step"}
+        rows += [{"variant": "none", "iteration_s": theirs} | about] * 2
+        rows += [{"variant": "x", "iteration_s": mine} | about]
+    return rows
+
+
+def test_a_drift_of_the_whole_machine_widens_no_interval():
+    drift = [1.0, 1.5, 0.7, 1.2]
+    assert widest(iterations(drift, [2 * d for d in drift])) == pytest.approx(0)
+    assert widest(iterations([1.0] * 4, [2 * d for d in drift])) > 0.3
+
+
+def test_repeats_of_a_phase_count_as_often_as_the_phase_comes():
+    """One refresh and three reuses, in cycles of 32: not one part in four."""
+    dense = {"variant": "none", "share": 1.0, "phase": "step", "iteration_s": 1.0}
+    refresh = {"variant": "x", "share": 1 / 32, "phase": "refresh"}
+    reuse = {"variant": "x", "share": 31 / 32, "phase": "reuse", "iteration_s": 1.0}
+    rows = []
+    for block, slow in enumerate((1.0, 2.0, 3.0)):
+        rows += [r | {"block": block} for r in (dense, refresh | {"iteration_s": slow}, reuse, reuse, reuse)]
+    assert widest(rows) == pytest.approx(repeatable([1 / (slow / 32 + 31 / 32) for slow in (1.0, 2.0, 3.0)]).width)
+
+
+@pytest.mark.parametrize(
+    "measurement, blocks",
+    [
+        (Measurement(blocks=2, repeats=1), 2),  # no time limit: no more than asked for
+        (Measurement(blocks=2, repeats=1, limit_s=1e6, width=1e6), 2),  # known well enough
+        (Measurement(blocks=2, repeats=1, limit_s=1e-6), 2),  # the time is up
+    ],
+)
+def test_a_timing_run_ends_when_it_knows_enough_or_its_time_is_up(measurement, blocks):
+    assert {row["block"] for row in timed(measurement)} == set(range(1, blocks + 1))
+
+
+def test_a_timing_run_goes_on_while_it_knows_too_little():
+    assert max(row["block"] for row in timed(Measurement(blocks=2, repeats=1, limit_s=3.0))) > 2
+
+
+def timed(measurement: Measurement) -> list[dict]:
+    """The iterations of a timing run of two workers."""
+    torch.set_num_threads(1)
+    scheme = Scheme("topk", options={"ratio": 0.1})
+    spec = RunSpec("timing", Training("resnet20", batch=2), scheme, Cluster(workers=2), measurement)
+    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]["iterations"]
+
+
+@given(st.integers(1, 4), st.integers(0, 2**16))
+def test_parts_are_means_over_the_workers_and_still_add_up(workers, seed):
+    numbers = np.random.default_rng(seed)
+    parts = numbers.uniform(0.1, 1, (workers + 1, 3, len(PARTS)))  # the last rank is a server
+
+    def rows_of(rank: int) -> list[dict]:
+        rows = [dict(zip((f"{p}_s" for p in PARTS), row, strict=True)) | {"step": 7} for row in parts[rank].tolist()]
+        return [row | {"iteration_s": sum(row[f"{p}_s"] for p in PARTS)} for row in rows]
+
+    found = run_workers(workers + 1, lambda comm: over_workers(rows_of(comm.rank), comm, workers))
+    assert all(rows == found[0] for rows in found)
+    for number, row in enumerate(found[0]):
+        mine = [rows_of(rank)[number] for rank in range(workers)]
+        for part in ("forward_s", "sparsify_s", "iteration_s"):
+            assert row[part] == pytest.approx(np.mean([r[part] for r in mine]))
+        communication = row["communication_s"] + row["waiting_s"]
+        assert communication == pytest.approx(np.mean([r["communication_s"] for r in mine])) and row["step"] == 7
+        assert row["communication_s"] >= 0 and row["waiting_s"] >= 0
+    if workers == 1:
+        assert all(row["waiting_s"] == 0 for row in found[0])
+
+
+def test_the_faster_worker_waits_for_the_slower_one():
+    def work(comm):
+        computing = (0.1, 0.4)[comm.rank]
+        parts = dict.fromkeys((f"{p}_s" for p in PARTS), 0.0) | {"backward_s": computing}
+        return over_workers([parts | {"communication_s": 0.5 - computing, "iteration_s": 0.5}], comm, 2)
+
+    (row,) = run_workers(2, work)[0]
+    assert row["waiting_s"] == pytest.approx(0.15)  # 0.3 s of the first worker, none of the second
+    assert row["communication_s"] == pytest.approx(0.1)

@@ -1,0 +1,19 @@
+"""The rate of the links over which a model is timed, so that computing and sending are in the nodes' proportion."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report.log import log_errors
+from harness.timemodel.dilation import Nodes, dilation
+from harness.timemodel.predict import spec_in
+
+log_errors(snakemake)
+iterations = pd.read_csv(snakemake.input.iterations)
+computation_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
+training = spec_in(Path(snakemake.input.iterations).parent).training
+rate = {"model": training.model, "batch": training.batch, "data": training.data}
+rate["forward_s"] = float(iterations["forward_s"].median())
+rate |= dilation(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
+Path(snakemake.output[0]).write_text(json.dumps(rate, indent=1) + "\n")
