@@ -60,14 +60,12 @@ def calibrations(values: dict) -> dict[str, RunSpec]:
     """Layer times per model, exchange times per timing run: a new method adds only its own."""
     found, merging = {}, Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
     for run in timing(values).values():
-        host = replace(run.cluster, network="host", rates_mbit=(), in_proportion=False)
-        spec = RunSpec("layers", _timed(values, run.training.model), merging, host, Measurement(repeats=30, limit_s=20))
-        found[f"layers/{layers_name(spec)}"] = spec
-    for run in timing(values).values():
+        model, host = run.training.model, replace(run.cluster, network="host", rates_mbit=(), in_proportion=False)
+        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=30, limit_s=20))
         scheme = replace(run.scheme, bucket_bytes=Scheme.bucket_bytes, planner=Scheme.planner)
-        measured = Measurement(repeats=4, largest_entries=largest_bucket(run))
-        spec = RunSpec("exchanges", Training(run.training.model), scheme, run.cluster, measured)
-        found[f"exchanges/{timing_name(spec)}"] = spec
+        measured = Measurement(repeats=3, largest_entries=largest_bucket(run))
+        exchanges = RunSpec("exchanges", Training(model), scheme, run.cluster, measured)
+        found |= {f"layers/{layers_name(layers)}": layers, f"exchanges/{timing_name(run)}": exchanges}
     return found
 
 

@@ -21,7 +21,7 @@ from harness.training.session import Session, make_method
 from harness.training.timed import phase_share, timed_steps
 
 SMALLEST = 256  # entries: 1 KB of float32
-SIZES = 9
+SIZES = 7
 TOGETHER = 8  # buckets
 FEWEST = 8  # iterations of a calibration of layers, however long they take
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
