@@ -73,7 +73,23 @@ def seen(comm: Communicator) -> dict:
             answer = comm.start_round(to_all(comm, dtype, headers)).wait()
             sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
             found[f"round {dtype} {headers}"] = (answer, sent)
-    return found | summed(comm) | in_flight(comm)
+    return found | summed(comm) | in_flight(comm) | {"ends": ends(comm)}
+
+
+def ends(comm: Communicator) -> list[tuple[float, float, float]]:
+    """Of calls of each kind: when it was made, when the engine says it ended, when waiting was over."""
+    found = []
+    with comm.noting_ends():
+        for start in (
+            lambda: comm.start_allreduce(torch.ones(100_000)),
+            lambda: comm.start_allgather(torch.ones(100_000)),
+            lambda: comm.start_round(to_all(comm, torch.float32, True)),
+        ):
+            made, pending = time.perf_counter(), start()
+            time.sleep(0.3)
+            pending.wait()
+            found.append((made, pending.ended_at, time.perf_counter()))
+    return found
 
 
 def summed(comm: Communicator) -> dict:

@@ -61,6 +61,13 @@ def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
         assert same(found[f"gather {dtype}"], everyones)
 
 
+def test_an_engine_can_say_when_a_communication_ended(ranks):
+    """Not when somebody looked: nobody looks for 0.3 s. One of the three may have been held up by other work."""
+    for found in ranks:
+        assert all(made < ended <= over for made, ended, over in found["ends"])
+        assert min(ended - made for made, ended, _ in found["ends"]) < 0.25
+
+
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
 def test_the_maximum_is_taken_entry_by_entry(ranks, dtype):
     expected = maximum([numbers(9, dtype, rank) for rank in range(len(ranks))])
