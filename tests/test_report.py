@@ -131,6 +131,19 @@ def test_a_curve_has_a_line_for_each_variant(report, value, label):
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
+def test_a_disturbed_run_is_marked_in_table_and_figure(report):
+    timing, model = pd.read_csv(report.tidy["timing"]), report.runs.models[0]
+    first = timing["run"] == timing.loc[timing["model"] == model, "run"].iloc[0]
+    words = "other work took 29% of the machine"
+    marked = report.folder / "marked.csv"
+    timing.assign(disturbed=first.map({True: words, False: None})).to_csv(marked, index=False)
+    _, shown = report.table("scripts/table2.py", "marked-table", timing=marked)
+    assert shown.count(words) == 1
+    about = {"model": model, "value": "breakdown"}
+    text = report.figure("scripts/breakdown.py", "marked-figure", Items(tidy=marked), **about)
+    assert text.count(", disturbed") == 1
+
+
 def test_a_breakdown_has_a_bar_for_each_run(report):
     inputs = Items(tidy=report.tidy["timing"])
     text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])

@@ -33,7 +33,7 @@ def about_run(folder: Path) -> dict:
     run = json.loads((folder / "run.json").read_text())
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
     about = {key: spec.flat()[key] for key in SPEC} | {key: spec.scheme.options.get(key) for key in OPTIONS}
-    about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed", "")}
+    about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed") or None}
     about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
     about |= {key: provenance[key] for key in ("machine", "network")}
     about |= {key: provenance.get(key) for key in LINKS}

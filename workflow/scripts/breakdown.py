@@ -37,9 +37,8 @@ def stack(axes, y: int, row: pd.Series) -> None:
     dense = row["dense_s"] * 1e3
     if row["variant"] != "none":
         axes.plot([dense, dense], [y - 0.4, y + 0.4], color="black", linestyle=":", linewidth=1.2)
-    axes.text(
-        max(left, high, dense) + 0.01 * left, y, f" {left:.0f} ms, x{row['speedup']:.2f}", va="center", fontsize=7.5
-    )
+    text = f" {left:.0f} ms, x{row['speedup']:.2f}" + ("" if pd.isna(row["disturbed"]) else ", disturbed")
+    axes.text(max(left, high, dense) + 0.01 * left, y, text, va="center", fontsize=7.5)
 
 
 def main() -> None:
