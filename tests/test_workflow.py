@@ -27,7 +27,7 @@ LINKS = "host" if testbed.available() else "proportional"
 def smoke(tmp_path_factory, environment) -> Path:
     """A copy of the project in which the smoke configuration has run."""
     project = copy_project(tmp_path_factory.mktemp("project"))
-    done = snakemake(project, environment, *SMOKE, timeout=900)
+    done = snakemake(project, environment, *SMOKE, timeout=2400)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "runs done" in done.stderr
     return project
@@ -76,7 +76,7 @@ def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
     assert learnt["planner"] == "size" and "groups" not in learnt  # the same on every machine
     best = min(c["iteration_s"] for c in plan["comparison"].values())
     assert plan["comparison"]["exact"]["iteration_s"] == best
-    done = snakemake(smoke, environment, "studies", *SMOKE, timeout=900)
+    done = snakemake(smoke, environment, "studies", *SMOKE, timeout=2400)
     assert done.returncode == 0, done.stderr[-3000:]
     trace = json.loads((timing / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}

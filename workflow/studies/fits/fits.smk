@@ -2,17 +2,13 @@
 STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["models"]]
 
 
-def samples_of(wildcards):
-    """The calibrations of the exchanges of one model's timing runs."""
-    runs = [
-        run for run in named("timing") if timed(run).training.model == wildcards.model
-    ]
-    return [f"{exchanges_of(run)}/samples.csv" for run in runs]
-
-
 rule fits_figure:
     input:
-        samples=samples_of,
+        samples=lambda w: [
+            f"{exchanges_of(run)}/samples.csv"
+            for run in named("timing")
+            if timed(run).training.model == w.model
+        ],
     output:
         **figure_files("fits-{model}", "Calibration and its fits: {model}"),
         csv=f"{RESULTS}/fits-{{model}}.csv",

@@ -1,20 +1,12 @@
 # The timing grid with a parameter server, and the speed-up with it against the rate of the links.
-def swept():
-    """The timing runs over links of the study's rates."""
-    return [
-        run for run in studied("servers") if SPECS[f"timing/{run}"].cluster.rates_mbit
-    ]
-
-
-def at_fastest():
-    """Those of them over the fastest links: from their calibrations the other rates are predicted."""
-    fastest = max(VALUES["studies"]["servers"]["rates_mbit"])
-    return [run for run in swept() if fastest in timed(run).cluster.rates_mbit]
-
+SWEPT = [run for run in studied("servers") if SPECS[f"timing/{run}"].cluster.rates_mbit]
+# From the calibrations over the fastest links the other rates are predicted.
+FASTEST = max(VALUES["studies"]["servers"]["rates_mbit"], default=0)
+AT_FASTEST = [run for run in SWEPT if FASTEST in timed(run).cluster.rates_mbit]
 
 if studied("servers"):
     STUDY_TARGETS.append(f"{RESULTS}/servers.csv")
-if swept():
+if SWEPT:
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/servers.svg")
 
 
@@ -47,8 +39,8 @@ rule servers_table:
 rule servers_figure:
     input:
         table=f"{RESULTS}/servers.csv",
-        layers=sorted({f"{layers_of(run)}/run.json" for run in at_fastest()}),
-        exchanges=[f"{exchanges_of(run)}/run.json" for run in at_fastest()],
+        layers=sorted({f"{layers_of(run)}/run.json" for run in AT_FASTEST}),
+        exchanges=[f"{exchanges_of(run)}/run.json" for run in AT_FASTEST],
     output:
         **figure_files("servers", "Speed-up with a server"),
     params:
