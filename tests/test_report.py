@@ -217,6 +217,20 @@ def test_the_map_and_the_rates_show_every_model(report):
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
+def test_the_speed_up_with_a_server_is_drawn_below_its_ceiling(report):
+    timing = pd.read_csv(report.tidy["timing"])
+    served = timing[(timing["topology"] == "ps-weights") & (timing["ratio"] != 0.1)]
+    served.to_csv(report.folder / "servers_timing.csv", index=False)
+    table, _ = report.table("studies/servers/table.py", "servers", timing=report.folder / "servers_timing.csv")
+    assert len(table) == len(report.runs.models) * len(VARIANTS)
+    exchanges = [path for path in report.runs.every("exchanges", "run.json") if "-ps-weights/" in path]
+    files = {"table": report.folder / "servers.csv", "layers": report.runs.every("layers", "run.json")}
+    inputs = Items(**files, exchanges=exchanges)
+    text = report.figure("studies/servers/figure.py", "servers-figure", inputs, rates=[500.0, 1000.0])
+    titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
+    assert all(title in text for title in titles) and "workers and a server" in text
+
+
 def test_dilation_of_every_model(report):
     layers = report.runs.every("layers", "layers.csv")
     params = {"nodes": {"link_mbit": 5000, "multiply_adds_s": 3e12}, "batch": dict.fromkeys(report.runs.models, 64)}
