@@ -6,13 +6,14 @@ from pathlib import Path
 import pandas as pd
 
 from harness.report.log import log_errors
+from harness.spec import RunSpec
 from harness.timemodel.dilation import Nodes, dilation
-from harness.timemodel.predict import spec_in
 
 log_errors(snakemake)
 iterations = pd.read_csv(snakemake.input.iterations)
 computation_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
-training = spec_in(Path(snakemake.input.iterations).parent).training
+run = json.loads(Path(snakemake.input.iterations).with_name("run.json").read_text())
+training = RunSpec.from_dict(run["spec"]).training
 rate = {"model": training.model, "batch": training.batch, "data": training.data}
 rate["forward_s"] = float(iterations["forward_s"].median())
 rate |= dilation(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
