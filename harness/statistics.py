@@ -1,7 +1,8 @@
 """Statistics of timed blocks. No torch, no pandas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -21,6 +22,16 @@ class Estimate:
     def width(self) -> float:
         """Of the interval, as a part of the value."""
         return (self.high - self.low) / self.value
+
+
+def amortised(values: Iterable[float], phases: Iterable[str], shares: Iterable[float]) -> float:
+    """The median of each phase's values, weighted by the phase's share of a cycle; one of each per iteration."""
+    by_phase: dict[str, list[float]] = {}
+    share_of = {}
+    for value, phase, share in zip(values, phases, shares, strict=True):
+        by_phase.setdefault(phase, []).append(value)
+        share_of[phase] = share
+    return sum(share_of[phase] * median(own) for phase, own in by_phase.items()) / sum(share_of.values())
 
 
 def repeatable(values: Sequence[float]) -> Estimate:

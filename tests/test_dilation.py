@@ -42,6 +42,9 @@ def test_the_rate_reaches_every_host_of_the_run_and_no_other_model(tmp_path):
     assert replace(found, cluster=replace(found.cluster, rates_mbit=())) == spec
     with pytest.raises(ValueError, match="the rate is for vgg16, this run trains resnet20"):
         with_rate(path, replace(spec, training=Training("resnet20")))
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"rate\.json: "):
+        with_rate(path, spec)
 
 
 def test_runs_in_proportion_have_a_rate_file_each_and_studies_of_rates_have_their_own():

@@ -17,7 +17,6 @@ from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
 from harness import plugins
 from harness.report import looks, tables
 from harness.report.names import Names
-from harness.report.summary import MEASURED, amortise, summarise
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.plans import planned
@@ -47,10 +46,10 @@ class Report:
         rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
         runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
 
-    def table(self, path: str, name: str, params: dict | None = None, **inputs) -> tuple[pd.DataFrame, str]:
+    def table(self, path: str, name: str, **inputs) -> tuple[pd.DataFrame, str]:
         """Every row of a table, and its Markdown."""
         files = {ext: self.folder / f"{name}.{ext}" for ext in ("csv", "md", "tex", "html")}
-        self.script(path, Items(**inputs), Items(**files), **params or {})
+        self.script(path, Items(**inputs), Items(**files))
         assert all(file.stat().st_size for file in files.values())
         return pd.read_csv(files["csv"]), files["md"].read_text()
 
@@ -217,24 +216,27 @@ def test_the_map_and_the_rates_show_every_model(report):
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
-def test_the_speed_up_with_a_server_is_drawn_below_its_ceiling(report):
+def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     timing = pd.read_csv(report.tidy["timing"])
     served = timing[(timing["topology"] == "ps-weights") & (timing["ratio"] != 0.1)]
     served.to_csv(report.folder / "servers_timing.csv", index=False)
     table, _ = report.table("studies/servers/table.py", "servers", timing=report.folder / "servers_timing.csv")
     assert len(table) == len(report.runs.models) * len(VARIANTS)
-    exchanges = [path for path in report.runs.every("exchanges", "run.json") if "-ps-weights/" in path]
-    files = {"table": report.folder / "servers.csv", "layers": report.runs.every("layers", "run.json")}
-    inputs = Items(**files, exchanges=exchanges)
+    calibrated = {kind: report.runs.every(kind, "run.json") for kind in ("layers", "exchanges")}  # all-gather's, too
+    inputs = Items(table=report.folder / "servers.csv", **calibrated)
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs, rates=[500.0, 1000.0])
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
+    assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 
 def test_dilation_of_every_model(report):
-    layers = report.runs.every("layers", "layers.csv")
-    params = {"nodes": {"link_mbit": 5000, "multiply_adds_s": 3e12}, "batch": dict.fromkeys(report.runs.models, 64)}
-    table, shown = report.table("studies/dilation/table.py", "dilation", params=params, layers=layers)
+    layers, nodes = report.runs.every("layers", "run.json"), {"link_mbit": 5000, "multiply_adds_s": 3e12}
+    rates = [report.folder / f"{Path(path).parent.name}-rate.json" for path in layers]
+    for path, rate in zip(layers, rates, strict=True):
+        iterations = Items(iterations=Path(path).with_name("iterations.csv"))
+        report.script("scripts/rate.py", iterations, Items(rate), nodes=nodes, batch=64)
+    table, shown = report.table("studies/dilation/table.py", "dilation", layers=layers, rates=rates)
     assert set(table["model"]) == set(report.runs.models)
     there = 64 * 1e8 / 3e12  # a batch, at the nodes' rate of multiply-adds
     small = table.set_index("model").loc["transformer"]
@@ -286,42 +288,6 @@ def test_the_reference_set_is_what_tables_and_figures_wrote(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert {str(path.relative_to(tmp_path)) for path in reference.made()} == wanted
-
-
-def iterations(timed, phase, share, seconds, block):
-    parts = dict.fromkeys(MEASURED, 0.0) | {"forward_s": seconds / 4, "sparsify_s": seconds / 2}
-    parts["other_s"] = seconds / 4
-    return {"timed": timed, "phase": phase, "share": share, "iteration_s": seconds, "block": block} | parts
-
-
-def timing_table(rows) -> pd.DataFrame:
-    run = dict.fromkeys(ABOUT, "") | {"run": "a", "variant": "dlgs", "workers": 2, "batch": 32, "epochs": 10}
-    run |= {"train_samples": 640, "sent_bytes": 8, "received_bytes": 8, "density": 0.1}
-    return pd.DataFrame([run | row for row in rows])
-
-
-def test_refreshes_are_amortised_and_speedups_are_paired():
-    rows = []
-    for block, drift in ((1, 1.0), (2, 2.0), (3, 1.0)):  # the whole machine slows down in block 2
-        rows += [iterations("none", "step", 1.0, 0.2 * drift, block)] * 3
-        rows += [iterations("dlgs", "refresh", 0.25, 0.4 * drift, block)]
-        rows += [iterations("dlgs", "reuse", 0.75, 0.1 * drift, block)] * 3
-    (row,) = summarise(timing_table(rows)).to_dict("records")
-    assert row["iteration_s"] == pytest.approx(0.25 * 0.4 + 0.75 * 0.1)
-    assert row["speedup"] == pytest.approx(0.2 / 0.175)
-    assert row["speedup_low"] == row["speedup_high"] == pytest.approx(row["speedup"])
-    assert row["dense_s"] == pytest.approx(0.2) and row["blocks"] == 3
-    assert row["epoch_s"] == pytest.approx(row["iteration_s"] * 10)
-    assert row["training_s"] == pytest.approx(row["epoch_s"] * 10)
-    assert sum(row[part] for part in MEASURED) == pytest.approx(row["iteration_s"], rel=1e-6)
-    assert row["sparsify_s"] == pytest.approx(row["iteration_s"] / 2)
-
-
-def test_one_slow_iteration_moves_neither_median_nor_parts():
-    rows = [iterations("none", "step", 1.0, s, 1) for s in (0.1, 0.1, 0.1, 0.1, 9.0)]
-    assert amortise(timing_table(rows), "iteration_s") == pytest.approx(0.1)
-    table = timing_table(rows).assign(variant="none")
-    assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize("column, usual, other", [

@@ -110,12 +110,6 @@ def _only(round: Round) -> Rounds:
     return (yield round)
 
 
-def joined(tensors: list[Tensor]) -> Tensor:
-    """The tensors end to end; where at most one has entries, without a copy."""
-    filled = [t for t in tensors if t.numel()] or tensors[:1]
-    return filled[0] if len(filled) == 1 else torch.cat(filled)
-
-
 def words(tensor: Tensor) -> Tensor:
     """The same memory as integers that every engine carries: int64 or int32 where an entry is one, else bytes."""
     return tensor.view({8: torch.int64, 4: torch.int32}.get(tensor.element_size(), torch.uint8))

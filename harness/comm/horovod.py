@@ -9,7 +9,7 @@ import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, Pending, joined, words
+from harness.comm import Communicator, Pending, words
 from harness.comm.collectives import Round, Rounds
 from harness.comm.thread import OneAtATime
 
@@ -128,7 +128,7 @@ class Horovod(Communicator):
         nothing = torch.empty(0, dtype=round.dtype, device=self.device)
         sends = [words(round.sends.get(peer, nothing)) for peer in range(self.world_size)]
         splits = [t.numel() for t in sends]  # Horovod tells each rank its own when it negotiates
-        handle = hvd.alltoall_async(joined(sends), splits=splits, name=name)
+        handle = hvd.alltoall_async(_joined(sends), splits=splits, name=name)
         return self._under_way(handle, lambda result: self._received(round, *result))
 
     def _received(self, round: Round, messages: Tensor, splits: Tensor) -> dict[int, Tensor]:
@@ -145,3 +145,9 @@ class Horovod(Communicator):
     def close(self) -> None:
         self._calls.close()
         hvd.shutdown()
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    """The tensors end to end; where at most one has entries, without a copy."""
+    filled = [t for t in tensors if t.numel()] or tensors[:1]
+    return filled[0] if len(filled) == 1 else torch.cat(filled)

@@ -171,6 +171,11 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
     return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}
 
 
+def over_links(values: dict, rate_mbit: float) -> dict:
+    """The configuration with links of this rate, whatever it says."""
+    return values | {"testbed": {"rate_mbit": rate_mbit, "host_rates_mbit": {}}}
+
+
 def shorter(values: dict) -> dict:
     """``timing`` of a changed configuration with the blocks and repeats of studies, and no more of them."""
     return (

@@ -47,6 +47,13 @@ def seeds(points: pd.DataFrame) -> str:
     return words
 
 
+def over_rates(table: pd.DataFrame, beside: str = "") -> str:
+    """Of timing runs over links of several rates; ``beside``: what works beside the workers."""
+    first, n = table.iloc[0], least_to_most(table["blocks"])
+    who = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers{beside}"
+    return f"{who}; n = {n} blocks a point, whiskers: where a repeat lies, 19 times in 20"
+
+
 def least_to_most(numbers: pd.Series) -> str:
     """As "6 to 9", or "9" where all are the same."""
     return " to ".join(dict.fromkeys(f"{n:.0f}" for n in (numbers.min(), numbers.max())))

@@ -9,6 +9,7 @@ import textwrap
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -88,9 +89,33 @@ def plain_log(axis, subs=(1, 2, 5)) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whiskers(value, least, most) -> list:
+def whiskers(value: pd.Series, least: pd.Series, most: pd.Series) -> np.ndarray:
     """Matplotlib's error bars from ``least`` to ``most``."""
-    return [(value - least).clip(lower=0), (most - value).clip(lower=0)]
+    return np.array([value - least, most - value]).clip(min=0)
+
+
+def measured(axes, look: dict, x, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
+    """Points with whiskers: ``column`` of the rows, from its ``_low`` to its ``_high``."""
+    value, low, high = (rows[f"{column}{end}"] * scale for end in ("", "_low", "_high"))
+    axes.errorbar(x, value, yerr=whiskers(value, low, high), capsize=2, elinewidth=0.8, **look | {"linestyle": ""})
+
+
+def predicted(axes, look: dict, x, y) -> None:
+    """The line of a model, thin and without markers, below the label of the points."""
+    axes.plot(x, y, **look | {"marker": "", "label": None, "linewidth": 1})
+
+
+def rate_axis(axes, ticks: list[float]) -> None:
+    """A logarithmic axis of link rates, marked where something was measured."""
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("rate of every link (Mbit/s)")
+
+
+def between(ticks: list[float]) -> np.ndarray:
+    """Link rates for a line, from a little below the first of these to a little above the last."""
+    return np.geomspace(ticks[0] / 1.5, ticks[-1] * 1.5, 60)
 
 
 def save(figure, note: str, paths) -> None:

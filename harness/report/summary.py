@@ -3,7 +3,7 @@
 import pandas as pd
 
 from harness.report.tidy import ABOUT
-from harness.statistics import repeatable
+from harness.statistics import amortised, repeatable
 
 # What an iteration is made of: means over the workers (see ``harness.training.rows.over_workers``).
 MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
@@ -16,9 +16,7 @@ def summarise(timing: pd.DataFrame) -> pd.DataFrame:
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
     """The median of ``column`` over each phase, weighted by the phase's share of a cycle."""
-    medians = iterations.groupby("phase")[column].median()
-    shares = iterations.groupby("phase")["share"].first()
-    return float((medians * shares).sum() / shares.sum())
+    return amortised(iterations[column], iterations["phase"], iterations["share"])
 
 
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
@@ -26,7 +24,7 @@ def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     with the intervals (``_low``, ``_high``) of a repeat."""
     by_block, dense_by_block = (_by_block(rows) for rows in (own, dense))
     compared = {"iteration_s": by_block, "dense_s": dense_by_block, "speedup": dense_by_block / by_block}
-    found = {}
+    found = {"blocks": len(by_block)}
     for name, values in compared.items():
         estimate = repeatable(values)
         found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
@@ -34,9 +32,9 @@ def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
 
 
 def _by_block(rows: pd.DataFrame) -> pd.Series:
-    """Seconds of an iteration in each block of each launch."""
+    """Seconds of an iteration in each block of each launch; a run of one launch does not number it."""
     blocks = [column for column in ("launch", "block") if column in rows]
-    return pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby(blocks)])
+    return pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby(blocks, dropna=False)])
 
 
 def _row(run: pd.DataFrame) -> dict:
@@ -50,7 +48,6 @@ def _row(run: pd.DataFrame) -> dict:
     row["received_bytes"] = amortise(own, "received_bytes")
     row["density"] = amortise(own, "density")
     row |= _parts(own, row["iteration_s"])
-    row["blocks"] = len(_by_block(own))
     row["iterations"] = len(own)
     row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
     return row

@@ -47,10 +47,13 @@ def dilation(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
     """``spec`` with the rate in the file, and the seconds that a forward pass took in the calibration.
 
-    ValueError in one line if the file is for another model.
+    ValueError in one line if it is no such file, or one for another model.
     """
-    rate = json.loads(path.read_text())
-    if rate["model"] != spec.training.model:
-        raise ValueError(f"{path}: the rate is for {rate['model']}, this run trains {spec.training.model}")
+    try:
+        rate = json.loads(path.read_text())
+        if rate["model"] != spec.training.model:
+            raise ValueError(f"the rate is for {rate['model']}, this run trains {spec.training.model}")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     cluster = replace(spec.cluster, rates_mbit=(rate["rate_mbit"],) * spec.processes)
     return replace(spec, cluster=cluster), rate["forward_s"]

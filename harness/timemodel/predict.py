@@ -14,7 +14,7 @@ from harness.timemodel.groups import planner_of
 from harness.timemodel.links import elsewhere
 from harness.timemodel.planner import planners
 from harness.timemodel.timeline import schedule
-from harness.topology import ALL_GATHER
+from harness.topology import ALL_GATHER, Topology
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
@@ -43,13 +43,10 @@ class Calibrations:
         exchanges = next(f for f, s in self._exchanges.items() if _exchange(s) == _exchange(run))
         return _read_folders(layers, exchanges, run)
 
-    def elsewhere(self, ratio: float | None = None) -> dict[tuple[str, str], "Elsewhere"]:
-        """(model, variant) -> its time model; each variant at ``ratio``, or at its smallest.
-
-        Over all-gather, unless none of the calibrations is.
-        """
-        topologies = {spec.topology for spec in self._exchanges.values()}
-        topology = ALL_GATHER if ALL_GATHER in topologies else min(topologies, key=lambda t: t.name)
+    def elsewhere(
+        self, ratio: float | None = None, topology: Topology = ALL_GATHER
+    ) -> dict[tuple[str, str], "Elsewhere"]:
+        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest."""
         found: dict[tuple[str, str], list[Path]] = {}
         for folder, spec in self._exchanges.items():
             if spec.topology == topology:

@@ -1,7 +1,7 @@
 """Timing runs: variants of one training in turns, in the same processes."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -10,7 +10,7 @@ from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange import Method
 from harness.spec import RunSpec
-from harness.statistics import repeatable
+from harness.statistics import amortised, repeatable
 from harness.training.rows import group_rows, over_workers, sent_row, trace_rows
 from harness.training.session import Session, make_method
 
@@ -61,8 +61,8 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
 
     In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one
     step of each phase, and is not kept. Blocks follow until the speed-up is known to ``width`` or the time is up.
-    Methods start from their steady state
-    (``Method.settle``); the density of every iteration is recorded, so that this can be seen.
+    Methods start from their steady state (``Method.settle``); the density of every iteration is recorded, so that
+    this can be seen.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
@@ -95,16 +95,18 @@ def _enough(session: Session, iterations: list[dict], spent_s: float) -> bool:
 def widest(iterations: list[dict]) -> float:
     """The widest interval of a variant's speed-up against uncompressed in the same blocks, as a part of it; where
     only uncompressed is timed, that of its time."""
-    phases = defaultdict(list)
+    rows: dict[str, dict[int, list[dict]]] = {}
     for row in iterations:
-        phases[row["variant"], row["block"], row["phase"]].append(row["share"] * row["iteration_s"])
-    seconds = defaultdict(lambda: defaultdict(float))
-    for (variant, block, _), weighted in phases.items():
-        seconds[variant][block] += sum(weighted) / len(weighted)
+        rows.setdefault(row["variant"], {}).setdefault(row["block"], []).append(row)
+    columns = ("iteration_s", "phase", "share")
+    seconds = {
+        variant: [amortised(*([row[column] for row in block] for column in columns)) for block in blocks.values()]
+        for variant, blocks in rows.items()
+    }
     dense = seconds.pop("none")
     if not seconds:
-        return repeatable(list(dense.values())).width
-    return max(repeatable([dense[block] / own[block] for block in dense]).width for own in seconds.values())
+        return repeatable(dense).width
+    return max(repeatable([d / o for d, o in zip(dense, own, strict=True)]).width for own in seconds.values())
 
 
 def phase_share(method: Method, phase: str) -> float:

@@ -36,7 +36,7 @@ checkpoint rate:
         f"{CALIBRATION}/rates/{{run}}.json",
     params:
         nodes=VALUES["testbed"]["nodes"],
-        batch=lambda w: NODES_BATCH[SPECS[f"layers/{w.run}"].training.model],
+        batch=lambda w: nodes_batch(SPECS[f"layers/{w.run}"].training.model),
         code=code.fingerprints(code.behind_script("workflow/scripts/rate.py")),
     log:
         f"{RESULTS}/logs/rates/{{run}}.log",

@@ -69,11 +69,6 @@ LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}"
 ALL_CORES = workflow.cores or 1  # a timed run has the machine to itself
 VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
-# Of the nodes whose proportion of computing to sending the testbed keeps.
-NODES_BATCH = {
-    name: model.get("nodes_batch", model["batch"])
-    for name, model in VALUES["models"].items()
-}
 # The paper's figures: a model and what is drawn of it -> number. The figures of other models carry their names.
 NUMBERS = {
     ("resnet20", "train_accuracy"): 5,

@@ -87,6 +87,16 @@ def rate_of(kind):
     return file
 
 
+def rate_file(spec):
+    """The file of the rate that keeps the proportion of the nodes, whether or not the run takes it."""
+    return f"{CALIBRATION}/rates/{grid.layers_name(spec)}.json"
+
+
+def nodes_batch(model):
+    """Samples per worker and step on the nodes whose proportion of computing to sending the testbed keeps."""
+    return VALUES["models"][model].get("nodes_batch", VALUES["models"][model]["batch"])
+
+
 def gpus_of(kind):
     """How many GPUs a run of this kind takes: one per process."""
 

@@ -4,13 +4,12 @@ STUDY_TARGETS.append(f"{RESULTS}/dilation.csv")
 
 rule dilation_table:
     input:
-        layers=calibrated("layers.csv"),
+        layers=calibrated("run.json"),
+        rates=sorted({rate_file(timed(run)) for run in named("timing")}),
     output:
         **table_files("dilation", "Time dilation"),
     params:
         **script_params("workflow/studies/dilation/table.py"),
-        nodes=VALUES["testbed"]["nodes"],
-        batch=NODES_BATCH,
     log:
         f"{RESULTS}/logs/dilation.log",
     conda:

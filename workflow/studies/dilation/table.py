@@ -4,6 +4,7 @@ Computation there: the multiply-adds of a batch at the rate of the nodes, which 
 bound: small models do not fill a card). Computation here: forward and backward of the calibration, at the batch and
 data of the timing runs. The rate is theirs, divided by how much longer one iteration computes here."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,18 +12,10 @@ import pandas as pd
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names, data_title
-from harness.report.tidy import LINKS, read
-from harness.timemodel.dilation import Nodes, dilation
+from harness.report.tidy import about_run
+from harness.timemodel.dilation import Nodes
 
-
-def row_of(iterations: pd.DataFrame) -> dict:
-    """One model: seconds of computation there and here, and the rate that keeps their proportion."""
-    first = iterations.iloc[0].to_dict()
-    here_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
-    about = ("model", "data", "data_title", "stand_in", "batch", "machine", "engine", "workers", "network")
-    model, nodes = first["model"], Nodes(**snakemake.params.nodes)
-    found = dilation(model, snakemake.params.batch[model], here_s, nodes)
-    return {key: first[key] for key in about} | found | {"samples": len(iterations)}
+ABOUT = ("data_title", "stand_in", "machine", "engine", "workers", "network")  # of a calibration, in the table
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -43,12 +36,16 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 log_errors(snakemake)
-names, nodes = Names.of(snakemake), Nodes(**snakemake.params.nodes)
-calibrations = [read([Path(path).with_name("iterations.csv")]) for path in snakemake.input.layers]
-models = names.models_in(iterations["model"].iloc[0] for iterations in calibrations)
-table = pd.DataFrame(map(row_of, calibrations))
-table = table.iloc[table["model"].map(models.index).sort_values(kind="stable").index]
-network = pd.concat(iterations[["machine", "network", *LINKS, "engine", "workers"]] for iterations in calibrations)
+names = Names.of(snakemake)
+rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
+calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
+nodes = Nodes(**rates[0]["nodes"])
+table = pd.DataFrame(
+    {key: calibration[key] for key in ABOUT} | {key: value for key, value in rate.items() if key != "nodes"}
+    for calibration, rate in zip(calibrations, rates, strict=True)
+)
+models = names.models_in(table["model"])
+table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
 there = f"The nodes: {nodes.link_mbit / 1e3:g} Gb/s, {nodes.multiply_adds_s / 1e12:.3g} T multiply-adds a second."
-caption = f"{captions.of_script(snakemake)} {there} {captions.setting(network)}."
+caption = f"{captions.of_script(snakemake)} {there} {captions.setting(pd.DataFrame(calibrations))}."
 tables.save_table(table, shown(table, names), caption, snakemake.output)

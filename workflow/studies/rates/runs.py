@@ -12,7 +12,7 @@ def changed(values: dict) -> list[dict]:
     if values["network"] != "testbed" or not models:
         return []
     short = values | {"models": models, "timing": grid.shorter(values) | {"ratios": [study["ratio"]]}}
-    return [short | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
+    return [grid.over_links(short, rate) for rate in study["rates_mbit"]]
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

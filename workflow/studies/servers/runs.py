@@ -17,7 +17,7 @@ def changed(values: dict) -> list[dict]:
     if values["network"] != "testbed" or not models:
         return [whole]
     swept = whole | {"models": models, "timing": whole["timing"] | {"ratios": [study["ratio"]]}}
-    return [whole, *(swept | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"])]
+    return [whole, *(grid.over_links(swept, rate) for rate in study["rates_mbit"])]
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

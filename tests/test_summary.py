@@ -1,0 +1,58 @@
+"""From timed iterations to a row of Table 2."""
+
+import pandas as pd
+import pytest
+
+from harness.report.summary import MEASURED, amortise, summarise
+from harness.report.tidy import ABOUT
+
+
+def iterations(timed, phase, share, seconds, block):
+    parts = dict.fromkeys(MEASURED, 0.0) | {"forward_s": seconds / 4, "sparsify_s": seconds / 2}
+    parts["other_s"] = seconds / 4
+    return {"timed": timed, "phase": phase, "share": share, "iteration_s": seconds, "block": block} | parts
+
+
+def timing_table(rows) -> pd.DataFrame:
+    run = dict.fromkeys(ABOUT, "") | {"run": "a", "variant": "dlgs", "workers": 2, "batch": 32, "epochs": 10}
+    run |= {"train_samples": 640, "sent_bytes": 8, "received_bytes": 8, "density": 0.1}
+    return pd.DataFrame([run | row for row in rows])
+
+
+def test_refreshes_are_amortised_and_speedups_are_paired():
+    rows = []
+    for block, drift in ((1, 1.0), (2, 2.0), (3, 1.0)):  # the whole machine slows down in block 2
+        rows += [iterations("none", "step", 1.0, 0.2 * drift, block)] * 3
+        rows += [iterations("dlgs", "refresh", 0.25, 0.4 * drift, block)]
+        rows += [iterations("dlgs", "reuse", 0.75, 0.1 * drift, block)] * 3
+    (row,) = summarise(timing_table(rows)).to_dict("records")
+    assert row["iteration_s"] == pytest.approx(0.25 * 0.4 + 0.75 * 0.1)
+    assert row["speedup"] == pytest.approx(0.2 / 0.175)
+    assert row["speedup_low"] == row["speedup_high"] == pytest.approx(row["speedup"])
+    assert row["dense_s"] == pytest.approx(0.2) and row["blocks"] == 3
+    assert row["epoch_s"] == pytest.approx(row["iteration_s"] * 10)
+    assert row["training_s"] == pytest.approx(row["epoch_s"] * 10)
+    assert sum(row[part] for part in MEASURED) == pytest.approx(row["iteration_s"], rel=1e-6)
+    assert row["sparsify_s"] == pytest.approx(row["iteration_s"] / 2)
+
+
+def test_one_slow_iteration_moves_neither_median_nor_parts():
+    rows = [iterations("none", "step", 1.0, s, 1) for s in (0.1, 0.1, 0.1, 0.1, 9.0)]
+    assert amortise(timing_table(rows), "iteration_s") == pytest.approx(0.1)
+    table = timing_table(rows).assign(variant="none")
+    assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
+
+
+def test_blocks_of_every_launch_count_beside_runs_of_one_launch():
+    """A run of one launch has no number of it: in one table with others its column is empty."""
+
+    def run(name: str, launches: list) -> list[dict]:
+        cells = [(launch, block, timed) for launch in launches for block in (1, 2) for timed in ("none", "dlgs")]
+        return [
+            iterations(timed, "step", 1.0, 0.1, block) | {"run": name, "launch": launch}
+            for launch, block, timed in cells
+        ]
+
+    table = summarise(timing_table(run("a", [float("nan")]) + run("b", [1.0, 2.0]))).set_index("run")
+    assert table["blocks"].to_dict() == {"a": 2, "b": 4} and table["iterations"].to_dict() == {"a": 2, "b": 4}
+    assert table["iteration_s"].tolist() == pytest.approx([0.1, 0.1])
