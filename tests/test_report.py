@@ -224,7 +224,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     assert len(table) == len(report.runs.models) * len(VARIANTS)
     calibrated = {kind: report.runs.every(kind, "run.json") for kind in ("layers", "exchanges")}  # all-gather's, too
     inputs = Items(table=report.folder / "servers.csv", **calibrated)
-    text = report.figure("studies/servers/figure.py", "servers-figure", inputs, rates=[500.0, 1000.0])
+    text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)

@@ -171,11 +171,6 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
     return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}
 
 
-def over_links(values: dict, rate_mbit: float) -> dict:
-    """The configuration with links of this rate, whatever it says."""
-    return values | {"testbed": {"rate_mbit": rate_mbit, "host_rates_mbit": {}}}
-
-
 def shorter(values: dict) -> dict:
     """``timing`` of a changed configuration with the blocks and repeats of studies, and no more of them."""
     return (
@@ -183,6 +178,18 @@ def shorter(values: dict) -> dict:
         | {key: values["studies"][key] for key in ("blocks", "repeats")}
         | {"limit_s": 0, "launches": 1}
     )
+
+
+def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
+    """The configuration at each of a study's ``rates_mbit``: its models over these topologies, timed at its ratio.
+
+    None without a testbed.
+    """
+    models = only(values, study["models"], topologies)
+    if values["network"] != "testbed" or not models or not topologies:
+        return []
+    short = values | {"models": models, "timing": shorter(values) | {"ratios": [study["ratio"]]}}
+    return [short | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
 
 
 def data_of(values: dict, model: str) -> str:

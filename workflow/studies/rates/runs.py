@@ -7,12 +7,7 @@ from harness.topology import ALL_GATHER
 
 def changed(values: dict) -> list[dict]:
     """The configuration at each of the study's rates."""
-    study = values["studies"]["rates"]
-    models = grid.only(values, study["models"], [ALL_GATHER.name])
-    if values["network"] != "testbed" or not models:
-        return []
-    short = values | {"models": models, "timing": grid.shorter(values) | {"ratios": [study["ratio"]]}}
-    return [grid.over_links(short, rate) for rate in study["rates_mbit"]]
+    return grid.over_rates(values, values["studies"]["rates"], [ALL_GATHER.name])
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

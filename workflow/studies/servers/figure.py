@@ -5,6 +5,7 @@ fastest of the rates. Where workers pull the server's weights dense and links ar
 a dense push and a dense pull, and no method less than that of the pull: no speed-up can pass 2 (dashed). The paper's
 largest is 1.99 (dotted)."""
 
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -45,17 +46,12 @@ def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
-    ticks = sorted(snakemake.params.rates)
-    table = table[table["rate_mbit"].isin(ticks)]
-    panes = [
-        (model, TOPOLOGIES[name], calibrations.elsewhere(topology=TOPOLOGIES[name]))
-        for model in names.models_in(table["model"])
-        for name in sorted(table.loc[table["model"] == model, "topology"].unique())
-    ]
-    panes = [(model, topology, known) for model, topology, known in panes if (model, "none") in known]
+    ticks = sorted(table["rate_mbit"].unique())
+    panes = list(product(names.models_in(table["model"]), sorted(table["topology"].unique())))
     figure, panels = looks.panels(len(panes), 4.6, 3.4)
-    for axes, (model, topology, known) in zip(panels, panes, strict=True):
-        rows = table[(table["model"] == model) & (table["topology"] == topology.name)]
+    for axes, (model, name) in zip(panels, panes, strict=True):
+        topology, rows = TOPOLOGIES[name], table[(table["model"] == model) & (table["topology"] == name)]
+        known = calibrations.elsewhere(topology=topology)
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], looks.of_variant(variant, names)

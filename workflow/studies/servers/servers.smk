@@ -1,13 +1,13 @@
-# The timing grid with a parameter server, and the speed-up with it against the rate of the links.
-SWEPT = [run for run in studied("servers") if SPECS[f"timing/{run}"].cluster.rates_mbit]
+# Timing runs with a parameter server over links of several rates.
 # From the calibrations over the fastest links the other rates are predicted.
-FASTEST = max(VALUES["studies"]["servers"]["rates_mbit"], default=0)
-AT_FASTEST = [run for run in SWEPT if FASTEST in timed(run).cluster.rates_mbit]
+FASTEST = [
+    run
+    for run in studied("servers")
+    if max(VALUES["studies"]["servers"]["rates_mbit"]) in timed(run).cluster.rates_mbit
+]
 
 if studied("servers"):
-    STUDY_TARGETS.append(f"{RESULTS}/servers.csv")
-if SWEPT:
-    STUDY_TARGETS.append(f"{FIGURE_FOLDER}/servers.svg")
+    STUDY_TARGETS += [f"{RESULTS}/servers.csv", f"{FIGURE_FOLDER}/servers.svg"]
 
 
 use rule collect_timing as servers_timing with:
@@ -39,13 +39,12 @@ rule servers_table:
 rule servers_figure:
     input:
         table=f"{RESULTS}/servers.csv",
-        layers=sorted({f"{layers_of(run)}/run.json" for run in AT_FASTEST}),
-        exchanges=[f"{exchanges_of(run)}/run.json" for run in AT_FASTEST],
+        layers=sorted({f"{layers_of(run)}/run.json" for run in FASTEST}),
+        exchanges=[f"{exchanges_of(run)}/run.json" for run in FASTEST],
     output:
         **figure_files("servers", "Speed-up with a server"),
     params:
         **script_params("workflow/studies/servers/figure.py"),
-        rates=VALUES["studies"]["servers"]["rates_mbit"],
     log:
         f"{RESULTS}/logs/figure-servers.log",
     conda:

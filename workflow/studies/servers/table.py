@@ -1,4 +1,4 @@
-"""Parameter server: the grid of Table 2 once more, with workers and one server as in the paper.
+"""Parameter server: Table 2's times over links of several rates, with workers and one server as in the paper.
 
 Workers push what they send, the server adds up and its optimizer makes the new weights, which workers pull
 dense (ps-weights), or it gives back the sum in the form in which it was pushed (ps-sparse)."""
