@@ -44,20 +44,12 @@ class TorchDist(Communicator):
         return tensor
 
     def _allgather(self, tensor: Tensor) -> list[Tensor]:
-        mine = words(tensor)
-        count = torch.tensor([mine.numel()], device=mine.device)
-        counts = torch.empty(self.world_size, dtype=torch.int64, device=mine.device)
-        dist.all_gather_into_tensor(counts, count)
-        counts = counts.tolist()
-        # The collective wants equal lengths: the short ones are padded to the longest.
-        longest = max(counts)
-        padded = mine
-        if mine.numel() < longest:
-            padded = mine.new_empty(longest)
-            padded[: mine.numel()] = mine
-        gathered = mine.new_empty(self.world_size * longest)
-        dist.all_gather_into_tensor(gathered, padded)
-        return [gathered[i * longest : i * longest + n].view(tensor.dtype) for i, n in enumerate(counts)]
+        """Lengths by the engine's all-gather, which wants equal ones, then messages between all pairs."""
+        counts = torch.empty(self.world_size, dtype=torch.int64, device=tensor.device)
+        dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device))
+        entries = {rank: count for rank, count in enumerate(counts.tolist()) if rank != self.rank}
+        received = self._messages(dict.fromkeys(entries, tensor), entries, tensor.dtype)
+        return [tensor.clone() if rank == self.rank else received[rank] for rank in range(self.world_size)]
 
     def _round(self, round: Round) -> dict[int, Tensor]:
         entries = round.receives
@@ -68,11 +60,15 @@ class TorchDist(Communicator):
         return self._messages(round.sends, entries, round.dtype)
 
     def _messages(self, sends: dict[int, Tensor], entries: dict[int, int], dtype: torch.dtype) -> dict[int, Tensor]:
-        """Send to peers and receive as many entries from others; the empty messages stay at home."""
+        """Send to peers and receive as many entries from others; the empty messages stay at home.
+
+        Receives come first. Gloo tells the sender of each over the same stream as the data: told behind a large
+        message of its own, two peers would send one after the other, over half of what a link can carry.
+        """
         received = {peer: torch.empty(n, dtype=dtype, device=self._messages_on) for peer, n in entries.items()}
         outgoing = {peer: t.to(self._messages_on) for peer, t in sends.items()}
-        parts = [dist.P2POp(dist.isend, words(t), peer) for peer, t in outgoing.items() if t.numel()]
-        parts += [dist.P2POp(dist.irecv, words(t), peer) for peer, t in received.items() if t.numel()]
+        parts = [dist.P2POp(dist.irecv, words(t), peer) for peer, t in received.items() if t.numel()]
+        parts += [dist.P2POp(dist.isend, words(t), peer) for peer, t in outgoing.items() if t.numel()]
         for work in dist.batch_isend_irecv(parts) if parts else []:
             work.wait()
         return {peer: t.to(self.device) for peer, t in received.items()}
