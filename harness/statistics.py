@@ -24,11 +24,11 @@ class Estimate:
         return (self.high - self.low) / self.value
 
 
-def amortised(values: Iterable[float], phases: Iterable[str], shares: Iterable[float]) -> float:
-    """The median of each phase's values, weighted by the phase's share of a cycle; one of each per iteration."""
+def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
+    """The median of each phase, weighted by its share of a cycle, from (value, phase, share) of each iteration."""
     by_phase: dict[str, list[float]] = {}
     share_of = {}
-    for value, phase, share in zip(values, phases, shares, strict=True):
+    for value, phase, share in iterations:
         by_phase.setdefault(phase, []).append(value)
         share_of[phase] = share
     return sum(share_of[phase] * median(own) for phase, own in by_phase.items()) / sum(share_of.values())

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, SPARSIFIERS, at, exchange_of, exchange_steps, gradients, make, one_step, sgd
+from conftest import CLASSES, METHODS, at, exchange_of, exchange_steps, gradients, make, one_step, sgd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from harness import plugins
 from harness.comm.local import run_workers
 from harness.exchange import Bucket, Sum
 from harness.exchange.answers import COUNT_BYTES
-from harness.exchange.wire import FORMATS, Indices
+from harness.exchange.wire import FORMATS
 from harness.topology import TOPOLOGIES, Traffic
 
 WORKERS = 3
@@ -227,112 +227,6 @@ def test_bytes_counted_are_the_bytes_that_a_server_moved(name, topology, wire):
     for counted, moved in workers:
         assert counted.sent_bytes == moved == counted.traffic.sent > 0
         assert counted.received_bytes == by_server / WORKERS
-
-
-# Sparsifiers: what the base class does for them.
-
-
-@pytest.mark.parametrize("name", SPARSIFIERS)
-def test_every_selection_and_wire_format_gives_the_same_bits(name):
-    def work(comm, selection, wire):
-        steps = gradients(comm.rank, 6, (7, 70_000, 300, 1))
-        return exchange_steps(comm, make(name, selection=selection), steps, wire=wire)
-
-    expected, *others = [
-        run_workers(WORKERS, lambda comm, s=s, w=w: work(comm, s, w))[0] for s in ("torch", "fast") for w in FORMATS
-    ]
-    for other in others:
-        for step, found in zip(expected, other, strict=True):
-            assert all(map(torch.equal, step, found))
-
-
-@pytest.mark.parametrize("name", SPARSIFIERS)
-@given(size=st.integers(1, 200), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16), feedback=st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_an_entry_is_sent_whole_or_kept_whole(name, size, ratio, seed, feedback):
-    method = make(name, ratio=ratio, error_feedback=feedback)
-    generator = torch.Generator().manual_seed(seed)
-    for step in range(1, 5):
-        bucket = Bucket(0, torch.randn(size, generator=generator))
-        expected = bucket.gradient + method.residual(bucket)
-        assert feedback or torch.equal(expected, bucket.gradient)
-        request = next(method.exchange(bucket, at(step)))
-        assert request.indices.unique().numel() == request.indices.numel()
-        sent = torch.zeros(size).index_put((request.indices,), request.values)
-        residual = method.residuals[0]
-        assert torch.equal(sent + residual, expected)
-        assert not (sent * residual).any()
-
-
-@pytest.mark.parametrize("name", SPARSIFIERS)
-@given(size=st.integers(1, 500), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
-def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
-    methods = make(name, ratio=ratio), make(name, ratio=ratio, selection="fast")
-    generator = torch.Generator().manual_seed(seed)
-    for step in range(1, 5):
-        gradient = torch.randn(size, generator=generator)
-        sent = []
-        for method in methods:
-            request = next(method.exchange(Bucket(0, gradient.clone()), at(step)))
-            sent.append(torch.zeros(size).index_put((request.indices.long(),), request.values))
-        assert torch.equal(*sent)
-        assert torch.equal(*(method.residuals[0] for method in methods))
-
-
-def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
-    method = make("lags", selection="fast")
-    bucket = Bucket(0, torch.randn(1000))
-
-    def begin():
-        segments = method.exchange(bucket, at(1))
-        request = next(segments)
-        assert Indices.pack(request.values, request.indices, 1000).data_ptr() == request.values.data_ptr()
-        return segments, request.values.data_ptr()
-
-    def end(segments):
-        with pytest.raises(StopIteration):
-            segments.send(bucket.gradient)
-
-    (first, first_place), (second, second_place) = begin(), begin()
-    assert first_place != second_place
-    end(second)
-    third, third_place = begin()
-    assert third_place == second_place
-    end(first)
-    end(third)
-
-
-@pytest.mark.parametrize("name", SPARSIFIERS)
-def test_the_first_step_sends_k_entries(name):
-    request = next(make(name, ratio=0.1).exchange(Bucket(0, torch.randn(1000)), at(1)))
-    assert request.values.numel() == 100
-    request = next(make(name, ratio=0.001).exchange(Bucket(0, torch.randn(10)), at(1)))
-    assert request.values.numel() == 1
-
-
-@pytest.mark.parametrize("name", SPARSIFIERS)
-def test_settling_gives_the_density_of_long_training(name):
-    """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones."""
-
-    def density(method, bucket_of, first, steps):
-        sent = 0
-        for step in range(first, first + steps):
-            sent += next(method.exchange(bucket_of(), at(step))).values.numel()
-        return sent / steps / sum(layers)
-
-    layers, ratio = (20_000, 4_000, 1_000), 0.02
-    scales = torch.tensor([1.0, 4.0, 0.1]).repeat_interleave(torch.tensor(layers))
-    generator = torch.Generator().manual_seed(0)
-
-    def fresh():
-        return Bucket(0, torch.randn(sum(layers), generator=generator) * scales, tuple((n,) for n in layers))
-
-    long, settled = make(name, ratio=ratio), make(name, ratio=ratio)
-    density(long, fresh, 1, 640)
-    settled.settle(fresh())
-    for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
-        assert density(settled, fresh, first, steps) == pytest.approx(density(long, fresh, 640 + first, steps), rel=0.1)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -48,7 +48,7 @@ def test_they_are_described_with_what_they_inherit(project, environment):
 
 
 def test_they_keep_the_laws_that_they_declare(project, environment):
-    pytest_in(project, environment, "tests/test_methods.py", "-k", " or ".join(NEW))
+    pytest_in(project, environment, "tests/test_methods.py", "tests/test_sparsifiers.py", "-k", " or ".join(NEW))
 
 
 @pytest.mark.parametrize("engine", ["horovod", "torch_dist"])

@@ -1,11 +1,10 @@
-"""The report: what a summary is, and that every table and figure is made for any models and variants."""
+"""The report: every table and figure is made for any models and variants."""
 
 import importlib.util
 import json
 import re
 import runpy
 import sys
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +14,6 @@ import pytest
 from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
 
 from harness import plugins
-from harness.report import looks, tables
-from harness.report.names import Names
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.plans import planned
@@ -252,20 +249,6 @@ def test_refresh_intervals(report):
     assert "s = 32" in text and "density of DLGS, ratio 0.01" in text
 
 
-def test_no_two_of_280_variants_look_the_same():
-    looks_of = [looks.line(i, "") for i in range(280)]
-    assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
-    names = Names({f"v{i}": "" for i in range(20)}, {})
-    areas = [looks.area(variant, names) for variant in names.variants]
-    assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
-
-
-def test_a_configurations_order_is_kept_and_strangers_come_last():
-    names = Names({"b": "B", "a": "A"}, {})
-    assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
-    assert names.variant("z") == "z" and names.place("z") == 2
-
-
 def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_path):
     runs = Runs(tmp_path, ("resnet50",))
     runs.time()
@@ -288,19 +271,3 @@ def test_the_reference_set_is_what_tables_and_figures_wrote(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert {str(path.relative_to(tmp_path)) for path in reference.made()} == wanted
-
-
-@pytest.mark.parametrize("column, usual, other", [
-    ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
-    ("workers", 2, 3),
-])  # fmt: skip
-def test_tables_show_topology_collective_and_links_only_where_they_say_something(column, usual, other, tmp_path):
-    row = {"model": "m", "data_title": "d", "stand_in": False, "variant": "v", "ratio": 0.1}
-    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0, "workers": 2}
-    headings = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)", "workers": "Workers"}
-    heading = headings[column]
-    paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
-    for values, said in (((usual, usual), False), ((usual, other), True)):
-        shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)
-        tables.save_table(shown, shown, "caption", paths)
-        assert (heading in paths.md.read_text()) == said

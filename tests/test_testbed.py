@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-import yaml
-from conftest import ROOT
+from conftest import ROOT, read
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -211,7 +210,7 @@ def test_a_missing_privilege_is_one_line():
 
 
 def quick(**changes) -> dict:
-    return yaml.safe_load((ROOT / "config" / "quick.yaml").read_text()) | changes
+    return read("quick") | changes
 
 
 def test_only_what_is_timed_uses_the_testbed():

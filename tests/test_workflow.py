@@ -243,7 +243,7 @@ def test_a_method_is_one_file(smoke, environment):
     (smoke / "methods" / "randomk.py").write_text(source)
     assert planned(smoke, environment, *SMOKE) - {"all"} == runs("randomk") | SHOWN
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/test_methods.py", "-k", "randomk"],
+        [sys.executable, "-m", "pytest", "-q", "tests/test_methods.py", "tests/test_sparsifiers.py", "-k", "randomk"],
         cwd=smoke, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert tests.returncode == 0 and "passed" in tests.stdout, tests.stdout

@@ -48,7 +48,8 @@ class TorchDist(Communicator):
         counts = torch.empty(self.world_size, dtype=torch.int64, device=tensor.device)
         dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device))
         entries = {rank: count for rank, count in enumerate(counts.tolist()) if rank != self.rank}
-        received = self._messages(dict.fromkeys(entries, tensor), entries, tensor.dtype)
+        mine = tensor.to(self._messages_on)  # once, whatever the number of peers
+        received = self._messages(dict.fromkeys(entries, mine), entries, tensor.dtype)
         return [tensor.clone() if rank == self.rank else received[rank] for rank in range(self.world_size)]
 
     def _round(self, round: Round) -> dict[int, Tensor]:

@@ -185,9 +185,9 @@ def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
 
     None without a testbed.
     """
-    models = only(values, study["models"], topologies)
-    if values["network"] != "testbed" or not models or not topologies:
+    if values["network"] != "testbed":
         return []
+    models = only(values, study["models"], topologies)
     short = values | {"models": models, "timing": shorter(values) | {"ratios": [study["ratio"]]}}
     return [short | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
 

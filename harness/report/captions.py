@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+WHISKERS = "whiskers: where a repeat lies, 19 times in 20"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
 
 
@@ -51,7 +52,7 @@ def over_rates(table: pd.DataFrame, beside: str = "") -> str:
     """Of timing runs over links of several rates; ``beside``: what works beside the workers."""
     first, n = table.iloc[0], least_to_most(table["blocks"])
     who = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers{beside}"
-    return f"{who}; n = {n} blocks a point, whiskers: where a repeat lies, 19 times in 20"
+    return f"{who}; n = {n} blocks a point, {WHISKERS}"
 
 
 def least_to_most(numbers: pd.Series) -> str:

@@ -16,7 +16,7 @@ def summarise(timing: pd.DataFrame) -> pd.DataFrame:
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
     """The median of ``column`` over each phase, weighted by the phase's share of a cycle."""
-    return amortised(iterations[column], iterations["phase"], iterations["share"])
+    return amortised(zip(iterations[column], iterations["phase"], iterations["share"], strict=True))
 
 
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:

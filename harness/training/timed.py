@@ -95,14 +95,12 @@ def _enough(session: Session, iterations: list[dict], spent_s: float) -> bool:
 def widest(iterations: list[dict]) -> float:
     """The widest interval of a variant's speed-up against uncompressed in the same blocks, as a part of it; where
     only uncompressed is timed, that of its time."""
-    rows: dict[str, dict[int, list[dict]]] = {}
+    blocks: dict[tuple[str, int], list] = {}
     for row in iterations:
-        rows.setdefault(row["variant"], {}).setdefault(row["block"], []).append(row)
-    columns = ("iteration_s", "phase", "share")
-    seconds = {
-        variant: [amortised(*([row[column] for row in block] for column in columns)) for block in blocks.values()]
-        for variant, blocks in rows.items()
-    }
+        blocks.setdefault((row["variant"], row["block"]), []).append((row["iteration_s"], row["phase"], row["share"]))
+    seconds: dict[str, list[float]] = {}
+    for (variant, _), rows in blocks.items():
+        seconds.setdefault(variant, []).append(amortised(rows))
     dense = seconds.pop("none")
     if not seconds:
         return repeatable(dense).width

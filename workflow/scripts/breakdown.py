@@ -60,8 +60,7 @@ def main() -> None:
     looks.legend(figure, *axes.get_legend_handles_labels())
     note = (
         f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['blocks'])} blocks, means over the "
-        "workers; whiskers: where a repeat lies, 19 times in 20; dotted: uncompressed in the same run, and x the "
-        "speed-up against it"
+        f"workers; {captions.WHISKERS}; dotted: uncompressed in the same run, and x the speed-up against it"
     )
     looks.save(figure, note, snakemake.output)
 

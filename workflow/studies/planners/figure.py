@@ -42,7 +42,7 @@ def main() -> None:
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
-    note += "whiskers: where a repeat lies, 19 times in 20"
+    note += captions.WHISKERS
     looks.save(figure, note, snakemake.output)
 
 

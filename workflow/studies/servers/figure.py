@@ -47,11 +47,13 @@ def main() -> None:
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
     ticks = sorted(table["rate_mbit"].unique())
-    panes = list(product(names.models_in(table["model"]), sorted(table["topology"].unique())))
+    topologies = sorted(table["topology"].unique())
+    known_over = {name: calibrations.elsewhere(topology=TOPOLOGIES[name]) for name in topologies}
+    panes = list(product(names.models_in(table["model"]), topologies))
     figure, panels = looks.panels(len(panes), 4.6, 3.4)
     for axes, (model, name) in zip(panels, panes, strict=True):
-        topology, rows = TOPOLOGIES[name], table[(table["model"] == model) & (table["topology"] == name)]
-        known = calibrations.elsewhere(topology=topology)
+        topology, known = TOPOLOGIES[name], known_over[name]
+        rows = table[(table["model"] == model) & (table["topology"] == name)]
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], looks.of_variant(variant, names)

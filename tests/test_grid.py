@@ -1,0 +1,191 @@
+"""Configurations: the runs that they expand to."""
+
+import pytest
+from conftest import read
+
+from harness import plugins
+from harness.config import figures, grid, variants
+from harness.config import load as config
+from harness.spec import RunSpec
+
+
+@pytest.mark.parametrize("name", ["quick", "paper"])
+def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name):
+    values = read(name)
+    runs = config.load(values, name).runs
+    kinds = [run.split("/")[0] for run in runs]
+    assert kinds.count("accuracy") == 12 * len(values["seeds"])
+    topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
+    assert kinds.count("timing") == 7 * len(topologies)
+
+
+def test_the_papers_recipe():
+    runs = config.load(read("paper"), "paper").runs
+    small, large = (runs[f"accuracy/{model}-dlgs-0.1-seed0"] for model in ("vgg16", "resnet50"))
+    for spec, epochs, batch in ((small, 140, 32), (large, 80, 64)):
+        assert (spec.training.epochs, spec.training.train_epochs, spec.training.batch) == (epochs, epochs, batch)
+        assert spec.measurement.evaluations == epochs
+    rates = [small.training.learning_rate(epoch) for epoch in (0, 79.9, 80, 120)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    assert [large.training.learning_rate(e) for e in (0, 30, 60)] == pytest.approx([0.1, 0.01, 0.001])
+    assert not large.training.stand_in and large.cluster.workers == 3
+
+
+def test_a_short_run_scales_the_schedule():
+    training = config.load(read("quick"), "quick").runs["accuracy/resnet20-none-seed0"].training
+    assert training.learning_rate(training.train_epochs * 79 / 140) == pytest.approx(training.lr)
+    assert training.learning_rate(training.train_epochs * 81 / 140) == pytest.approx(training.lr / 10)
+
+
+def test_specs_survive_json():
+    for spec in config.load(read("paper"), "paper").every.values():
+        assert RunSpec.from_json(spec.to_json()) == spec
+
+
+def test_the_defaults_of_a_spec_never_change():
+    """Specs do not write them down: another default would give old runs another meaning."""
+    flat = RunSpec("accuracy").flat()
+    assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
+
+
+DEFAULTS = {
+    "model": "", "data": "cifar10", "stand_in": False, "batch": 32, "epochs": 140, "train_epochs": 140, "lr": 0.1,
+    "lr_steps": (), "momentum": 0.9, "weight_decay": 1e-4, "warmup_epochs": 0, "seed": 0, "method": "none",
+    "variant": "none", "options": {}, "topology": "allgather", "collective": "engine", "wire": "indices",
+    "bucket_bytes": 2**23, "planner": "layer", "groups": (), "ratios": (), "plans": {}, "engine": "horovod",
+    "workers": 2, "threads": 1, "device": "cpu", "network": "host", "rates_mbit": (), "in_proportion": False,
+    "width": 0.0, "limit_s": 0.0, "launches": 1, "evaluations": 10,
+    "test_samples": 10_000, "final_test_samples": 10_000, "blocks": 5, "repeats": 3, "largest_entries": 0,
+}  # fmt: skip
+
+
+def test_only_what_decides_a_run_is_in_its_spec():
+    """The schedule decides no timing run; where the data are and how long is waited decide no run at all."""
+    values = read("paper") | {"network": "host"}
+    before = config.load(values, "paper")
+    recipe = values["models"]["vgg16"] | {"lr": 0.3, "lr_steps": [9], "warmup_epochs": 1, "train_epochs": 3}
+    learnt = config.load(values | {"models": values["models"] | {"vgg16": recipe}}, "paper")
+    changed = {name for name, spec in learnt.every.items() if before.every[name] != spec}
+    assert changed == {name for name in before.every if name.startswith("accuracy/vgg16-")}
+    elsewhere = {"data": {"root": "other", "imagenet": "other/imagenet"}, "hung_after_s": 5}
+    assert config.load(values | elsewhere, "paper").every == before.every
+
+
+def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
+    changes = {"network": "testbed", "device": "cpu", "studies": {"refresh": {"intervals": [1, 8]}}}
+    studies = config.load(read("paper") | changes, "paper").studies
+    assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
+    assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
+    assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
+    assert len(studies["rates"]) == 4 * 4 * 2  # methods x rates x models
+    assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
+    served = studies["servers"].values()
+    assert len(served) == 4 * 4  # methods x rates, of one model
+    assert {(spec.cluster.workers, spec.topology.servers) for spec in served} == {(3, 1)}
+
+
+def test_without_a_testbed_no_rates_are_swept():
+    studies = config.load(read("paper"), "paper").studies
+    assert not studies["rates"] and not studies["servers"]
+
+
+def test_a_plan_is_read_where_layers_are_timed_merged_by_costs_or_ratios_are_chosen():
+    for planner, methods, expected in [
+        ("layer", ["none", "lags", "dlgs"], set()),
+        ("paper", ["none", "lags", "dlgs"], {"dlgs"}),
+        ("size", ["none", "lags", "dlgs"], set()),
+        ("layer", ["none", "lags_adaptive", "dlgs"], {"lags_adaptive"}),
+    ]:
+        runs = config.load(read("paper") | {"planner": planner, "methods": methods}, "paper").runs
+        planned = {name: grid.plan_name(spec, runs) for name, spec in runs.items() if grid.planned_by(spec)}
+        assert {runs[name].scheme.method for name in planned} == expected
+        for name, plan in planned.items():  # an accuracy run that needs one reads the plan of its timing run
+            assert runs[f"timing/{plan}"].training.model == runs[name].training.model
+            assert runs[f"timing/{plan}"].ratio == runs[name].ratio
+
+
+def test_imagenet_replaces_its_stand_in_where_it_is_configured():
+    without = config.load(read("quick"), "quick").runs["accuracy/resnet50-none-seed0"].training
+    assert (without.data, without.stand_in) == ("cifar10", True)
+    values = read("quick") | {"network": "host", "data": {"root": "data", "imagenet": "some/folder"}}
+    given = config.load(values, "quick").runs
+    here = config.load(read("quick") | {"network": "host"}, "quick").runs
+    assert given["accuracy/resnet50-none-seed0"].training.data == "imagenet100"
+    timed = [runs["timing/resnet50-none-allgather-2workers-host"].training for runs in (here, given)]
+    assert [(one.data, one.stand_in, one.batch) for one in timed] == [("images224", True, 8), ("imagenet100", False, 8)]
+
+
+def test_variants_are_runs_of_their_own_with_names_and_titles():
+    values = read("quick") | {
+        "network": "host",
+        "methods": ["none", "topk", "topk-plain", "lean"],
+        "variants": {
+            "topk-plain": {"method": "topk", "error_feedback": False},
+            "lean": {"method": "dlgs", "ratio": 0.05, "title": "lean DLGS"},
+        },
+    }
+    loaded = config.load(values, "c")
+    titles = {name: one.title for name, one in variants.chosen(loaded.values).items()}
+    assert titles == {
+        "none": "uncompressed",
+        "topk": "Top-K",
+        "topk-plain": "Top-K (error_feedback=False)",
+        "lean": "lean DLGS",
+    }
+    plain = loaded.runs["accuracy/vgg16-topk-plain-0.1-seed0"]
+    assert (plain.variant, plain.scheme.method) == ("topk-plain", "topk")
+    assert plain.scheme.options == {"ratio": 0.1, "selection": "fast", "error_feedback": False}
+    assert loaded.runs["accuracy/vgg16-topk-0.1-seed0"].scheme.variant == ""
+    lean = [spec for name, spec in loaded.every.items() if spec.variant == "lean"]
+    assert {spec.ratio for spec in lean} == {0.05}  # neither accuracy.ratios nor timing.ratios
+    without = config.load(values | {"methods": ["none", "topk", "lean"]}, "c")
+    assert {n: s for n, s in loaded.every.items() if s.variant != "topk-plain"} == without.every
+
+
+def test_a_plain_methods_parameters_are_those_of_its_default_variant():
+    loaded = config.load(read("quick") | {"variants": {"dlgs": {"refresh_every": 8}}}, "c")
+    assert loaded.runs["accuracy/vgg16-dlgs-0.1-seed0"].scheme.options["refresh_every"] == 8
+    assert variants.chosen(loaded.values)["dlgs"].title == "DLGS (refresh_every=8)"
+
+
+def test_all_methods_are_every_file_and_every_variant():
+    loaded = config.load(read("smoke") | {"variants": {"lean": {"method": "dlgs", "ratio": 0.05}}}, "c")
+    assert next(iter(variants.chosen(loaded.values))) == "none"
+    assert set(variants.chosen(loaded.values)) == {*plugins.names("methods"), "lean"}
+
+
+def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
+    values = read("paper") | {"collective": "ring", "network": "testbed", "device": "cpu"}
+    loaded = config.load(values, "c")
+    assert {spec.scheme.collective for spec in loaded.runs.values()} == {"ring"}
+    assert "timing/vgg16-none-allgather-ring-3workers-proportional" in loaded.runs
+    assert {spec.scheme.collective for spec in loaded.studies["servers"].values()} == {"engine"}
+
+
+def test_figures_are_the_papers_for_its_models_and_named_for_others():
+    papers = {("vgg16", "train_accuracy"): 7, ("vgg16", "train_loss"): 8, ("vgg16", "breakdown"): 12}
+    drawn = figures.of_models(["vgg16", "transformer"], papers)
+    assert [(name, figure.model, figure.value) for name, figure in drawn.items()] == [
+        ("figure07", "vgg16", "train_accuracy"),
+        ("figure08", "vgg16", "train_loss"),
+        ("figure12", "vgg16", "breakdown"),
+        ("accuracy-transformer", "transformer", "train_accuracy"),
+        ("loss-transformer", "transformer", "train_loss"),
+        ("breakdown-transformer", "transformer", "breakdown"),
+    ]
+    assert drawn["figure07"].about == "Figure 7: training accuracy of VGG16."
+    assert drawn["loss-transformer"].about == "Training loss of Transformer."
+
+
+def test_a_fourth_model_has_every_run_that_the_papers_have():
+    values = read("quick") | {"network": "host"}
+    values["models"] |= {"transformer": {"batch": 8, "epochs": 1, "lr": 0.1}}
+    loaded = config.load(values, "c")
+    per_model = {
+        model: [n.replace(model, "") for n, s in loaded.runs.items() if s.training.model == model]
+        for model in ("vgg16", "transformer")
+    }
+    assert per_model["vgg16"] == per_model["transformer"]
+    spec = loaded.runs["timing/transformer-dlgs-0.1-allgather-2workers-host"]
+    assert (spec.training.data, spec.training.stand_in) == ("text", False)
+    assert "layers/transformer-2workers" in loaded.calibrations

@@ -1,0 +1,40 @@
+"""How tables and figures look: variants told apart, names in order, columns that say something."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from harness.report import looks, tables
+from harness.report.names import Names
+
+
+def test_no_two_of_280_variants_look_the_same():
+    looks_of = [looks.line(i, "") for i in range(280)]
+    assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
+    names = Names({f"v{i}": "" for i in range(20)}, {})
+    areas = [looks.area(variant, names) for variant in names.variants]
+    assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
+
+
+def test_a_configurations_order_is_kept_and_strangers_come_last():
+    names = Names({"b": "B", "a": "A"}, {})
+    assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
+    assert names.variant("z") == "z" and names.place("z") == 2
+
+
+@pytest.mark.parametrize("column, usual, other", [
+    ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
+    ("workers", 2, 3),
+])  # fmt: skip
+def test_tables_show_topology_collective_and_links_only_where_they_say_something(column, usual, other, tmp_path):
+    row = {"model": "m", "data_title": "d", "stand_in": False, "variant": "v", "ratio": 0.1}
+    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0, "workers": 2}
+    headings = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)", "workers": "Workers"}
+    heading = headings[column]
+    paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
+    for values, said in (((usual, usual), False), ((usual, other), True)):
+        shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)
+        tables.save_table(shown, shown, "caption", paths)
+        assert (heading in paths.md.read_text()) == said
