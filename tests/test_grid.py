@@ -162,6 +162,16 @@ def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
     assert {spec.scheme.collective for spec in loaded.studies["servers"].values()} == {"engine"}
 
 
+def test_timing_runs_and_their_calibrations_may_have_an_engine_of_their_own():
+    def engines(values: dict) -> dict[str, set[str]]:
+        runs = config.load(values, "c").every.values()
+        return {kind: {spec.cluster.engine for spec in runs if spec.kind == kind} for kind in {s.kind for s in runs}}
+
+    timed = {"timing", "layers", "exchanges", "planners"}
+    assert engines(read("quick")) == {k: {"torch_dist"} for k in timed} | {"accuracy": {"horovod"}}
+    assert set().union(*engines(read("paper")).values()) == {"horovod"}
+
+
 def test_figures_are_the_papers_for_its_models_and_named_for_others():
     papers = {("vgg16", "train_accuracy"): 7, ("vgg16", "train_loss"): 8, ("vgg16", "breakdown"): 12}
     drawn = figures.of_models(["vgg16", "transformer"], papers)

@@ -234,9 +234,12 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
 
 
 def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
-    """Over ``topology`` on the configuration's network, where the last hosts are the servers'; else on the host's."""
+    """Of timed runs: over ``topology`` on the configuration's network, where the last hosts are the servers'; of
+    accuracy runs, without one: the host's network."""
     shared = {key: values[key] for key in ("engine", "threads", "device")}
     shared["workers"] = workers(values, topology or ALL_GATHER)
+    if topology is not None:
+        shared["engine"] = values["timing"].get("engine", values["engine"])
     if topology is None or values["network"] == "host":
         return Cluster(**shared)
     if values["testbed"]["rate_mbit"] == PROPORTIONAL:
