@@ -169,7 +169,8 @@ class Runs:
         for split in ("train", "test"):
             points[f"{split}_loss"] = 5 / np.sqrt(step) * values + 0.02 * list(VARIANTS).index(spec.variant)
             points[f"{split}_accuracy"] = 1 - points[f"{split}_loss"] / 5
-        iterations = self.iterations("x", scheme, 0.05).drop(columns=["variant", "block", "share"])
+        sent = {"phase": "step", "density": np.arange(1, 101) / 1000, "sent_bytes": 1e5}
+        iterations = pd.DataFrame({"step": range(1, 101)} | sent)
         self.write(folder, spec, points=points, iterations=iterations)
 
 

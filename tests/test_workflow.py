@@ -30,6 +30,7 @@ def smoke(tmp_path_factory, environment) -> Path:
     done = snakemake(project, environment, *SMOKE, timeout=2400)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "runs done" in done.stderr
+    assert re.search(r"minutes of its runs: accuracy \d+:\d\d, .*timing \d+:\d\d", done.stdout)
     return project
 
 

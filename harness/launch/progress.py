@@ -48,5 +48,16 @@ def whole(run: Path, spent_s: float) -> str:
     return f"[{done}, about {clock(max(0, left))} left] "
 
 
+def spent(folder: Path) -> str:
+    """What the finished runs below ``folder`` took, kind by kind, in words, or nothing where there are none."""
+    walls: dict[str, float] = {}
+    for path in sorted(folder.rglob("run.json")):
+        run = _read(path)
+        if run:
+            kind = run["spec"]["kind"]
+            walls[kind] = walls.get(kind, 0.0) + run["wall_s"]
+    return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
+
+
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -28,6 +28,17 @@ def read(paths: list) -> pd.DataFrame:
     return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
+def read_points(paths: list) -> pd.DataFrame:
+    """All points of accuracy runs, as ``read``; ``density``: the mean over the steps since the point before."""
+    return read(paths).assign(density=[density for path in paths for density in _densities(Path(path))])
+
+
+def _densities(points: Path) -> list[float]:
+    ends = pd.read_csv(points)["step"]
+    iterations = pd.read_csv(points.with_name("iterations.csv"))
+    return iterations["density"].groupby(ends.searchsorted(iterations["step"])).mean().tolist()
+
+
 def about_run(folder: Path) -> dict:
     """The columns ``ABOUT`` the run in a folder."""
     run = json.loads((folder / "run.json").read_text())

@@ -17,6 +17,7 @@ from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from harness.spec import RunSpec
 from harness.training.clock import Clock
 from harness.training.optimizer import SGD
+from harness.training.rows import slowest
 from harness.training.session import Session, make_method
 from harness.training.timed import phase_share, timed_steps
 
@@ -99,7 +100,8 @@ class Apart(WorkerExchange):
 
 
 def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
-    """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state.
+    """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state; t_c until the last
+    worker has what it waits for.
 
     One bucket alone shows the latency of its communication as well, several together what each costs
     when they follow each other, as they do behind backward.
@@ -121,7 +123,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
                     share = phase_share(exchange.method, phase)
                     samples.append({"entries": size, "buckets": count, "phase": phase, "share": share} | row)
         report(done, len(cases))
-    return {"samples": samples}
+    return {"samples": slowest(samples, "communication_s", comm, spec.cluster.workers)}
 
 
 def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor]) -> Exchange:

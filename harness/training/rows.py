@@ -19,16 +19,29 @@ def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dic
     communication is called ``waiting_s``; it is as long as the slowest computes longer than the worker.
     """
     columns = [f"{part}_s" for part in (*PARTS, "iteration")]
-    own = torch.tensor([[row[column] for column in columns] for row in rows], dtype=torch.float64)
-    every = torch.zeros(comm.world_size, *own.shape, dtype=torch.float64)
-    every[comm.rank] = own
-    every = comm.allreduce(every.view(-1).to(comm.device)).view_as(every).cpu()[:workers]
-    parts = dict(zip(columns, every.unbind(dim=2), strict=True))
+    parts = dict(zip(columns, _of_workers(rows, columns, comm, workers).unbind(dim=2), strict=True))
     computing = parts["iteration_s"] - parts["communication_s"]
     waiting = torch.minimum(parts["communication_s"], computing.max(dim=0).values - computing)
     parts |= {"communication_s": parts["communication_s"] - waiting, "waiting_s": waiting}
     means = {column: values.mean(dim=0).tolist() for column, values in parts.items()}
     return [row | {column: means[column][i] for column in means} for i, row in enumerate(rows)]
+
+
+def slowest(rows: list[dict], column: str, comm: Communicator, workers: int) -> list[dict]:
+    """Rows whose ``column`` is the largest of any worker's; every process calls it with its own, in the same order.
+
+    A server answers one worker after the other: what the first has received says little of the last.
+    """
+    largest = _of_workers(rows, [column], comm, workers).amax(dim=(0, 2))
+    return [row | {column: value} for row, value in zip(rows, largest.tolist(), strict=True)]
+
+
+def _of_workers(rows: list[dict], columns: list[str], comm: Communicator, workers: int) -> torch.Tensor:
+    """The columns of every worker's rows, float64, (workers, rows, columns); a server's are left out."""
+    own = torch.tensor([[row[column] for column in columns] for row in rows], dtype=torch.float64)
+    every = torch.zeros(comm.world_size, *own.shape, dtype=torch.float64)
+    every[comm.rank] = own
+    return comm.allreduce(every.view(-1).to(comm.device)).view_as(every).cpu()[:workers]
 
 
 def group_rows(variant: str, exchange: Exchange) -> list[dict]:

@@ -113,3 +113,4 @@ onstart:
 
 onsuccess:
     print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{make_report()}")
+    print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")

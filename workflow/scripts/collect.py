@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from harness.report.log import log_errors
-from harness.report.tidy import read
+from harness.report.tidy import read, read_points
 
 
 def provenance(paths: list[str]) -> dict:
@@ -21,7 +21,7 @@ def provenance(paths: list[str]) -> dict:
 
 log_errors(snakemake)
 inputs, output = snakemake.input, snakemake.output
-read(inputs.accuracy).to_csv(output.accuracy, index=False)
+read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
 read(inputs.timing).to_csv(output.timing, index=False)
 merged = provenance([*inputs.accuracy, *inputs.timing])
 Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """Table 1: final training accuracy and training loss per model and variant, and test accuracy beside them.
 
-Training values are means over the augmented batches of the last stretch of the curve, test values
-over the test set after the last step. Mean over seeds, with the standard deviation where there are
-several."""
+Training values are means over the augmented batches of the last stretch of the curve, test values over the
+test set after the last step. The density is the part of the entries that was sent, over the same stretch. Mean
+over seeds, with the standard deviation where there are several."""
 
 import pandas as pd
 
@@ -11,7 +11,7 @@ from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.tidy import ABOUT, LINKS, OPTIONS
 
-VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss"]
+VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density"]
 # What a row is about: all that does not differ between seeds, and could make another number.
 KEYS = [key for key in ABOUT if key not in ("run", "seed", *OPTIONS, *LINKS)]
 
@@ -39,6 +39,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Training accuracy (%)": cell(row, "train_accuracy", 100),
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),
+            "Density": f"{row['density']:.3g}",
             "Epochs": f"{row['epochs_trained']:.3g}",
             "n": row["seeds"],
         }
