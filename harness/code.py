@@ -27,7 +27,7 @@ def behind_run(spec: RunSpec) -> list[Path]:
         roots.append(HARNESS / "exchange" / "selection" / f"by_{scheme.options['selection']}.py")
         roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
     if scheme.collective != "engine":
-        roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective}.py")
+        roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective.replace('-', '_')}.py")
     if spec.trains:
         roots += [ROOT / "models" / f"{training.model}.py", HARNESS / "data" / f"{training.data}.py"]
     if spec.kind in ("timing", "planners"):  # uncompressed takes turns with every timed method

@@ -1,4 +1,4 @@
-"""What methods and models say of themselves, as JSON: python -m harness.describe.
+"""What plug-ins say of themselves, as JSON: python -m harness.describe.
 
 The workflow asks this in a process of its own, since it imports torch and the plug-ins (see ``plugins.describe``).
 A plug-in that cannot be loaded is described by its error, in one line.
@@ -74,6 +74,16 @@ def model(name: str) -> dict:
     return about | {"multiply_adds": counter.get_total_flops() // 2}
 
 
+MOST_WORKERS = 1024  # that a collective is asked about
+
+
+def collective(name: str) -> dict:
+    """By number of workers: why it refuses them, or how many rounds it makes."""
+    module, worlds = plugins.load("collectives", name), range(1, MOST_WORKERS + 1)
+    refuses = {n: why for n in worlds if (why := module.refuses(n))}
+    return {"refuses": refuses, "rounds": {n: module.rounds(n) for n in worlds if n not in refuses}}
+
+
 def described(kind: str, look) -> dict:
     """Every plug-in of a kind by name."""
     found = {}
@@ -94,4 +104,5 @@ def _line_of(error: Exception, kind: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    json.dump({"methods": described("methods", method), "models": described("models", model)}, sys.stdout)
+    looks = {"methods": method, "models": model, "collectives": collective}
+    json.dump({kind: described(kind, look) for kind, look in looks.items()}, sys.stdout)

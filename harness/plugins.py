@@ -27,13 +27,14 @@ CACHE = ROOT / ".cache" / "plugins"
 
 @cache
 def names(kind: str) -> list[str]:
-    """The plug-ins of a kind: "methods", "models" or "collectives"."""
-    return sorted(p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
+    """The plug-ins of a kind: "methods", "models", or "collectives", with dashes for their files' underscores."""
+    stems = (p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
+    return sorted(stem.replace("_", "-") if kind == "collectives" else stem for stem in stems)
 
 
 def load(kind: str, name: str) -> ModuleType:
     """The module of a plug-in."""
-    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, name]))
+    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, name.replace("-", "_")]))
 
 
 def describe(kind: str, name: str) -> dict:
@@ -48,8 +49,8 @@ def describe(kind: str, name: str) -> dict:
 
 @cache
 def _descriptions() -> dict[str, dict]:
-    """kind -> plug-in -> description, of methods and models."""
-    sources = [*FOLDERS["methods"].glob("*.py"), *FOLDERS["models"].glob("*.py")]
+    """kind -> plug-in -> description."""
+    sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
     sources += [*(ROOT / "harness" / "exchange").glob("*.py"), *(ROOT / "harness" / "data").glob("*.py")]
     sources += [ROOT / "harness" / "describe.py"]
     about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))

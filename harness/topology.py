@@ -4,6 +4,7 @@ How requests are answered over a topology is in ``harness.exchange.answers``. Th
 topologies apart by name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,14 @@ class Traffic:
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.summed + other.summed, self.gathered + other.gathered, self.messages + other.messages)
+
+
+def ring_rounds(workers: int) -> int:
+    """Of an all-reduce among so many in a ring, which every engine's own is taken for."""
+    return 2 * (workers - 1)
+
+
+Rounds = Callable[[int], int]  # of a dense sum, by the number of workers
 
 
 @dataclass(frozen=True)
@@ -48,17 +57,17 @@ class Topology:
         return rank >= workers
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
-        """Bytes that the busiest link carries one after the other for a bucket of ``entries``: ring all-reduce and
-        ring all-gather."""
+        """Bytes that the busiest link carries one after the other for a bucket of ``entries``: the least that an
+        all-reduce can send, as a ring and halving-doubling do, and ring all-gather."""
         return (
             2 * (workers - 1) / workers * traffic.summed
             + (workers - 1) * traffic.gathered
             + traffic.messages
         )  # fmt: skip
 
-    def waits(self, traffic: Traffic, workers: int) -> int:
+    def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
         """How often an exchange waits for the network."""
-        return max(1, (workers - 1) * (2 if traffic.summed else 1))
+        return max(1, sum_rounds(workers) if traffic.summed else workers - 1)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class ParameterServer(Topology):
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)
 
-    def waits(self, traffic: Traffic, workers: int) -> int:
+    def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
         return 2
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from harness import plugins
 from harness.comm import collectives, lockstep
-from harness.comm.collectives import Round, ring
+from harness.comm.collectives import Round, halving_doubling, ring
 
 COLLECTIVES = plugins.names("collectives")
 every = pytest.mark.parametrize("name", COLLECTIVES)
-worlds = st.integers(1, 9)
+worlds = st.integers(1, 16)
 
 
 def contributions(world: int, entries: int, *, whole: bool, seed: int = 0) -> list[torch.Tensor]:
@@ -54,6 +54,7 @@ def test_every_rank_ends_with_the_sum_and_what_it_sends_is_what_it_costs(name, w
     assert all(torch.equal(tensor, total) for tensor in mine)
     costs = [plugins.load("collectives", name).cost(rank, world, entries) for rank in range(world)]
     assert list(zip(outcome.messages, outcome.bytes, strict=True)) == costs
+    assert outcome.rounds == plugins.load("collectives", name).rounds(world)
 
 
 @every
@@ -80,6 +81,45 @@ def test_a_ring_sends_the_least_and_takes_what_the_formula_says():
         assert set(outcome.messages) == {rounds}
         assert set(outcome.bytes) == {rounds * 4 * 1000}
         assert outcome.time_s == pytest.approx(rounds * (1e-4 + 1e-9 * 4 * 1000))
+
+
+def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the_formula_says():
+    """2 log2 N messages and 2 (N - 1) / N of the bytes of n entries; here N divides n."""
+    for world, steps in ((2, 1), (4, 2), (8, 3), (1024, 10)):
+        entries = 10 * world
+        nothing = [torch.empty(entries, device="meta") for _ in range(world)]
+        outcome = summed("halving-doubling", nothing, alpha_s=1.0, beta_s=1e-3)
+        sent = 2 * (world - 1) * 4 * 10
+        assert (outcome.rounds, set(outcome.messages), set(outcome.bytes)) == (2 * steps, {2 * steps}, {sent})
+        assert outcome.time_s == pytest.approx(2 * steps + 1e-3 * sent)
+
+
+def watched(coroutine, seen: list):
+    """The same rounds, noted: what is sent to whom, as (peer, first entry, entries)."""
+    answer = None
+    while True:
+        try:
+            round = coroutine.send(answer)
+        except StopIteration as end:
+            return end.value
+        seen += [(peer, part.storage_offset(), part.numel()) for peer, part in round.sends.items()]
+        answer = yield round
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
+@given(entries=st.integers(0, 200))
+@settings(deadline=None, max_examples=20)
+def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
+    seen = [[] for _ in range(world)]
+    mine = contributions(world, entries, whole=True)
+    lockstep.run([watched(halving_doubling.all_reduce(rank, world, t), seen[rank]) for rank, t in enumerate(mine)])
+    steps = halving_doubling.rounds(world) // 2
+    partners = [rank ^ 2**step for rank in range(world) for step in range(steps)]
+    assert [peer for sent in seen for peer, *_ in sent[:steps]] == partners
+    assert [peer for sent in seen for peer, *_ in reversed(sent[steps:])] == partners
+    owned = [(start, n) for sent in seen for _, start, n in sent[steps : steps + 1]] or [(0, entries)]
+    assert sorted(start + i for start, n in owned for i in range(n)) == list(range(entries))
+    assert max(n for _, n in owned) - min(n for _, n in owned) <= 1
 
 
 def test_a_round_lasts_as_long_as_its_slowest_rank_in_its_busier_direction():

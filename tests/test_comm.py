@@ -1,4 +1,4 @@
-"""Communicators: the same answers on local threads and on the processes of every real engine, two and three.
+"""Communicators: the same answers on local threads and on the processes of every real engine, two to four.
 
 What each rank asks is in comm_worker.py, where ``seen`` runs once per engine and number of ranks.
 """
@@ -28,7 +28,7 @@ def run_processes(engine: str, world: int, target, environment: dict) -> list[di
 
 
 @pytest.fixture(
-    scope="module", params=[(e, n) for e in ("local", *ENGINES) for n in (2, 3)], ids=lambda p: f"{p[0]}-{p[1]}"
+    scope="module", params=[(e, n) for e in ("local", *ENGINES) for n in (2, 3, 4)], ids=lambda p: f"{p[0]}-{p[1]}"
 )
 def ranks(request, tmp_path_factory, environment) -> list[dict]:
     """By rank, what it saw."""

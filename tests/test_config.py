@@ -38,6 +38,10 @@ MISTAKES = {
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file harness/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
+    "collective: halving-doubling refuses 3 workers: 3 is no power of two; give engine": {
+        "collective": "halving-doubling",
+        "workers": 3,
+    },
     "collective: ring adds up among equals, ps-weights on a server": {"collective": "ring"},
     "hung_after_s: 0 is not valid; give seconds": {"hung_after_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from harness.timemodel.costs import Fit
 from harness.timemodel.links import elsewhere
+from harness.timemodel.predict import sum_rounds
 from harness.topology import TOPOLOGIES, Traffic
 
 some_bytes = st.one_of(st.just(0.0), st.floats(0.01, 8))
@@ -49,3 +50,14 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
     assert weights.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 4))  # weights are pulled dense
     assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 3 * 0.08))
     assert [all_gather.waits(dense, 4), all_gather.waits(sparse, 4), weights.waits(sparse, 4)] == [6, 3, 2]
+
+
+def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():
+    """Two workers meet twice in every all-reduce; 1,024 make 2 x 1,023 rounds in a ring, 2 x 10 by halving."""
+    all_gather, dense = TOPOLOGIES["allgather"], Traffic(summed=4.0)
+    for collective, rounds in {"engine": 2046, "ring": 2046, "halving-doubling": 20}.items():
+        waits = sum_rounds(collective)
+        assert (waits(2), waits(1024)) == (2, rounds)
+        there = elsewhere(Fit(0.0, 0.0, 1.0, once=1e-3), all_gather, dense, (2, 100.0), (1024, 100.0), waits)
+        assert there.alpha == pytest.approx(1e-3 / 2 * (rounds - 2))
+        assert there.beta == pytest.approx(2 * 1023 / 1024 * 4 * 8e-6 / 100)

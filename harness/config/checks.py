@@ -51,10 +51,21 @@ def collective(values: dict) -> str | None:
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file harness/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
+    if name != "engine" and (why := _refuses(name, values["workers"])):
+        return f"collective: {why}; give engine, or other workers"
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
     if name != "engine" and served:
         return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
     return None
+
+
+def _refuses(collective: str, workers: int) -> str | None:
+    """Why a collective cannot serve so many workers, or None."""
+    try:
+        why = plugins.describe("collectives", collective)["refuses"].get(str(workers))
+    except ValueError as error:
+        return f"{error}; mend the file"
+    return why and f"{collective} refuses {workers} workers: {why}"
 
 
 def plans(values: dict) -> str | None:

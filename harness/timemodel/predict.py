@@ -14,7 +14,7 @@ from harness.timemodel.groups import planner_of
 from harness.timemodel.links import elsewhere
 from harness.timemodel.planner import planners
 from harness.timemodel.timeline import schedule
-from harness.topology import ALL_GATHER, Topology
+from harness.topology import ALL_GATHER, Rounds, Topology, ring_rounds
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
@@ -77,9 +77,18 @@ class Elsewhere:
     def iteration_s(self, workers: int, rate_mbit: float) -> float:
         """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
         known, there = self._known, (workers, rate_mbit)
-        communicate = elsewhere(known.costs.communicate, self.spec.topology, known.traffic, self.here, there)
+        rounds = sum_rounds(self.spec.scheme.collective)
+        communicate = elsewhere(known.costs.communicate, self.spec.topology, known.traffic, self.here, there, rounds)
         costs = replace(known.costs, communicate=communicate)
         return schedule(known.sizes, costs, self._plan(known.sizes, costs)).iteration_s + known.rest_s
+
+
+def sum_rounds(collective: str) -> Rounds:
+    """How many rounds a dense sum makes, by the number of workers; KeyError for one that the collective refuses."""
+    if collective == "engine":
+        return ring_rounds
+    rounds = plugins.describe("collectives", collective)["rounds"]
+    return lambda workers: rounds[str(workers)]
 
 
 def _read_folders(layers: Path, exchanges: Path, spec: RunSpec) -> Calibration:

@@ -1,8 +1,9 @@
-"""The contract of a collective: a file in this folder with three functions.
+"""The contract of a collective: a file in this folder with four functions.
 
 - ``all_reduce(rank, world, tensor)``: a coroutine that yields the rounds of one rank. It is resumed with what the
   rank received, {peer: tensor}, sums ``tensor``, shape (n,), over all ranks in place, and returns it.
 - ``refuses(world)``: why it cannot run on so many ranks, or None.
+- ``rounds(world)``: how many rounds each of so many ranks yields.
 - ``cost(rank, world, entries)``: (messages, bytes) that one rank sends to sum ``entries`` of float32.
 
 It knows no engine, clock or thread. All ranks yield equally many rounds; a rank that has nothing to say in a

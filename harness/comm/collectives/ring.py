@@ -15,7 +15,7 @@ ENTRY_BYTES = 4
 
 def all_reduce(rank: int, world: int, tensor: Tensor) -> Rounds:
     left, right = (rank - 1) % world, (rank + 1) % world
-    for step in range(2 * (world - 1)):
+    for step in range(rounds(world)):
         mine = tensor[_chunk(rank - step, world, tensor.numel())]
         into = tensor[_chunk(left - step, world, tensor.numel())]
         received = yield Round({right: mine}, {left: into.numel()}, tensor.dtype)
@@ -30,8 +30,12 @@ def refuses(world: int) -> str | None:
     return None
 
 
+def rounds(world: int) -> int:
+    return 2 * (world - 1)
+
+
 def cost(rank: int, world: int, entries: int) -> tuple[int, int]:
-    chunks = (_chunk(rank - step, world, entries) for step in range(2 * (world - 1)))
+    chunks = (_chunk(rank - step, world, entries) for step in range(rounds(world)))
     lengths = [chunk.stop - chunk.start for chunk in chunks]
     return sum(n > 0 for n in lengths), ENTRY_BYTES * sum(lengths)
 
