@@ -49,7 +49,7 @@ class Scheme:
     options: dict[str, Any] = field(default_factory=dict)  # the method's parameters, its ratio among them
     topology: str = ALL_GATHER.name  # a name in harness.topology
     collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
-    wire: Literal["indices", "smallest"] = "indices"  # how the places of sent entries travel
+    wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel
     bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size
     planner: str = "layer"  # how methods of scope "plan" merge layers
     groups: Groups = ()  # what the planner found

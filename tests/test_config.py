@@ -57,6 +57,7 @@ MISTAKES = {
         "accuracy": {"ratios": [0.1, 0.5]},
     },
     "wire: smallest is for device: cpu; give indices": {"wire": "smallest", "device": "cuda"},
+    "wire: run-length is for device: cpu; give indices": {"wire": "run-length", "device": "cuda"},
     "with its plan for allgather; add it, or leave lags_adaptive out": {
         "methods": ["lags_adaptive"],
         "topologies": ["ps-weights"],

@@ -1,11 +1,13 @@
 """Wire formats: what was packed is what is added, whichever entries were chosen, in as few bytes as promised."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.exchange.wire import FORMATS, Smallest
+from harness.exchange.wire import FORMATS, RunLength, Smallest
 
 every = pytest.mark.parametrize("name", FORMATS)
 
@@ -59,7 +61,66 @@ def test_the_smallest_code_is_as_small_as_it_says(density, most_bits):
     assert 32 * (message.numel() - 1 - n) <= most_bits * n + 32
 
 
+@pytest.mark.parametrize("form", [Smallest, RunLength])
 @pytest.mark.parametrize("indices", [[1, 1], [3, 10], [-1, 2]])
-def test_wrong_indices_are_refused(indices):
+def test_wrong_indices_are_refused(form, indices):
     with pytest.raises(ValueError, match=r"unique and in \[0, 10\)"):
-        Smallest.pack(torch.zeros(2), torch.tensor(indices), 10)
+        form.pack(torch.zeros(2), torch.tensor(indices), 10)
+
+
+def coded(x: torch.Tensor) -> torch.Tensor:
+    """The entries of ``x`` that are not zero, run-length coded."""
+    places = x.nonzero().view(-1)
+    return RunLength.pack(x[places], places, len(x))
+
+
+def runs_by_hand(x: list[float]) -> list[int]:
+    """The bytes of the runs, entry by entry: an oracle without any of the code."""
+    found, run = [], 0
+    for entry in x:
+        if entry == 0:
+            run += 1
+        else:
+            found += [255] * (run // 255) + [run % 255]
+            run = 0
+    return found
+
+
+numbers = st.floats(width=32, allow_nan=False).filter(bool)
+zeros = st.integers(0, 600).map(lambda n: [0.0] * n)
+
+
+@given(st.lists(st.one_of(zeros, st.lists(numbers, max_size=5)), max_size=12))
+@settings(deadline=None)
+def test_what_is_run_length_coded_is_decoded_to_the_bit_and_coded_as_by_hand(parts):
+    entries = list(itertools.chain(*parts))
+    x = torch.tensor(entries)
+    message, found = coded(x), torch.zeros(len(x))
+    RunLength.add(found, message)
+    assert torch.equal(found.view(torch.int32), x.view(torch.int32))
+    runs, n = runs_by_hand(entries), int((x != 0).sum())
+    assert message[:2].tolist() == [len(x), n]
+    code = message[2 + n :].view(torch.uint8).tolist()
+    assert code == runs + [0] * (-len(runs) % 4)
+
+
+@pytest.mark.parametrize(
+    "x, sent_bytes",
+    [
+        (torch.zeros(1000), 8),
+        (torch.ones(1000), 8 + 4 * 1000 + 1000),
+        (torch.cat([torch.ones(3), torch.zeros(997)]), 8 + 4 * 3 + 4),
+        (torch.cat([torch.zeros(997), torch.ones(3)]), 8 + 4 * 3 + 8),
+    ],
+    ids=["all zero", "all dense", "trailing zeros", "leading zeros"],
+)
+def test_a_run_length_code_is_as_long_as_it_says(x, sent_bytes):
+    found = torch.zeros(1000)
+    RunLength.add(found, coded(x))
+    assert torch.equal(found, x)
+    assert coded(x).nbytes == sent_bytes
+
+
+def test_a_run_length_code_of_another_bucket_is_refused():
+    with pytest.raises(ValueError, match="a message of 10 entries for a bucket of 12"):
+        RunLength.add(torch.zeros(12), coded(torch.ones(10)))

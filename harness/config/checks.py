@@ -81,8 +81,8 @@ def plans(values: dict) -> str | None:
 
 
 def wire(values: dict) -> str | None:
-    if values["wire"] == "smallest" and values["device"] == "cuda":
-        return "wire: smallest is for device: cpu; give indices"
+    if values["wire"] != "indices" and values["device"] == "cuda":
+        return f"wire: {values['wire']} is for device: cpu; give indices"
     return None
 
 

@@ -5,7 +5,8 @@ and which code, the values' bits, then the places in whichever of four codes is 
 indices (32 bits an entry), a bitmap (1 bit for each entry of the bucket), or the gaps between places in
 bytes or in 16 bits, where the largest number means "so much further, and more to come". For randomly
 placed entries that is the bitmap above a density of 1/8, bytes (8 to 13 bits an entry) down to about 1/150,
-16 bits down to 1/65,000. ``smallest`` is for CPU.
+16 bits down to 1/65,000. ``run-length``: pairs of a run of zeros and the value behind it, whatever is sent.
+``smallest`` and ``run-length`` are for CPU.
 """
 
 import numpy as np
@@ -45,15 +46,10 @@ class Smallest:
     @staticmethod
     def pack(values: Tensor, indices: Tensor, size: int) -> Tensor:
         """As ``Indices.pack``; int32, shape (1 + k + words of the code,). ValueError for wrong indices."""
-        n = indices.numel()
+        values, places = _in_order(values, indices, size)
+        n = len(places)
         if n >= MOST:
             raise ValueError(f"{n} entries in one message, fewer than {MOST} fit")
-        if not _rise(indices.numpy(), size):
-            indices, order = indices.sort()
-            values = values[order]
-            if not _rise(indices.numpy(), size):
-                raise ValueError(f"indices are to be unique and in [0, {size})")
-        places = indices.to(torch.int32).numpy()
         in_bytes, in_shorts = _count_gaps(places)
         needed = [4 * n, -(-size // 8), in_bytes, 2 * in_shorts]
         code = int(np.argmin(needed))
@@ -71,7 +67,46 @@ class Smallest:
         _ADD[code](out.numpy(), words[1 : 1 + n].view(np.float32), words[1 + n :].view(_WORDS[code]))
 
 
-FORMATS = {"indices": Indices, "smallest": Smallest}
+class RunLength:
+    """Pairs (run, value): how many zeros, and the entry that follows them.
+
+    Two words say how many entries the bucket has and how many pairs there are; all values follow, then all runs, a
+    byte each. A run of 255 zeros or more takes the byte 255 for each 255 of them, and the rest. The zeros behind the
+    last value are not sent: the bucket's entries say where they end.
+    """
+
+    @staticmethod
+    def pack(values: Tensor, indices: Tensor, size: int) -> Tensor:
+        """As ``Indices.pack``; int32, shape (2 + k + words of the runs,). ValueError for wrong indices."""
+        values, places = _in_order(values, indices, size)
+        n, (in_bytes, _) = len(places), _count_gaps(places)
+        message = np.zeros(2 + n + -(-in_bytes // 4), np.uint32)
+        message[:2] = size, n
+        message[2 : 2 + n] = values.numpy().view(np.uint32)
+        _WRITE[BYTES](places, message[2 + n :].view(np.uint8))
+        return torch.from_numpy(message.view(np.int32))
+
+    @staticmethod
+    def add(out: Tensor, message: Tensor) -> None:
+        """As ``Indices.add``. ValueError for a message of another bucket."""
+        words = message.numpy().view(np.uint32)
+        size, n = int(words[0]), int(words[1])
+        if size != out.numel():
+            raise ValueError(f"a message of {size} entries for a bucket of {out.numel()}")
+        _ADD[BYTES](out.numpy(), words[2 : 2 + n].view(np.float32), words[2 + n :].view(np.uint8))
+
+
+FORMATS = {"indices": Indices, "smallest": Smallest, "run-length": RunLength}
+
+
+def _in_order(values: Tensor, indices: Tensor, size: int) -> tuple[Tensor, np.ndarray]:
+    """The entries by rising index, the indices as int32; ValueError unless they are unique and in [0, size)."""
+    if not _rise(indices.numpy(), size):
+        indices, order = indices.sort()
+        values = values[order]
+        if not _rise(indices.numpy(), size):
+            raise ValueError(f"indices are to be unique and in [0, {size})")
+    return values, indices.to(torch.int32).numpy()
 
 
 @njit(cache=True, nogil=True)
