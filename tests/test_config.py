@@ -24,6 +24,7 @@ MISTAKES = {
     "refresh_every: 0 is not valid; give a value >= 1": {"variants": {"dlgs": {"refresh_every": 0}}},
     "density_cap: 0 is not valid; give a value > 0": {"variants": {"dlgs": {"density_cap": 0}}},
     "error_feedback: 1 is not valid; give a value of type bool": {"variants": {"topk": {"error_feedback": 1}}},
+    "variants.block_topk.block: 0 is not valid; give a value >= 1": {"variants": {"block_topk": {"block": 0}}},
     "sparse_steps: -1 is not valid; give a value >= 0": {"variants": {"sparse_dense": {"sparse_steps": -1}}},
     "refresh: 'often' is not valid; give one of: before, literal": {"variants": {"dlgs": {"refresh": "often"}}},
     r"variants.topk.ratio: 2 is not valid; give a ratio k/d in \(0, 1\]": {"variants": {"topk": {"ratio": 2}}},
