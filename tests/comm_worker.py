@@ -13,6 +13,7 @@ from harness import comm as engines
 from harness import plugins
 from harness.comm import Communicator
 from harness.comm.collectives import Round
+from harness.comm.omnireduce import streams
 
 GATHERED = (
     torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
@@ -21,6 +22,11 @@ GATHERED = (
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
 BUCKETS = 10
+BLOCKS = 500  # of OmniReduce's tensor
+OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of all ranks
+    {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},
+    {"block": 64, "fused": 8, "in_flight": 5, "aggregators": 2},
+)
 
 
 def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
@@ -73,7 +79,7 @@ def seen(comm: Communicator) -> dict:
             answer = comm.start_round(to_all(comm, dtype, headers)).wait()
             sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
             found[f"round {dtype} {headers}"] = (answer, sent)
-    return found | summed(comm) | in_flight(comm) | {"ends": ends(comm)}
+    return found | summed(comm) | streamed(comm) | in_flight(comm) | {"ends": ends(comm)}
 
 
 def ends(comm: Communicator) -> list[tuple[float, float, float]]:
@@ -104,6 +110,23 @@ def summed(comm: Communicator) -> dict:
             assert comm.start_rounds(collective.all_reduce(comm.rank, comm.world_size, mine)).wait() is mine
             sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
             found[f"sum {name} {entries}"] = (mine, sent, engine)
+    return found
+
+
+def sparse_blocks(rank: int, block: int) -> torch.Tensor:
+    """Integers, a fifth of the blocks not zero, the last block short."""
+    entries = BLOCKS * block - block // 2
+    kept = (numbers(BLOCKS, torch.float32, rank).abs() < 12).repeat_interleave(block)[:entries]
+    return numbers(entries, torch.float32, rank).round().masked_fill_(~kept, 0.0)
+
+
+def streamed(comm: Communicator) -> dict:
+    """By shape of OmniReduce: the sum, and the messages and bytes sent for it."""
+    found = {}
+    for which, shape in enumerate(OMNIREDUCE):
+        mine, before = sparse_blocks(comm.rank, shape["block"]), (comm.sent_messages, comm.sent_bytes)
+        comm.start_streams(streams(comm.rank, comm.world_size, mine, **shape)).wait()
+        found[f"omnireduce {which}"] = mine, (comm.sent_messages - before[0], comm.sent_bytes - before[1])
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from comm_worker import BUCKETS, ENTRIES, GATHERED, REDUCED, another_length, length, message, numbers, seen, summed
 from conftest import ROOT
+from test_omnireduce import by_formula, numbers_of
 
 from harness import plugins
 from harness.comm.collectives import Round
@@ -102,6 +103,17 @@ def test_a_collective_sums_as_the_engine_does_and_sends_what_it_costs(ranks, nam
             assert torch.equal(ours, ranks[0][key][0])
             torch.testing.assert_close(ours, engines, atol=1e-4, rtol=0)
             assert sent == collective.cost(rank, len(ranks), entries)
+
+
+@pytest.mark.parametrize("which", range(len(comm_worker.OMNIREDUCE)))
+def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks, which):
+    shape = comm_worker.OMNIREDUCE[which]
+    mine = [comm_worker.sparse_blocks(rank, shape["block"]) for rank in range(len(ranks))]
+    sent = by_formula([numbers_of(tensor, shape["block"]) for tensor in mine], len(mine[0]), **shape)
+    for rank, found in enumerate(ranks):
+        total, counted = found[f"omnireduce {which}"]
+        assert torch.equal(total, sum(mine))
+        assert counted == sent[rank]
 
 
 def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):

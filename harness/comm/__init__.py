@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -56,11 +56,16 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def start_rounds(self, rounds: Rounds) -> Pending:
-        """Run a coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result.
+    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
+        """Run coroutines of rounds side by side, a round of each under way at a time; ``wait`` returns their results.
 
-        Several may be in flight: they run one after the other, in the order of the calls.
+        All ranks give equally many, and of each stream all ranks yield equally many rounds. The streams of several
+        calls run one call after the other, in the order of the calls.
         """
+
+    def start_rounds(self, rounds: Rounds) -> Pending:
+        """Run one coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result."""
+        return _Only(self.start_streams([rounds]))
 
     def start_round(self, round: Round) -> Pending:
         """One round, in which every rank takes part; ``wait`` returns {peer: what it sent}."""
@@ -90,16 +95,25 @@ class Communicator(ABC):
     def barrier(self) -> None:
         self.allreduce(torch.zeros(1, device=self.device))
 
-    def _drive(self, rounds: Rounds, exchange: Callable[[Round], dict[int, Tensor]]) -> Any:
-        """Run a coroutine to its end, each round answered by ``exchange``; return its result."""
-        answer = None
-        while True:
-            try:
-                round = rounds.send(answer)
-            except StopIteration as end:
-                return end.value
-            self._count(round)
-            answer = exchange(round)
+    def _drive(self, streams: Sequence[Rounds], start: Callable[[Round], Callable[[], dict[int, Tensor]]]) -> list:
+        """Run coroutines to their ends; ``start`` begins a round and returns what waits for its answer.
+
+        Streams take turns in one order on all ranks, so that a rank which waits for a round has begun every round
+        that another can wait for before it.
+        """
+        results: list = [None] * len(streams)
+        under_way: dict[int, Callable[[], Any]] = dict.fromkeys(range(len(streams)), lambda: None)
+        while under_way:
+            for number, answer in list(under_way.items()):
+                try:
+                    round = streams[number].send(answer())
+                except StopIteration as end:
+                    results[number] = end.value
+                    del under_way[number]
+                else:
+                    self._count(round)
+                    under_way[number] = start(round)
+        return results
 
     def _count(self, round: Round) -> None:
         self.sent_messages += round.sent_messages
@@ -108,6 +122,23 @@ class Communicator(ABC):
 
 def _only(round: Round) -> Rounds:
     return (yield round)
+
+
+class _Only:
+    """The first of the results of a communication."""
+
+    def __init__(self, pending: Pending):
+        self._pending = pending
+
+    @property
+    def ended_at(self) -> float | None:
+        return self._pending.ended_at
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def wait(self) -> Any:
+        return self._pending.wait()[0]
 
 
 def words(tensor: Tensor) -> Tensor:

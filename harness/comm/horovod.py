@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import horovod.torch as hvd
@@ -110,11 +111,11 @@ class Horovod(Communicator):
             parts.append(gathered[start:place].view(dtype))
         return parts
 
-    def start_rounds(self, rounds: Rounds) -> Pending:
+    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
         # Named after this call, the rounds of two workers pair up whatever else either has under way.
         call = next(self._names)
         names = (f"{call}.{i}" for i in itertools.count())
-        return self._calls.submit(self._drive, rounds, lambda round: self._round(round, next(names)).wait())
+        return self._calls.submit(self._drive, streams, lambda round: self._round(round, next(names)).wait)
 
     def start_round(self, round: Round) -> Pending:
         self._count(round)

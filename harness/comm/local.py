@@ -1,7 +1,7 @@
 """Workers as threads of one process: for tests. Reductions add in rank order; rounds that would hang are errors."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
@@ -33,11 +33,11 @@ class Local(Communicator):
     def _exchange(self, tensor: Tensor) -> list[Tensor]:
         return self._meet(tensor.clone())
 
-    def _round(self, round: Round) -> dict[int, Tensor]:
+    def _round(self, round: Round) -> Callable[[], dict[int, Tensor]]:
         everyone = self._meet(replace(round, sends={peer: t.clone() for peer, t in round.sends.items()}))
         if complaint := mismatch(everyone):
             raise ValueError(complaint)
-        return {peer: everyone[peer].sends[self.rank] for peer in round.receives}
+        return lambda: {peer: everyone[peer].sends[self.rank] for peer in round.receives}
 
     def _meet(self, mine) -> list:
         self._meeting.slots[self.rank] = mine
@@ -55,8 +55,8 @@ class Local(Communicator):
     def start_max(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, torch.maximum)
 
-    def start_rounds(self, rounds: Rounds) -> Pending:
-        return self._calls.submit(self._drive, rounds, self._round)
+    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
+        return self._calls.submit(self._drive, streams, self._round)
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._exchange, tensor)

@@ -1,6 +1,7 @@
 """torch.distributed: Gloo on CPU, NCCL on GPU (Gloo where several processes share one GPU)."""
 
 import os
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -36,8 +37,8 @@ class TorchDist(Communicator):
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._allgather, tensor)
 
-    def start_rounds(self, rounds: Rounds) -> Pending:
-        return self._calls.submit(self._drive, rounds, self._round)
+    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
+        return self._calls.submit(self._drive, streams, self._round)
 
     def _reduce(self, tensor: Tensor, op) -> Tensor:
         dist.all_reduce(tensor, op)
@@ -49,19 +50,22 @@ class TorchDist(Communicator):
         dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device))
         entries = {rank: count for rank, count in enumerate(counts.tolist()) if rank != self.rank}
         mine = tensor.to(self._messages_on)  # once, whatever the number of peers
-        received = self._messages(dict.fromkeys(entries, mine), entries, tensor.dtype)
+        received = self._messages(dict.fromkeys(entries, mine), entries, tensor.dtype)()
         return [tensor.clone() if rank == self.rank else received[rank] for rank in range(self.world_size)]
 
-    def _round(self, round: Round) -> dict[int, Tensor]:
+    def _round(self, round: Round) -> Callable[[], dict[int, Tensor]]:
         entries = round.receives
         if round.headers:
             lengths = {peer: torch.tensor([t.numel()]) for peer, t in round.sends.items()}
-            told = self._messages(lengths, dict.fromkeys(entries, 1), torch.int64)
+            told = self._messages(lengths, dict.fromkeys(entries, 1), torch.int64)()
             entries = {peer: int(length) for peer, length in told.items()}
         return self._messages(round.sends, entries, round.dtype)
 
-    def _messages(self, sends: dict[int, Tensor], entries: dict[int, int], dtype: torch.dtype) -> dict[int, Tensor]:
-        """Send to peers and receive as many entries from others; the empty messages stay at home.
+    def _messages(
+        self, sends: dict[int, Tensor], entries: dict[int, int], dtype: torch.dtype
+    ) -> Callable[[], dict[int, Tensor]]:
+        """Begin to send to peers and to receive as many entries from others; what it returns waits for these and
+        returns them. The empty messages stay at home.
 
         Receives come first. Gloo tells the sender of each over the same stream as the data: told behind a large
         message of its own, two peers would send one after the other, over half of what a link can carry.
@@ -70,9 +74,14 @@ class TorchDist(Communicator):
         outgoing = {peer: t.to(self._messages_on) for peer, t in sends.items()}
         parts = [dist.P2POp(dist.irecv, words(t), peer) for peer, t in received.items() if t.numel()]
         parts += [dist.P2POp(dist.isend, words(t), peer) for peer, t in outgoing.items() if t.numel()]
-        for work in dist.batch_isend_irecv(parts) if parts else []:
-            work.wait()
-        return {peer: t.to(self.device) for peer, t in received.items()}
+        works = dist.batch_isend_irecv(parts) if parts else []
+
+        def finish() -> dict[int, Tensor]:
+            for work in works:
+                work.wait()
+            return {peer: t.to(self.device) for peer, t in received.items()}
+
+        return finish
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         dist.broadcast(tensor, root)

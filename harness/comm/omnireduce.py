@@ -1,0 +1,147 @@
+"""OmniReduce: a sum over all ranks for which only blocks that are not zero travel (Fei et al., SIGCOMM 2021).
+
+The tensor is cut into blocks. A *stream* has its own share of them and one aggregator, which sits beside a worker, on
+the same rank. A stream's blocks form a matrix; its aggregator asks in each column for the smallest block that any
+worker has. Those who have it send it and say which is their next; the aggregator adds up what came, in rank order, and
+gives everybody the sums and the blocks that it asks for next. The first block of each column is sent even if it is
+zero, so that everybody's next is known. A stream ends when no column has a next block on any rank.
+
+Each stream is a coroutine of rounds by itself, in turns a round to the aggregator and one from it, so that several can
+be under way at a time (``Communicator.start_streams``). Rounds are ordered and everybody knows what was asked for, so
+a message needs no count, and of each block one number: its sender's next in that column.
+
+This is no file in ``collectives``: those say from a length alone how many rounds they make and what they send.
+"""
+
+import torch
+from torch import Tensor
+
+from harness.comm.collectives import Round, Rounds
+
+NONE = 2**31 - 1  # the number of a block that does not exist, larger than all that do
+
+
+def streams(
+    rank: int,
+    world: int,
+    tensor: Tensor,
+    *,
+    block: int = 256,
+    fused: int = 16,
+    in_flight: int = 4,
+    aggregators: int | None = None,
+) -> list[Rounds]:
+    """The streams that sum ``tensor``, shape (n,), float32, over all ranks in place.
+
+    ``block``: entries in a block. ``fused``: columns of a stream's matrix, the most blocks in a message.
+    ``in_flight``: streams of each aggregator. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said.
+    ValueError in one line for what cannot be.
+    """
+    aggregators = world if aggregators is None else aggregators
+    for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
+        if value < 1:
+            raise ValueError(f"omnireduce: {name} is {value}; give at least 1")
+    if aggregators > world:
+        raise ValueError(f"omnireduce: {aggregators} aggregators on {world} ranks; give at most {world}")
+    blocks, count = _Blocks(tensor, block), aggregators * in_flight
+    if count > len(blocks):
+        raise ValueError(
+            f"omnireduce: {count} streams ({aggregators} aggregators, {in_flight} in flight) for {len(blocks)} blocks "
+            f"of {block}; give fewer streams or smaller blocks"
+        )
+    present = nonzero_blocks(tensor, block)
+    shares = (torch.arange(first, len(blocks), count) for first in range(count))
+    return [
+        _stream(rank, world, blocks, share, present[share], fused, number % aggregators)
+        for number, share in enumerate(shares)
+    ]
+
+
+def nonzero_blocks(tensor: Tensor, block: int) -> Tensor:
+    """Of each block of ``block`` entries of ``tensor``, shape (n,), float32: whether one of its bits is set; a block
+    of -0.0 is not zero, so that what does not travel is the same everywhere. The last block may be shorter."""
+    bits, whole = tensor.view(torch.int32), len(tensor) // block * block
+    found = bits[:whole].view(-1, block).any(1)
+    return found if whole == len(bits) else torch.cat([found, bits[whole:].any().view(1)])
+
+
+def _stream(
+    rank: int, world: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
+) -> Rounds:
+    """One stream. ``share``: the numbers of its blocks, rising; ``present``: which of them are not zero here."""
+    fused = min(fused, len(share))
+    others = [peer for peer in range(world) if peer != rank]
+    mine = _queue(share, present, fused)
+    columns, sent = torch.arange(fused), torch.zeros(fused, dtype=torch.int64)  # sent: by column, how many of mine
+    asked = share[:fused].clone()  # by column: the block that is summed now
+    nexts = asked.repeat(world, 1)  # on the aggregator: each rank's next, by column
+    while (live := asked != NONE).any():
+        due = live & (mine[sent, columns] == asked)
+        sent += due
+        message = _message(mine[sent, columns][due], blocks.take(asked[due]))
+        if rank == aggregator:
+            dues = live & (nexts == asked)
+            lengths = {peer: blocks.message_length(int(dues[peer].sum())) for peer in others}
+            received = yield Round({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
+            slot = torch.zeros(fused, blocks.size)
+            for peer in range(world):  # in rank order
+                if dues[peer].any():
+                    nexts[peer, dues[peer]], data = blocks.read(message if peer == rank else received[peer])
+                    slot[dues[peer]] += data
+            answer = _message(nexts.amin(0)[live], slot[live])
+            yield Round(dict.fromkeys(others, answer), {}, torch.int32)
+        else:
+            yield Round({aggregator: message} if due.any() else {}, {}, torch.int32)
+            received = yield Round({}, {aggregator: blocks.message_length(int(live.sum()))}, torch.int32)
+            answer = received[aggregator]
+        following, data = blocks.read(answer)
+        blocks.put(asked[live], data)
+        asked[live] = following
+
+
+def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
+    """By column the numbers of the blocks that this rank sends, rising, then NONE; shape (rows + 1, fused)."""
+    goes = present.clone()
+    goes[:fused] = True
+    queue = torch.full((-(-len(share) // fused) + 1, fused), NONE)
+    queue.view(-1)[: len(share)] = torch.where(goes, share, NONE)
+    return queue.sort(dim=0).values
+
+
+def _message(nexts: Tensor, data: Tensor) -> Tensor:
+    """Numbers (k,) and blocks (k, size) as int32, shape (k + k * size,)."""
+    return torch.cat([nexts.to(torch.int32), data.view(torch.int32).view(-1)])
+
+
+class _Blocks:
+    """A tensor, shape (n,), as blocks of ``size`` entries; what the last one lacks is 0."""
+
+    def __init__(self, tensor: Tensor, size: int):
+        whole = len(tensor) // size
+        self.size, self._whole, self._rest = size, tensor[: whole * size].view(-1, size), tensor[whole * size :]
+
+    def __len__(self) -> int:
+        return len(self._whole) + (len(self._rest) > 0)
+
+    def take(self, numbers: Tensor) -> Tensor:
+        """Copies of these blocks, shape (k, size)."""
+        found, whole = self._whole.new_zeros(len(numbers), self.size), numbers < len(self._whole)
+        found[whole] = self._whole[numbers[whole]]
+        found[~whole, : len(self._rest)] = self._rest
+        return found
+
+    def put(self, numbers: Tensor, data: Tensor) -> None:
+        """Write data, shape (k, size), to these blocks."""
+        whole = numbers < len(self._whole)
+        self._whole[numbers[whole]] = data[whole]
+        for last in data[~whole]:
+            self._rest.copy_(last[: len(self._rest)])
+
+    def message_length(self, count: int) -> int:
+        """The words of a message of ``count`` blocks."""
+        return count * (1 + self.size)
+
+    def read(self, message: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers, int64, and the blocks in a message."""
+        count = message.numel() // (1 + self.size)
+        return message[:count].to(torch.int64), message[count:].view(torch.float32).view(count, self.size)

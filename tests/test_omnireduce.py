@@ -1,0 +1,215 @@
+"""OmniReduce: what it sums, and every message and byte it sends, all ranks in lock step, against sets in Python."""
+
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.comm import lockstep
+from harness.comm.local import run_workers
+from harness.comm.omnireduce import nonzero_blocks, streams
+
+WIRE_BYTES = 4  # of a number, and of an entry
+
+
+def numbers_of(tensor: torch.Tensor, block: int) -> set[int]:
+    """The blocks that are not zero."""
+    return {number for number, part in enumerate(tensor.split(block)) if part.any()}
+
+
+def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> list[tuple[int, list[list[int]]]]:
+    """Of each stream its aggregator and the blocks in each of its columns."""
+    count = aggregators * in_flight
+    shares = [list(range(first, blocks, count)) for first in range(count)]
+    width = [min(fused, len(share)) for share in shares]
+    return [
+        (number % aggregators, [share[column :: width[number]] for column in range(width[number])])
+        for number, share in enumerate(shares)
+    ]
+
+
+def by_formula(found: list[set[int]], entries: int, *, block: int, **shape) -> list[tuple[int, int]]:
+    """By rank the messages and bytes it sends, where ``found`` are each rank's blocks that are not zero.
+
+    One block per message: |F u NZ_i| to the aggregator, |F u U| from it to each worker. Fused: a worker sends in the
+    rounds in which a column's turn is its own, the aggregator as often as its longest column. Nobody sends to oneself.
+    """
+    world = len(found)
+    messages, blocks_sent = [0] * world, [0] * world
+    for aggregator, columns in columns_of(-(-entries // block), **shape):
+        turns = [sorted({c[0]} | (set(c) & set().union(*found))) for c in columns]
+        for rank in set(range(world)) - {aggregator}:
+            own = [{c[0]} | (set(c) & found[rank]) for c in columns]
+            messages[rank] += len({turn.index(n) for turn, sent in zip(turns, own, strict=True) for n in sent})
+            blocks_sent[rank] += sum(map(len, own))
+        messages[aggregator] += (world - 1) * max(map(len, turns))
+        blocks_sent[aggregator] += (world - 1) * sum(map(len, turns))
+    return [(m, WIRE_BYTES * (1 + block) * b) for m, b in zip(messages, blocks_sent, strict=True)]
+
+
+def summed(tensors: list[torch.Tensor], **shape) -> list[tuple[int, int]]:
+    """Sum them in place, one stream after the other; by rank, the messages and bytes."""
+    everyones = [streams(rank, len(tensors), tensor, **shape) for rank, tensor in enumerate(tensors)]
+    outcomes = [lockstep.run(stream) for stream in zip(*everyones, strict=True)]
+    return [(sum(o.messages[r] for o in outcomes), sum(o.bytes[r] for o in outcomes)) for r in range(len(tensors))]
+
+
+def blockwise(world: int, entries: int, block: int, pattern: str, seed: int, *, whole: bool) -> list[torch.Tensor]:
+    """By rank a tensor with whole blocks of zeros; ``whole``: of integers, which float32 sums exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = -(-entries // block)
+    owner = torch.randint(world, (blocks,), generator=generator)
+    common = torch.rand(blocks, generator=generator) < 0.4
+    found = []
+    for rank in range(world):
+        kept = {
+            "random": torch.rand(blocks, generator=generator) < 0.4,
+            "overlapping": common,
+            "disjoint": owner == rank,
+            "zero": torch.zeros(blocks, dtype=torch.bool),
+            "dense": torch.ones(blocks, dtype=torch.bool),
+        }[pattern]
+        drawn = torch.randint(1, 99, (entries,), generator=generator).float()
+        if not whole:
+            drawn *= torch.randn(entries, generator=generator)
+        found.append(drawn * kept.repeat_interleave(block)[:entries])
+    return found
+
+
+patterns = st.sampled_from(["random", "overlapping", "disjoint", "zero", "dense"])
+shapes = st.fixed_dictionaries({"block": st.integers(1, 6), "fused": st.integers(1, 5), "in_flight": st.integers(1, 3)})
+
+
+@st.composite
+def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
+    """Tensors of all ranks and a shape that they allow; most lengths are no multiple of the block."""
+    world, shape = draw(st.integers(1, 5)), draw(shapes)
+    shape["aggregators"] = draw(st.integers(1, world))
+    fewest = shape["aggregators"] * shape["in_flight"]
+    entries = (fewest - 1) * shape["block"] + draw(st.integers(1, 150))
+    return blockwise(world, entries, shape["block"], draw(patterns), draw(st.integers(0, 999)), whole=whole), shape
+
+
+@given(inputs(whole=True))
+@settings(deadline=None, max_examples=200)
+def test_all_ranks_end_with_the_sum_and_send_what_the_formulas_say(given_):
+    tensors, shape = given_
+    total = torch.stack(tensors).sum(0)
+    found = [numbers_of(tensor, shape["block"]) for tensor in tensors]
+    assert summed(tensors, **shape) == by_formula(found, len(total), **shape)
+    assert all(torch.equal(tensor, total) for tensor in tensors)
+
+
+@given(inputs(whole=False))
+@settings(deadline=None, max_examples=100)
+def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
+    tensors, shape = given_
+    total = torch.zeros_like(tensors[0])
+    for tensor in tensors:
+        total += tensor
+    summed(tensors, **shape)
+    assert all(torch.equal(tensor.view(torch.int32), total.view(torch.int32)) for tensor in tensors)
+
+
+PLAIN = {"block": 4, "fused": 1, "in_flight": 1, "aggregators": 1}  # one block per message, one aggregator
+
+
+@pytest.mark.parametrize("pattern", ["random", "overlapping", "disjoint", "zero", "dense"])
+def test_the_published_counts_with_one_block_per_message(pattern):
+    tensors = blockwise(4, 200, 4, pattern, 0, whole=True)
+    own = [numbers_of(tensor, 4) | {0} for tensor in tensors]
+    union = set().union(*own)
+    sent = [3 * len(union), *map(len, own[1:])]  # the aggregator sits beside worker 0
+    assert summed(tensors, **PLAIN) == [(n, 20 * n) for n in sent]
+    assert (len(union) == 1) == (pattern == "zero") and (len(union) == 50) == (pattern in ("dense", "disjoint"))
+
+
+@pytest.mark.parametrize("fused", [1, 7])
+def test_zeros_cost_the_first_burst_alone_and_dense_input_sends_each_block_once(fused):
+    shape = PLAIN | {"fused": fused}
+    nothing = [torch.zeros(200) for _ in range(3)]
+    assert summed(nothing, **shape) == [(2, 2 * 20 * fused), (1, 20 * fused), (1, 20 * fused)]
+    rounds = -(-50 // fused)
+    dense = blockwise(3, 200, 4, "dense", 0, whole=True)
+    assert summed(dense, **shape) == [(2 * rounds, 2 * 20 * 50), (rounds, 20 * 50), (rounds, 20 * 50)]
+
+
+def test_one_worker_keeps_what_it_has_and_sends_nothing():
+    (tensor,) = blockwise(1, 30, 4, "random", 0, whole=False)
+    before = tensor.clone()
+    assert summed([tensor], block=4, fused=2, in_flight=2) == [(0, 0)]
+    assert torch.equal(tensor, before)
+
+
+@given(inputs(whole=True))
+@settings(deadline=None, max_examples=50)
+def test_no_zero_block_is_sent_after_the_first_burst(given_):
+    tensors, shape = given_
+    world, width = len(tensors), 1 + shape["block"]
+    everyones = [streams(rank, world, tensor, **shape) for rank, tensor in enumerate(tensors)]
+    for number, stream in enumerate(zip(*everyones, strict=True)):
+        aggregator, uploads = number % shape["aggregators"], [[] for _ in range(world)]
+        lockstep.run([watched(ranks, uploads[rank]) for rank, ranks in enumerate(stream)])
+        for rank in set(range(world)) - {aggregator}:
+            for message in chain(*uploads[rank][2:]):  # the first round to the aggregator, and the one from it
+                blocks = message[len(message) // width :].view(-1, shape["block"])
+                assert blocks.any(1).all()
+
+
+def watched(coroutine, seen: list):
+    """The same rounds; what each sends is noted."""
+    answer = None
+    while True:
+        try:
+            round = coroutine.send(answer)
+        except StopIteration as end:
+            return end.value
+        seen.append([message.clone() for message in round.sends.values()])
+        answer = yield round
+
+
+@given(entries=st.integers(1, 60), block=st.integers(1, 70), density=st.floats(0, 1), seed=st.integers(0, 999))
+@settings(deadline=None)
+def test_a_block_is_zero_if_all_its_bits_are(entries, block, density, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(entries, generator=generator) * (torch.rand(entries, generator=generator) < density)
+    bits = x.view(torch.int32).tolist()
+    assert nonzero_blocks(x, block).tolist() == [any(bits[i : i + block]) for i in range(0, entries, block)]
+    assert nonzero_blocks(torch.tensor([0.0, -0.0, 0.0]), 1).tolist() == [False, True, False]
+
+
+@given(inputs(whole=True))
+@settings(deadline=None, max_examples=20)
+def test_streams_under_way_together_sum_and_send_the_same(given_):
+    tensors, shape = given_
+    total = torch.stack(tensors).sum(0)
+    found = [numbers_of(tensor, shape["block"]) for tensor in tensors]
+
+    def work(comm):
+        comm.start_streams(streams(comm.rank, comm.world_size, tensors[comm.rank], **shape)).wait()
+        return comm.sent_messages, comm.sent_bytes
+
+    assert run_workers(len(tensors), work) == by_formula(found, len(total), **shape)
+    assert all(torch.equal(tensor, total) for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"block": 0}, "block is 0; give at least 1"),
+        ({"fused": 0}, "fused is 0; give at least 1"),
+        ({"in_flight": 0}, "in_flight is 0; give at least 1"),
+        ({"aggregators": 0}, "aggregators is 0; give at least 1"),
+        ({"aggregators": 3}, "3 aggregators on 2 ranks; give at most 2"),
+        (
+            {"in_flight": 6, "block": 10},
+            "12 streams (2 aggregators, 6 in flight) for 10 blocks of 10; give fewer streams or smaller blocks",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_sent(wrong, said):
+    with pytest.raises(ValueError) as refused:
+        streams(0, 2, torch.zeros(100), **wrong)
+    assert str(refused.value) == f"omnireduce: {said}"
