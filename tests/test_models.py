@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness import data, describe, plugins
+from harness.training.blocks import block_density
 from harness.training.flat import FlatModel
 
 MODELS = plugins.names("models")
@@ -44,6 +45,34 @@ def test_the_transformer_does_not_look_ahead():
     before, after = model(tokens), model(changed)
     torch.testing.assert_close(after[:, :, :40], before[:, :, :40])
     assert all((after[:, :, place] != before[:, :, place]).any() for place in range(40, 64))
+
+
+def test_the_embedding_bag_looks_four_bytes_back_and_at_all_of_them():
+    torch.manual_seed(0)
+    model = plugins.load("models", "embedding").build()
+    tokens = torch.randint(0, 256, (2, 64))
+    changed = tokens.clone()
+    changed[:, 40] = (changed[:, 40] + 1) % 256
+    differs = (model(tokens) != model(changed)).any(1).all(0)
+    assert differs.nonzero().view(-1).tolist() == [40, 41, 42, 43]
+
+
+def test_most_blocks_of_the_embedding_bags_gradient_are_zero_on_text_and_no_others_are():
+    """More than 94 of 100, as in the models for which OmniReduce was made."""
+    torch.manual_seed(0)
+    module = plugins.load("models", "embedding")
+    flat = FlatModel(module.build())
+    inputs, targets = data.load(module.DATA)(None, torch.device("cpu")).batch(0, data.Shard(8, 2, 0, 0))
+    module.loss(flat.model(inputs), targets).backward()
+    for parameter, view in flat.views:
+        view.copy_(parameter.grad)
+    density = block_density(flat, 256)
+    assert density.keys() == set(flat.names)
+    touched = module.rows(inputs).unique() * module.WIDTH // 256
+    assert density["table.weight"] == pytest.approx(len(touched.unique()) / (2**module.ROW_BITS * module.WIDTH / 256))
+    assert density.pop("table.weight") < 0.06
+    assert set(density.values()) == {1.0}
+    assert flat.sizes[-1] / sum(flat.sizes) > 0.99  # the table is nearly all of the model
 
 
 @pytest.mark.parametrize(
