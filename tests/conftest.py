@@ -1,5 +1,6 @@
 """What several test files share: simulated workers, and copies of the project to change and run."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -48,10 +49,21 @@ def sgd(parameters: torch.Tensor) -> SGD:
     return SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-2)
 
 
+def shapes_of(size: int, scope: str) -> tuple[tuple[int, ...], ...]:
+    """Of a bucket of so many entries: a matrix, and a vector beside it where a bucket may hold several layers."""
+    rows = math.isqrt(size)
+    if scope == "layer":
+        rows = max(n for n in range(1, rows + 1) if size % n == 0)
+        return ((rows, size // rows),)
+    columns = (size - 1) // rows
+    return ((rows, columns), (size - rows * columns,)) if columns else ((size,),)
+
+
 def exchange_of(comm, method, first: list[torch.Tensor], topology: Topology = ALL_GATHER, **how) -> Exchange:
     """This rank's part in the exchanges of ``method`` on buckets shaped as ``first``; a server has zeros as weights."""
     flat = torch.cat(first)
-    buckets = [Bucket(i, part) for i, part in enumerate(flat.split([len(g) for g in first]))]
+    parts = flat.split([len(g) for g in first])
+    buckets = [Bucket(i, part, shapes_of(len(part), method.scope)) for i, part in enumerate(parts)]
     groups = [(i, i + 1) for i in range(len(buckets))]
     answering = answers(topology, comm, **how)
     if topology.serves(comm.rank, comm.world_size - topology.servers):

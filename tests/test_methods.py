@@ -23,12 +23,15 @@ SERVED = [m for m in METHODS if CLASSES[m].one_sum]  # by a parameter server
 SERVERS = [topology for topology in TOPOLOGIES.values() if topology.servers]
 EXACT = [m for m in METHODS if CLASSES[m].exact_when is not None]
 CONSERVING = [m for m in METHODS if CLASSES[m].conserves_mass]
-UNBIASED = [m for m in METHODS if CLASSES[m].unbiased]
+UNBIASED = [m for m in METHODS if CLASSES[m].unbiased_when is not None]
+BOUNDED = [m for m in METHODS if CLASSES[m].relative_error is not None]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_declares_a_law(name):
-    assert name in EXACT + CONSERVING + UNBIASED, f"methods/{name}.py declares no law: see harness.exchange.Method"
+    assert name in EXACT + CONSERVING + UNBIASED + BOUNDED, (
+        f"methods/{name}.py declares no law: see harness.exchange.Method"
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -94,11 +97,25 @@ def test_the_mean_over_many_draws_is_the_dense_mean(name):
     draws, gradient = 2000, gradients(0, 1, sizes=(40,))[0]
 
     def work(comm):
-        return torch.stack([step[0] for step in exchange_steps(comm, make(name), [gradient] * draws)])
+        method = make(name, **CLASSES[name].unbiased_when)
+        return torch.stack([step[0] for step in exchange_steps(comm, method, [gradient] * draws)])
 
     found = run_workers(1, work)[0]
     standard_error = found.std(0) / draws**0.5
     assert ((found.mean(0) - gradient[0]).abs() <= 5 * standard_error + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@given(size=st.integers(1, 2000), seed=st.integers(0, 2**16), power=st.integers(1, 9))
+@settings(max_examples=25, deadline=None)
+def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, size, seed, power):
+    """In every step, of gradients whose few largest entries stand out the more, the higher the power."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.randn(size, generator=generator) ** power for _ in range(3)]
+    steps = [[gradient / gradient.abs().max()] for gradient in drawn]
+    found = run_workers(1, lambda comm: exchange_steps(comm, make(name), steps))[0]
+    for (aggregate,), (gradient,) in zip(found, steps, strict=True):
+        assert (aggregate - gradient).norm() <= CLASSES[name].relative_error * gradient.norm()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -43,8 +43,8 @@ def test_they_are_described_with_what_they_inherit(project, environment):
     often = methods["dlgs_often"]
     assert (often["scope"], often["plan"], often["one_sum"]) == ("plan", "groups", "sparse")
     assert often["fields"]["refresh_every"]["default"] == 4 and "ratio" in often["fields"]
-    assert "ratio" not in methods["qsgd"]["fields"]
-    assert methods["qsgd"]["fields"]["levels"] == {"type": "int", "bound": [">=", 1.0], "default": 100}
+    assert "ratio" not in methods["fixedpoint"]["fields"]
+    assert methods["fixedpoint"]["fields"]["levels"] == {"type": "int", "bound": [">=", 1.0], "default": 100}
 
 
 def test_they_keep_the_laws_that_they_declare(project, environment):

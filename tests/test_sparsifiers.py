@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SPARSIFIERS, at, exchange_steps, gradients, make
+from conftest import CLASSES, SPARSIFIERS, at, exchange_steps, gradients, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,16 +85,17 @@ def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
-def test_the_first_step_sends_k_entries(name):
-    request = next(make(name, ratio=0.1).exchange(Bucket(0, torch.randn(1000)), at(1)))
-    assert request.values.numel() == 100
+def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name):
+    request = next(make(name, ratio=0.1).exchange(Bucket(0, torch.randn(100_000)), at(1)))
+    assert abs(request.values.numel() - 10_000) <= CLASSES[name].count_within * 10_000
     request = next(make(name, ratio=0.001).exchange(Bucket(0, torch.randn(10)), at(1)))
     assert request.values.numel() == 1
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_settling_gives_the_density_of_long_training(name):
-    """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones."""
+    """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones, to 10 %
+    or to three deviations of two counts, where so few are sent that these are more."""
 
     def density(method, bucket_of, first, steps):
         sent = 0
@@ -102,7 +103,7 @@ def test_settling_gives_the_density_of_long_training(name):
             sent += next(method.exchange(bucket_of(), at(step))).values.numel()
         return sent / steps / sum(layers)
 
-    layers, ratio = (20_000, 4_000, 1_000), 0.02
+    layers, ratio = (80_000, 16_000, 4_000), 0.02
     scales = torch.tensor([1.0, 4.0, 0.1]).repeat_interleave(torch.tensor(layers))
     generator = torch.Generator().manual_seed(0)
 
@@ -113,4 +114,6 @@ def test_settling_gives_the_density_of_long_training(name):
     density(long, fresh, 1, 640)
     settled.settle(fresh())
     for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
-        assert density(settled, fresh, first, steps) == pytest.approx(density(long, fresh, 640 + first, steps), rel=0.1)
+        expected = density(long, fresh, 640 + first, steps)
+        chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5
+        assert density(settled, fresh, first, steps) == pytest.approx(expected, rel=max(0.1, chance))

@@ -76,7 +76,7 @@ class Collective(Answers):
                 self.count(0, values.nbytes, summed=values.nbytes)
                 return self._comm.start_max(values)
             case Round():
-                self.count(0, request.sent_bytes, messages=request.sent_bytes)
+                self.count(request.entries, request.sent_bytes, messages=request.sent_bytes)
                 return self._comm.start_round(request)
             case Sum(values, indices):
                 message, entries = self.pack(values, indices, request.out.numel()), values.numel()
@@ -94,6 +94,7 @@ class Collective(Answers):
             return self._comm.start_allreduce(values)
         rank, world = self._comm.rank, self._comm.world_size
         _, sent = self._ours.cost(rank, world, values.numel())
+        sent = sent * values.itemsize // 4  # the cost is of float32
         self.count(values.numel(), sent, summed=values.nbytes)
         return self._comm.start_rounds(self._ours.all_reduce(rank, world, values))
 

@@ -107,7 +107,9 @@ class Method:
     ``exact_when``: parameters with which the first exchange returns the dense mean; {}: it always does, in every
     exchange. Such a method compresses nothing, so its copies are not counted as sparsification.
     ``conserves_mass``: sent + residual == gradient + old residual, to the "bits", to "rounding", or "at most".
-    ``unbiased``: the mean over many draws is the dense mean.
+    ``unbiased_when``: parameters with which the mean over many draws is the dense mean; {}: it always is.
+    ``relative_error``: with one worker, |aggregate - gradient| is always at most this part of |gradient| (2-norms),
+    for gradients whose largest magnitude is 1.
     """
 
     title: ClassVar[str]
@@ -119,7 +121,8 @@ class Method:
 
     exact_when: ClassVar[dict[str, Any] | None] = None
     conserves_mass: ClassVar[Literal["bits", "rounding", "at most"] | None] = None
-    unbiased: ClassVar[bool] = False
+    unbiased_when: ClassVar[dict[str, Any] | None] = None
+    relative_error: ClassVar[float | None] = None
 
     @property
     def exact(self) -> bool:

@@ -1,32 +1,69 @@
-"""Sparsifiers: methods that send some entries whole and keep the others for later."""
+"""Sparsifiers: methods that send some entries whole and keep the others for later, and what they are made of."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from harness.exchange import selection
 from harness.exchange.feedback import ErrorFeedback
-from harness.exchange.method import At, Bucket, Request, Sum
+from harness.exchange.method import At, Bucket, Method, Request, Sum
 from harness.exchange.selection import Threshold, TopK
 from harness.exchange.steady import steady_residual
 
+# Where an estimator is after long training is found with so many entries and steps.
+SAMPLE, SETTLED_AFTER = 20_000, 640
+
 
 @dataclass
-class Sparsifier(ErrorFeedback):
+class Ratio(ErrorFeedback):
+    """A method that sends k of d entries and keeps the others for later."""
+
+    exact_when = {"ratio": 1.0}  # noqa: RUF012 - a constant, read by tests
+
+    ratio: float  # k / d asked for, in (0, 1]
+
+    def ratio_of(self, bucket: Bucket) -> float:
+        return bucket.ratio or self.ratio
+
+    def k(self, bucket: Bucket, entries: int | None = None) -> int:
+        """k = max(1, floor(ratio * d)), d = ``entries`` or the whole bucket."""
+        # The small term undoes the rounding of, say, 0.29 * 100.
+        return max(1, int(self.ratio_of(bucket) * (entries or bucket.size) + 1e-6))
+
+    def settle(self, bucket: Bucket) -> None:
+        """Draw the residual from its steady law, so that timing need not wait hundreds of steps."""
+        if self.error_feedback:
+            self.residuals[bucket.index] = steady_residual(bucket.gradient, bucket.sizes, self.ratio_of(bucket))
+
+
+@dataclass
+class Selects(Method):
+    """A method that takes entries out of a vector by a rule."""
+
+    selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"
+
+    @cached_property
+    def selector(self):
+        """The implementation of selection: ``take``, ``kth_magnitude`` and ``room``."""
+        return selection.implementation(self.selection)
+
+
+@dataclass
+class Sparsifier(Selects, Ratio):
     """Wire format, variable counts and residual, done once: a subclass writes ``select`` or ``rule``.
 
     Law: sent + residual == gradient + old residual, bit for bit.
+    ``count_within``: the first step, of normally distributed entries, sends k, give or take this part of it.
     """
 
     one_sum = "sparse"
     conserves_mass = "bits"
-    exact_when = {"ratio": 1.0}  # noqa: RUF012 - a constant, read by tests
+    count_within: ClassVar[float] = 0.0
 
-    ratio: float  # k / d asked for, in (0, 1]
-    selection: Literal["torch", "fast"] = field(default="torch", kw_only=True)  # the paper's is "torch"
     rooms: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, acc: Tensor, bucket: Bucket, at: At) -> Tensor | TopK | Threshold:
@@ -39,19 +76,6 @@ class Sparsifier(ErrorFeedback):
         None, the default: ``select`` is asked.
         """
         return None
-
-    @cached_property
-    def selector(self):
-        """The implementation of selection: ``take``, ``kth_magnitude`` and ``room``."""
-        return selection.implementation(self.selection)
-
-    def ratio_of(self, bucket: Bucket) -> float:
-        return bucket.ratio or self.ratio
-
-    def k(self, bucket: Bucket, entries: int | None = None) -> int:
-        """k = max(1, floor(ratio * d)), d = ``entries`` or the whole bucket."""
-        # The small term undoes the rounding of, say, 0.29 * 100.
-        return max(1, int(self.ratio_of(bucket) * (entries or bucket.size) + 1e-6))
 
     def exchange(self, bucket: Bucket, at: At) -> Generator[Request, Any, Tensor]:
         acc, gradient = self.residual(bucket), bucket.gradient
@@ -67,7 +91,25 @@ class Sparsifier(ErrorFeedback):
         self.rooms[bucket.index] = room
         return aggregate
 
+
+@dataclass
+class Estimator(Sparsifier):
+    """A sparsifier whose threshold is an estimate, so that it sends about k entries at first, and maybe another number
+    in long training."""
+
+    count_within = 1 / 3
+
     def settle(self, bucket: Bucket) -> None:
-        """Draw the residual from its steady law, so that timing need not wait hundreds of steps."""
-        if self.error_feedback:
-            self.residuals[bucket.index] = steady_residual(bucket.gradient, bucket.sizes, self.ratio_of(bucket))
+        """Run the estimate for long on a sample of the bucket, whose entries are random walks with the rms of their
+        layers; every entry takes the residual of the sampled one beside it."""
+        if not self.error_feedback:
+            return
+        stride = max(1, bucket.size // SAMPLE)
+        layers = bucket.gradient.split(bucket.sizes)
+        rms = torch.cat([layer.square().mean().sqrt().expand(len(layer)) for layer in layers])[::stride]
+        acc = torch.zeros_like(rms)
+        walks = Bucket(bucket.index, rms, ratio=bucket.ratio)
+        for step in range(1, SETTLED_AFTER + 1):
+            acc.addcmul_(rms, torch.randn_like(rms))
+            self.selector.take(acc, self.select(acc, walks, At(step, rank=0, workers=1, lr=0.0)))
+        self.residuals[bucket.index] = acc.repeat_interleave(stride)[: bucket.size].contiguous()

@@ -33,12 +33,15 @@ class Round:
     Where a receiver cannot know the length, all ranks set ``headers`` and every length in ``receives`` is None:
     every message of the round then follows a header of 8 bytes that counts its entries. Without headers a
     message of no entries is not sent.
+
+    ``entries``: how many entries of the gradient the messages stand for, where a method asks for the round.
     """
 
     sends: dict[int, Tensor] = field(default_factory=dict)
     receives: dict[int, int | None] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     headers: bool = False
+    entries: int = 0
 
     def __post_init__(self):
         for peer, tensor in self.sends.items():

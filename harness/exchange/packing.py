@@ -1,0 +1,50 @@
+"""Packing: codes of a few bits side by side in bytes, blocks of a vector, scales of layers; on any device."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+def pack(floats: Tensor, codes: Tensor, bits: int) -> Tensor:
+    """``floats``, float32 (s,), and ``codes``, uint8 (n,) below 2 ** bits, as one message.
+
+    uint8, shape (4 s + ceil(n bits / 8),); bits is 1, 2, 4 or 8. With m bytes of codes, code i lies in byte i mod m:
+    to pack is then a few passes over memory in order.
+    """
+    each = 8 // bits
+    rows = pad(codes, (0, -len(codes) % each)).view(each, -(-len(codes) // each))
+    packed = rows[0].clone()
+    for place, row in enumerate(rows[1:], start=1):
+        packed |= row << bits * place
+    return torch.cat([floats.view(torch.uint8), packed])
+
+
+def unpack(message: Tensor, floats: int, bits: int, size: int) -> tuple[Tensor, Tensor]:
+    """The ``floats`` floats, float32, and the ``size`` codes, uint8, of a message of ``pack``."""
+    packed = message[4 * floats :]
+    rows = [packed >> bits * place & 2**bits - 1 for place in range(8 // bits)]
+    return message[: 4 * floats].clone().view(torch.float32), torch.cat(rows)[:size]  # cloned, it is aligned
+
+
+def pack_signs(places: Tensor, negative: Tensor) -> Tensor:
+    """Places, shape (n,), below 2 ** 30, and whether what is there is negative, bool (n,): int32 (n,)."""
+    return places.to(torch.int32) << 1 | negative.to(torch.int32)
+
+
+def add_signs(out: Tensor, message: Tensor, magnitude: float | Tensor) -> None:
+    """Add ``magnitude`` with its sign at each place of a message of ``pack_signs`` to ``out``, shape (d,)."""
+    out.index_add_(0, message >> 1, (1 - 2 * (message & 1)).to(out.dtype) * magnitude)
+
+
+def blocks(vector: Tensor, length: int) -> Tensor:
+    """The vector, shape (d,), as blocks, shape (ceil(d / length), length); the last is filled up with zeros."""
+    return pad(vector, (0, -len(vector) % length)).view(-(-len(vector) // length), length)
+
+
+def times(vector: Tensor, scales: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Multiply each layer of ``vector``, of ``sizes`` entries, by its scale, in place; return it."""
+    for layer, scale in zip(vector.split(sizes), scales, strict=True):
+        layer.mul_(scale)
+    return vector

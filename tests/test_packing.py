@@ -1,0 +1,48 @@
+"""Codes in bytes, signs with their places, random numbers of a method's own."""
+
+import torch
+from conftest import CPU
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.exchange.packing import add_signs, blocks, pack, pack_signs, unpack
+from harness.exchange.randomness import generator
+
+
+@given(st.integers(0, 100), st.sampled_from([1, 2, 4, 8]), st.integers(0, 5), st.integers(0, 2**16))
+def test_what_is_packed_is_unpacked_and_takes_its_bits(size, bits, floats, seed):
+    numbers = torch.Generator().manual_seed(seed)
+    codes = torch.randint(2**bits, (size,), generator=numbers, dtype=torch.uint8)
+    scales = torch.randn(floats, generator=numbers)
+    message = pack(scales, codes, bits)
+    assert message.dtype == torch.uint8 and len(message) == 4 * floats + -(-size * bits // 8)
+    found_scales, found_codes = unpack(message, floats, bits, size)
+    assert torch.equal(found_scales, scales) and torch.equal(found_codes, codes)
+
+
+@given(st.sets(st.integers(0, 2**30 - 1), max_size=20), st.integers(0, 2**16))
+def test_a_place_and_a_sign_are_one_word(places, seed):
+    places = torch.tensor(sorted(places), dtype=torch.int64)
+    negative = torch.rand(len(places), generator=torch.Generator().manual_seed(seed)) < 0.5
+    message = pack_signs(places, negative)
+    assert message.dtype == torch.int32 and message.shape == places.shape
+    assert torch.equal(message >> 1, places.int()) and torch.equal(message & 1 > 0, negative)
+
+
+def test_signs_are_added_where_they_belong():
+    out = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    add_signs(out, pack_signs(torch.tensor([3, 0]), torch.tensor([True, False])), 0.5)
+    assert out.tolist() == [1.5, 2.0, 3.0, 3.5]
+
+
+def test_the_last_block_is_filled_up_with_zeros():
+    assert blocks(torch.tensor([1.0, 2.0, 3.0]), 2).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+
+
+def test_random_numbers_follow_from_the_seed_alone_and_leave_torchs_own():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    drawn = {seed: torch.rand(4, generator=generator(CPU, *seed)) for seed in ((0, 1), (1, 0), (0, 2), (2**40, 3))}
+    assert torch.equal(torch.rand(4, generator=generator(CPU, 0, 1)), drawn[0, 1])
+    assert len({tuple(numbers.tolist()) for numbers in drawn.values()}) == len(drawn)
+    assert torch.equal(torch.get_rng_state(), before)
