@@ -1,0 +1,41 @@
+"""AdaComp: of each bin of a layer, the entries that this step may have made the bin's largest."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from harness.exchange import At, Bucket, ErrorFeedback, Gather
+from harness.exchange.packing import add_signs, blocks, pack_signs
+
+
+@dataclass
+class AdaComp(ErrorFeedback):
+    """Adaptive residual gradient compression (Chen et al., AdaComp, AAAI 2018, Algorithm 2).
+
+    G = residual + g. Where abs(G + g) is at least the largest abs(G) of the bin, the sign of G is sent; what it
+    stands for is the mean over the layer's bins of their largest. A place and its sign take 32 bits here, theirs 8
+    or 16 within a bin.
+    """
+
+    title = "AdaComp"
+    scope = "layer"
+    conserves_mass = "rounding"
+
+    bin: Annotated[int, ">= 1"] = 50
+    bin_linear: Annotated[int, ">= 1"] = 500  # of layers of two dimensions
+
+    def exchange(self, bucket: Bucket, at: At):
+        acc = self.accumulate(bucket)
+        length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
+        largest = blocks(acc.abs(), length).amax(dim=1)
+        reached = blocks((acc + bucket.gradient).abs(), length) >= largest[:, None]
+        places = (reached.view(-1)[: bucket.size] & (acc != 0)).nonzero().view(-1)
+        scale, signs = largest.mean(), acc[places].sign()
+        acc.index_add_(0, places, signs * scale, alpha=-1)
+        message = torch.cat([scale.view(1).view(torch.int32), pack_signs(places, signs < 0)])
+        received = yield Gather(message, entries=len(places))
+        aggregate = bucket.gradient.zero_()
+        for message in received:
+            add_signs(aggregate, message[1:], message[:1].view(torch.float32))
+        return aggregate

@@ -1,0 +1,72 @@
+"""DeMo: of each worker's momentum, the strongest waves of each chunk are sent, and the signs of their mean applied."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from harness.exchange import At, Bucket, Gather, Method
+
+
+@dataclass
+class DeMo(Method):
+    """Decoupled momentum (Peng, Quesnelle, Kingma, DeMo, arXiv 2411.19870, 2024).
+
+    delta = decay delta + lr g, in units of the update; each chunk of a layer's matrix, ``chunk`` x ``chunk`` or the
+    largest divisors below, goes through a cosine transform (DCT-II); its ``top`` components are taken out of delta and
+    sent. A component counts as its mean over the workers that sent it. The optimizer's momentum is off.
+    """
+
+    title = "DeMo"
+    scope = "layer"
+    owns_momentum = True
+    exact_when = {"top": 64 * 64, "sign": False}  # noqa: RUF012 - a constant, read by tests
+    state = ("momenta",)
+
+    decay: Annotated[float, ">= 0"] = 0.999
+    top: Annotated[int, ">= 1"] = 32
+    chunk: Annotated[int, ">= 1"] = 64
+    sign: bool = True
+    momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def exchange(self, bucket: Bucket, at: At):
+        delta = self.momenta.setdefault(bucket.index, torch.zeros_like(bucket.gradient)).mul_(self.decay)
+        delta.add_(bucket.gradient, alpha=at.lr)
+        rows, columns = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1, -1
+        chunks = self._chunks(delta.view(rows, columns))  # a view: (rows, n, columns, m)
+        left, right = (_cosines(chunks.shape[i], delta.device) for i in (1, 3))
+        waves = torch.einsum("ni,aibj,mj->abnm", left, chunks, right)
+        flat = waves.reshape(waves.shape[0] * waves.shape[1], -1)
+        places = flat.abs().topk(min(self.top, flat.shape[1])).indices
+        values = flat.gather(1, places)
+
+        def decoded(components: Tensor) -> Tensor:
+            return torch.einsum("ni,abnm,mj->aibj", left, components.view(waves.shape), right)
+
+        chunks -= decoded(torch.zeros_like(flat).scatter_(1, places, values))
+        message = torch.cat([values.view(-1).view(torch.uint8), places.to(torch.int16).view(-1).view(torch.uint8)])
+        received = yield Gather(message, entries=values.numel())
+        total, senders = torch.zeros_like(flat), torch.zeros_like(flat)
+        for message in received:
+            values = message[: 4 * values.numel()].clone().view(torch.float32).view(values.shape)
+            places = message[4 * values.numel() :].clone().view(torch.int16).long().view(values.shape)
+            total.scatter_add_(1, places, values)
+            senders.scatter_add_(1, places, torch.ones_like(values))
+        self._chunks(bucket.gradient.view(rows, columns)).copy_(decoded(total / senders.clamp(min=1)))
+        return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(at.workers / at.lr)
+
+    def _chunks(self, matrix: Tensor) -> Tensor:
+        n, m = (max(d for d in range(1, self.chunk + 1) if length % d == 0) for length in matrix.shape)
+        return matrix.view(matrix.shape[0] // n, n, matrix.shape[1] // m, m)
+
+
+@cache
+def _cosines(size: int, device: torch.device) -> Tensor:
+    """The orthonormal DCT-II, shape (size, size), a row for each wave."""
+    wave, place = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
+    matrix = torch.cos(math.pi / size * (place + 0.5) * wave) * math.sqrt(2 / size)
+    matrix[0] /= math.sqrt(2)
+    return matrix.to(device)

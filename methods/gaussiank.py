@@ -1,0 +1,27 @@
+"""Gaussian-K: Top-K's threshold as the quantile of a normal distribution, corrected a few times."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from harness.exchange import Estimator, Threshold
+
+
+@dataclass
+class GaussianK(Estimator):
+    """No sort: mean and deviation give h (Shi et al., Understanding Top-k Sparsification in Distributed Deep Learning,
+    arXiv 1911.08772, 2019). At most three times h is halved if fewer than 2k/3 entries reach it, or raised by half if
+    more than 4k/3 do.
+    """
+
+    title = "Gaussian-K"
+    scope = "layer"
+
+    def select(self, acc, bucket, at):
+        k, magnitude = self.k(bucket), acc.abs()
+        h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * acc.square().mean().sqrt().item()
+        for _ in range(3):
+            many = int((magnitude >= h).sum())
+            if 2 * k / 3 <= many <= 4 * k / 3:
+                break
+            h *= 0.5 if many < k else 1.5
+        return Threshold(h)

@@ -1,0 +1,62 @@
+"""gTop-k: pairs of workers merge what they send and keep the k largest, up a tree; the root's k go to all."""
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.exchange import At, Bucket, Ratio, Round, Selects, TopK
+from harness.exchange.wire import Indices
+
+
+@dataclass
+class GTopK(Selects, Ratio):
+    """Global Top-k (Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low
+    Bandwidth Networks, ICDCS 2019).
+
+    The aggregate has at most k entries, however many workers there are. What a worker chose and the root did not
+    returns to its residual. What a merge inside the tree drops of an entry that the root has is lost.
+    """
+
+    title = "gTop-k"
+    scope = "model"
+    conserves_mass = "at most"
+
+    def rounds(self, bucket: Bucket, at: At) -> int:
+        return 2 * len(_levels(at))
+
+    def exchange(self, bucket: Bucket, at: At):
+        acc, merged, k = self.residual(bucket), bucket.gradient, self.k(bucket)
+        values, places = self.selector.take(acc, TopK(k), merged)
+        message = Indices.pack(values, places, bucket.size)
+        for apart in _levels(at):
+            received = yield _round(at, apart, message, up=True)
+            for other in received.values():
+                merged.zero_()
+                Indices.add(merged, message)
+                Indices.add(merged, other)
+                message = Indices.pack(*self.selector.take(merged, TopK(k)), bucket.size)
+        for apart in reversed(_levels(at)):
+            received = yield _round(at, apart, message, up=False)
+            message = next(iter(received.values()), message)
+        merged.zero_()
+        Indices.add(merged, message)
+        everywhere = torch.zeros_like(merged, dtype=torch.bool).index_fill_(0, message[k:].long(), True)
+        back = ~everywhere[places.long()]
+        acc.index_copy_(0, places[back].long(), values[back])
+        return merged
+
+
+def _levels(at: At) -> list[int]:
+    """How far apart the partners of each level are; there is one level at least, as every exchange asks something."""
+    return [1 << level for level in range(max(1, (at.workers - 1).bit_length()))]
+
+
+def _round(at: At, apart: int, message: torch.Tensor, up: bool) -> Round:
+    """Of each pair, the rank that the distance divides an odd number of times sends up, and receives down."""
+    lower = at.rank % (2 * apart) == 0
+    partner = at.rank + apart if lower else at.rank - apart
+    if at.rank % apart or partner >= at.workers:
+        return Round(dtype=message.dtype)
+    if lower is up:
+        return Round(receives={partner: len(message)}, dtype=message.dtype)
+    return Round({partner: message}, dtype=message.dtype, entries=len(message) // 2)

@@ -1,0 +1,78 @@
+"""Ok-Topk: each worker adds up one region of the entries that all workers chose, and all gather the largest sums."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+
+from harness.exchange import At, Bucket, Gather, Ratio, Round, Selects, Threshold
+from harness.exchange.wire import Indices
+
+
+@dataclass
+class OkTopk(Selects, Ratio):
+    """Near-optimal sparse all-reduce (Li, Hoefler, PPoPP 2022): less than 6 k words a worker, however many there are,
+    while the thresholds fit.
+
+    A threshold for what a worker sends and one for the sums are exact every ``refresh_every`` steps, when all sums
+    are gathered, and reused in between. Every ``rebalance_every`` steps the regions are cut anew, so that each
+    receives as much. An entry leaves the residual if the worker sent it and its sum was among the largest.
+    """
+
+    title = "Ok-Topk"
+    scope = "model"
+    conserves_mass = "bits"
+    state = ("thresholds", "cuts")
+
+    refresh_every: Annotated[int, ">= 1"] = 32
+    rebalance_every: Annotated[int, ">= 1"] = 64
+    # By bucket: the thresholds of entries and of sums; where every region but the first begins.
+    thresholds: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
+    cuts: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def cycle(self) -> int:
+        return math.lcm(self.refresh_every, self.rebalance_every)
+
+    def phase(self, step):
+        refresh, rebalance = (step - 1) % self.refresh_every == 0, (step - 1) % self.rebalance_every == 0
+        return " and ".join(["refresh"] * refresh + ["rebalance"] * rebalance) or "reuse"
+
+    def rounds(self, bucket: Bucket, at: At) -> int:
+        return 2 + ("refresh" in self.phase(at.step)) + ("rebalance" in self.phase(at.step))
+
+    def exchange(self, bucket: Bucket, at: At):
+        acc, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(at.step)
+        of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
+        if "refresh" in phase:
+            of_entries = self.selector.kth_magnitude(acc, k)
+        values, places = self.selector.take(acc, Threshold(of_entries))
+        if "rebalance" in phase:
+            quantiles = [len(places) * i // at.workers for i in range(1, at.workers)]
+            mine = places[quantiles] if len(places) else places.new_zeros(at.workers - 1)
+            every = yield Gather(mine.to(torch.int32), entries=0)
+            self.cuts[bucket.index] = (torch.stack(every).long().sum(0) // at.workers).tolist()
+        starts = torch.searchsorted(places, places.new_tensor(self.cuts[bucket.index])).tolist()
+        regions = zip(values.tensor_split(starts), places.tensor_split(starts), strict=True)
+        messages = dict(enumerate(Indices.pack(v, p, bucket.size) for v, p in regions))
+        own = messages.pop(at.rank)
+        sent = sum(map(len, messages.values())) // 2
+        received = yield Round(messages, dict.fromkeys(messages), torch.int32, headers=True, entries=sent)
+        total.zero_()
+        for _, message in sorted([*received.items(), (at.rank, own)], key=lambda one: one[0]):
+            Indices.add(total, message)
+        if "refresh" in phase:
+            sums = torch.cat((yield Gather(total[total != 0], entries=0)))
+            of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
+            self.thresholds[bucket.index] = [of_entries, of_sums]
+        largest = self.selector.take(total, Threshold(of_sums))
+        gathered = yield Gather(Indices.pack(*largest, bucket.size), entries=len(largest[0]))
+        everywhere = torch.zeros_like(total, dtype=torch.bool)
+        total.zero_()
+        for message in gathered:
+            Indices.add(total, message)
+            everywhere.index_fill_(0, message[len(message) // 2 :].long(), True)
+        back = ~everywhere[places.long()]
+        acc.index_copy_(0, places[back].long(), values[back])
+        return total

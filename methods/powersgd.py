@@ -1,0 +1,70 @@
+"""PowerSGD: each layer's matrix as a product of two thin ones, found by one step of power iteration."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from harness.exchange import At, Bucket, ErrorFeedback, Sum
+from harness.exchange.randomness import generator
+
+
+@dataclass
+class PowerSGD(ErrorFeedback):
+    """Low-rank gradients (Vogels, Karimireddy, Jaggi, PowerSGD, NeurIPS 2019, Algorithms 1 and 2).
+
+    M = gradient + residual, a row for each first index; P = orth(sum of M Q), Q = sum of M^T P, and P Q^T stands for
+    the sum of M: two dense sums for a whole bucket. Each step starts from the last one's Q; the first is random, the
+    same on all workers. Layers of one dimension travel whole.
+    """
+
+    title = "PowerSGD"
+    scope = "size"
+    conserves_mass = "rounding"
+    exact_when = {"rank": 1_000_000}  # noqa: RUF012 - a constant, read by tests
+    state = ("factors",)
+
+    rank: Annotated[int, ">= 1"] = 2
+    seed: int = 0
+    factors: dict[int, list[Tensor]] = field(default_factory=dict, init=False, repr=False)  # Q, by bucket and matrix
+
+    def rounds(self, bucket: Bucket, at: At) -> int:
+        return 2 if any(len(shape) > 1 for shape in bucket.shapes) else 1
+
+    def exchange(self, bucket: Bucket, at: At):
+        acc, shapes = self.accumulate(bucket), bucket.shapes or ((bucket.size,),)
+        layers = list(zip(acc.split(bucket.sizes), bucket.gradient.split(bucket.sizes), shapes, strict=True))
+        matrices = [(m.view(shape[0], -1), out.view(shape[0], -1)) for m, out, shape in layers if len(shape) > 1]
+        vectors = [(v, out) for v, out, shape in layers if len(shape) < 2]
+        q = self.factors.get(bucket.index) or [self._first(m, bucket.index, i) for i, (m, _) in enumerate(matrices)]
+        p = [m @ right for (m, _), right in zip(matrices, q, strict=True)]
+        *p, whole = _split((yield Sum(_joined([*p, *(v for v, _ in vectors)]))), p)
+        for (v, out), total in zip(vectors, whole.split([len(v) for v, _ in vectors]), strict=True):
+            out.copy_(total)
+            v.zero_()
+        if matrices:
+            p = [torch.linalg.qr(left).Q for left in p]
+            q = [m.T @ left for (m, _), left in zip(matrices, p, strict=True)]
+            *q, _ = _split((yield Sum(_joined(q))), q)
+            self.factors[bucket.index] = q
+            for (m, out), left, right in zip(matrices, p, q, strict=True):
+                torch.mm(left, right.T, out=out)
+                m.sub_(out, alpha=1 / at.workers)  # each worker's part of what was sent
+        return bucket.gradient
+
+    def _first(self, matrix: Tensor, *place: int) -> Tensor:
+        rows, columns = matrix.shape
+        numbers = generator(matrix.device, self.seed, *place)
+        return torch.randn(columns, min(self.rank, rows, columns), generator=numbers, device=matrix.device)
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def _split(joined: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """What was joined, in the shapes of ``like``, and what is left over, flat."""
+    sizes = [t.numel() for t in like]
+    *parts, rest = joined.split([*sizes, joined.numel() - sum(sizes)])
+    return [*(part.view(t.shape) for part, t in zip(parts, like, strict=True)), rest]

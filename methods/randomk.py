@@ -1,0 +1,32 @@
+"""Random-k: k entries of each layer, the same ones on all workers, so that a dense sum carries them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from harness.exchange import At, Bucket, Ratio, Sum
+
+
+@dataclass
+class RandomK(Ratio):
+    """Entries drawn anew in every step (Stich, Cordonnier, Jaggi, Sparsified SGD with Memory, NeurIPS 2018).
+
+    Which ones follows from step and bucket alone, so no indices travel. torch's generator is left alone.
+    """
+
+    title = "random-k"
+    scope = "size"
+    conserves_mass = "bits"
+
+    seed: int = 0
+
+    def exchange(self, bucket: Bucket, at: At):
+        numbers = np.random.default_rng([self.seed, at.step, bucket.index])
+        drawn = numbers.choice(bucket.size, self.k(bucket), replace=False, shuffle=False)
+        chosen = torch.from_numpy(drawn).to(bucket.gradient.device)
+        acc = self.accumulate(bucket)
+        values = acc[chosen]
+        acc.index_fill_(0, chosen, 0)
+        total = yield Sum(values)
+        return bucket.gradient.zero_().index_copy_(0, chosen, total)

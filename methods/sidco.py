@@ -1,0 +1,47 @@
+"""SIDCo: Top-K's threshold from an exponential distribution, fitted again to what lies above it."""
+
+import math
+from dataclasses import dataclass, field
+
+from harness.exchange import Estimator, Threshold, TopK
+
+FIRST = 0.25  # part of the entries that the first fit is to leave
+ADAPT_EVERY, TOLERANCE = 5, 0.2
+SMALLEST = 1000  # entries that a fit needs; below, Top-K
+
+
+@dataclass
+class SIDCo(Estimator):
+    """Statistical threshold, no sort (Abdelmoniem et al., SIDCo, MLSys 2021; the exponential fit, Algorithm 1).
+
+    Each stage takes the mean by which entries exceed the threshold so far and raises it by ln(1 / part) of that. Every
+    fifth step a bucket that sent over 20 % too few gets a stage more, one that sent too many a stage less.
+    """
+
+    title = "SIDCo"
+    scope = "layer"
+    state = ("stages", "sent")
+
+    stages: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # of each bucket, not of all
+    sent: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)  # over k, since the last change
+
+    def select(self, acc, bucket, at):
+        k = self.k(bucket)
+        ratio = k / bucket.size
+        if bucket.size < SMALLEST or ratio >= FIRST:
+            return TopK(k)
+        stages, sent = self.stages.get(bucket.index, 2), self.sent.setdefault(bucket.index, [])
+        parts = [FIRST, *[(ratio / FIRST) ** (1 / (stages - 1))] * (stages - 1)] if stages > 1 else [ratio]
+        h, above = 0.0, acc.abs()
+        for part in parts:
+            raised = h + (above.mean().item() - h) * math.log(1 / part)
+            reached = above[above >= raised]
+            if not len(reached):  # equal magnitudes: nothing lies above their mean
+                break
+            h, above = raised, reached
+        sent.append(len(above) / k)
+        if len(sent) == ADAPT_EVERY:
+            mean = sum(sent) / len(sent)
+            self.stages[bucket.index] = max(1, stages + (mean < 1 - TOLERANCE) - (mean > 1 + TOLERANCE))
+            sent.clear()
+        return Threshold(h)

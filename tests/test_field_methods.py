@@ -1,0 +1,499 @@
+"""The field's methods: of each, the property that makes it itself. The laws of all methods are in test_methods.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pytest
+import torch
+from conftest import at, exchange_of, make, one_step
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.comm.local import run_workers
+from harness.exchange import Bucket, Method, Sum, Threshold, TopK
+from harness.exchange.answers import COUNT_BYTES, Answers
+
+
+@dataclass
+class Worker:
+    """What one worker has after some steps on a bucket."""
+
+    aggregates: list[Tensor]
+    method: Method
+    answers: Answers  # of the last step
+
+    @property
+    def residual(self) -> Tensor:
+        return self.method.residuals[0]
+
+
+def shares(steps: int, workers: int, size: int, seed: int = 0) -> list[list[Tensor]]:
+    """By step and worker: normally distributed gradients, already divided by the workers."""
+    generator = torch.Generator().manual_seed(seed)
+    return [[torch.randn(size, generator=generator) / workers for _ in range(workers)] for _ in range(steps)]
+
+
+def run(name: str, steps: Sequence[Sequence[Tensor]], shapes=(), how=(), **options) -> list[Worker]:
+    """Every worker after these steps, on one bucket with layers of ``shapes``; ``how``: options of the answers."""
+
+    def work(comm) -> Worker:
+        method = make(name, **options)
+        exchange = exchange_of(comm, method, [steps[0][comm.rank]], **dict(how))
+        exchange.buckets[0] = replace(exchange.buckets[0], shapes=shapes)
+        numbered = enumerate(steps, start=1)
+        found = [one_step(comm, exchange, [step[comm.rank]], number)[0] for number, step in numbered]
+        return Worker(found, method, exchange.answers)
+
+    return run_workers(len(steps[0]), work)
+
+
+def mean(step: Sequence[Tensor]) -> Tensor:
+    """Of the workers' gradients, the sum of shares, in rank order."""
+    return reduce(torch.add, step)
+
+
+def random(size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+# 16 bits
+
+
+@pytest.mark.parametrize("dtype, unit", [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_cast_errs_by_one_rounding_for_each_worker(dtype, unit):
+    for workers in (1, 3):
+        step = shares(1, workers, 1000)[0]
+        found = run("cast", [step], dtype=dtype)[0].aggregates[0]
+        # One rounding of each share, and one of each addition.
+        bound = (
+            workers * unit * mean([share.abs() for share in step]) * 1.01 + workers * 2**-25
+        )  # which is what float16 loses
+        assert ((found - mean(step)).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("collective", ["engine", "ring"])
+def test_cast_sends_half_the_bytes(collective):
+    step, how = shares(1, 3, 999)[0], {"collective": collective}
+    half, whole = (run(name, [step], how=how)[0].answers.sent_bytes for name in ("cast", "none"))
+    assert 2 * half == whole
+
+
+# Random-k
+
+
+def test_random_k_is_a_dense_sum_of_k_values_at_places_that_all_know():
+    steps = shares(3, 3, 1000)
+    requests = [
+        next(make("randomk").exchange(Bucket(0, share.clone()), at(1, rank))) for rank, share in enumerate(steps[0])
+    ]
+    assert all(isinstance(r, Sum) and r.indices is None and r.values.shape == (100,) for r in requests)
+    workers = run("randomk", steps, error_feedback=False)
+    for found, step in zip(workers[0].aggregates, steps, strict=True):
+        sent = found != 0
+        assert sent.sum() == 100 and torch.equal(found[sent], mean(step)[sent])
+    assert workers[0].answers.sent_bytes == 4 * 100
+
+
+def test_random_k_chooses_every_entry_at_the_rate_k_over_n():
+    draws, method, chosen = 4000, make("randomk", ratio=0.2, error_feedback=False), torch.zeros(50)
+    for step in range(1, draws + 1):
+        segments = method.exchange(Bucket(0, torch.ones(50)), at(step))
+        try:
+            segments.send(next(segments).values)
+        except StopIteration as end:
+            chosen += end.value
+    assert ((chosen / draws - 0.2).abs() <= 5 * (0.2 * 0.8 / draws) ** 0.5).all()
+
+
+def test_random_k_leaves_drop_out_and_augmentation_their_random_numbers():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    for name in ("randomk", "qsgd", "terngrad", "powersgd"):
+        run(name, shares(2, 2, 60), shapes=((6, 10),))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Signs
+
+
+def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer():
+    shapes, size = ((3, 5), (7,), (1,)), 23
+    (worker,) = run("efsign", [[random(size)]], shapes)
+    for sent, layer in zip(worker.aggregates[0].split((15, 7, 1)), random(size).split((15, 7, 1)), strict=True):
+        torch.testing.assert_close(sent, layer.sign() * layer.abs().mean())
+    torch.testing.assert_close(worker.aggregates[0] + worker.residual, random(size))
+    assert worker.answers.sent_bytes == 3 * 4 + 3 + COUNT_BYTES
+
+
+# Quantisation
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_qsgd_has_at_most_its_papers_variance_in_packed_bits(bits):
+    size, block, s = 600, 64, 2 ** (bits - 1) - 1
+    gradient = random(size)
+    (worker,) = run("qsgd", [[gradient]] * 200, bits=bits, block=block)
+    error = torch.stack([(found - gradient).square() for found in worker.aggregates]).mean(0)
+    for part, of in zip(error.split(block), gradient.split(block), strict=True):
+        d = len(part)
+        assert part.sum() <= 1.1 * min(d / s**2, d**0.5 / s) * of.square().sum()  # 1.1: a mean over 200 draws
+    assert worker.answers.sent_bytes == 4 * 10 + size * bits // 8 + COUNT_BYTES
+
+
+def test_qsgd_gives_the_norm_of_its_block_where_one_entry_is_all_of_it():
+    gradient = torch.zeros(100)
+    gradient[3], gradient[70] = -2.5, 1e-3
+    (worker,) = run("qsgd", [[gradient]], block=64)
+    assert torch.equal(worker.aggregates[0], gradient)
+
+
+def test_workers_round_independently():
+    """Or the errors of workers with equal gradients would add up instead of averaging out."""
+    gradient, workers = random(2000), 4
+    one = run("qsgd", [[gradient]])[0].aggregates[0] - gradient
+    many = run("qsgd", [[gradient / workers] * workers])[0].aggregates[0] - gradient
+    assert many.square().sum() < 0.5 * one.square().sum()
+
+
+def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers():
+    shapes, sizes = ((10, 20), (40,)), (200, 40)
+    step = shares(1, 3, 240)[0]
+    step[1][7] = 50.0  # clipped
+    workers = run("terngrad", [step], shapes)
+    for start, size in zip((0, 200), sizes, strict=True):
+        layers = [share[start : start + size] for share in step]
+        bounds = [2.5 * layer.square().mean().sqrt() for layer in layers]
+        s = max(layer.clamp(-b, b).abs().max() for layer, b in zip(layers, bounds, strict=True))
+        levels = workers[0].aggregates[0][start : start + size] / s
+        torch.testing.assert_close(levels, levels.round())
+        assert set(levels.round().int().tolist()) <= set(range(-3, 4))
+    assert workers[0].answers.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
+
+
+def test_terngrad_is_unbiased_for_the_clipped_gradient():
+    gradient, draws = random(60), 3000
+    gradient[0] = 30.0
+    (worker,) = run("terngrad", [[gradient]] * draws)
+    found = torch.stack(worker.aggregates)
+    bound = 2.5 * gradient.square().mean().sqrt()
+    clipped = gradient.clamp(-bound, bound)
+    assert ((found.mean(0) - clipped).abs() <= 5 * found.std(0) / draws**0.5 + 1e-6).all() and clipped[0] < 30
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
+@settings(max_examples=10, deadline=None)
+def test_two_steps_of_quantisation_err_by_two_roundings(bits, size, workers, seed):
+    """For every size, those that the workers do not divide too."""
+    step, levels = shares(1, workers, size, seed)[0], 2 ** (bits - 1) - 1
+    found = run("quantised", [step], bits=bits)
+    first = sum(share.abs().max() / levels / 2 for share in step)
+    second = (mean(step).abs().max() + first) / levels / 2
+    assert ((found[0].aggregates[0] - mean(step)).abs() <= (first + second) * 1.001).all()
+
+
+def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_once_to_all():
+    size, workers, block = 4096, 4, 256
+    for bits in (4, 8):
+        for worker in run("quantised", shares(1, workers, size), bits=bits, block=block):
+            part = size // workers * bits // 8 + 4 * size // workers // block
+            assert worker.answers.sent_bytes == (workers - 1) * part + part + COUNT_BYTES
+
+
+@pytest.mark.parametrize("name", ["cast", "efsign", "qsgd", "terngrad", "powersgd", "quantised"])
+def test_nan_on_one_worker_reaches_all(name):
+    step = shares(1, 3, 60)[0]
+    step[2][7] = float("nan")
+    for worker in run(name, [step], shapes=((6, 10),)):
+        assert worker.aggregates[0].isnan().any()
+
+
+# PowerSGD
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (4, 30), (6, 2, 2, 3), (1, 9)])
+def test_power_sgd_of_full_rank_is_the_exact_mean(shape):
+    size = torch.Size(shape).numel()
+    steps = shares(3, 3, size + 4)
+    worker = run("powersgd", steps, (shape, (4,)), rank=min(shape[0], size // shape[0]))[0]
+    for found, step in zip(worker.aggregates, steps, strict=True):
+        torch.testing.assert_close(found, mean(step), atol=1e-5, rtol=1e-4)
+
+
+def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_its_last_factors():
+    """Rank 2 of 3: a warm start is what finds the two largest; without residual, so that nothing else can."""
+    left, right = random(40 * 3, 1).view(40, 3), random(3 * 30, 2).view(3, 30)
+    gradient = left @ torch.diag(torch.tensor([1.0, 0.9, 0.3])) @ right
+    best = torch.linalg.svdvals(gradient)[2].item()
+
+    def error(worker: Worker, step: int) -> float:
+        return (worker.aggregates[step].view(40, 30) - gradient).norm().item()
+
+    (warm,) = run("powersgd", [[gradient.view(-1)]] * 15, ((40, 30),), rank=2, error_feedback=False)
+    assert error(warm, 0) > 1.05 * best and error(warm, 14) == pytest.approx(best, rel=0.01)
+    (enough,) = run("powersgd", [[gradient.view(-1)]] * 3, ((40, 30),), rank=3, error_feedback=False)
+    assert error(enough, 2) < 1e-4 * gradient.norm()
+
+
+def test_power_sgd_asks_for_two_dense_sums_and_starts_alike_everywhere():
+    shapes, rank = ((8, 6), (5,), (3, 2, 2)), 2
+    steps = shares(2, 2, 65)
+    workers = run("powersgd", steps, shapes, rank=rank)
+    assert workers[0].answers.sent_bytes == 4 * (rank * (8 + 6 + 3 + 4) + 5)
+    assert all(map(torch.equal, workers[0].method.factors[0], workers[1].method.factors[0]))
+    first = [next(make("powersgd").exchange(Bucket(0, steps[0][0].clone(), shapes), at(1, rank))) for rank in (0, 1)]
+    assert torch.equal(first[0].values, first[1].values)
+
+
+def test_power_sgd_loses_nothing_between_workers():
+    steps = shares(4, 3, 48)
+    workers = run("powersgd", steps, ((8, 6),), rank=1)
+    kept, sent = sum(w.residual for w in workers), sum(workers[0].aggregates)
+    torch.testing.assert_close(kept + sent, sum(map(mean, steps)), atol=1e-5, rtol=1e-4)
+
+
+# Momentum
+
+
+def test_dgc_that_sends_all_is_sgd_with_momentum_and_masked_plain_sgd():
+    steps = shares(5, 2, 50)
+    plain, masked = (run("dgc", steps, ratio=1.0, masking=m)[0].aggregates for m in (False, True))
+    velocity = torch.zeros(50)
+    for step, with_momentum, without in zip(steps, plain, masked, strict=True):
+        velocity = 0.9 * velocity + mean(step)
+        torch.testing.assert_close(with_momentum, velocity)
+        torch.testing.assert_close(without, mean(step))
+
+
+@pytest.mark.parametrize("selection", ["torch", "fast"])
+def test_dgc_forgets_velocity_and_residual_where_it_sent(selection):
+    method, size = make("dgc", ratio=0.02, selection=selection), 20_000
+    u, v = torch.zeros(size), torch.zeros(size)
+    for step in range(1, 6):
+        gradient = random(size, step)
+        u = 0.9 * u + gradient
+        v = v + u
+        request = next(method.exchange(Bucket(0, gradient.clone()), at(step)))
+        sent = torch.zeros(size, dtype=torch.bool).index_fill(0, request.indices.long(), True)
+        assert torch.equal(request.values, v[request.indices.long()])
+        assert 0.8 * 400 <= sent.sum() <= 1.3 * 400
+        assert v[sent].abs().min() >= v[~sent].abs().max()  # the largest
+        u, v = u.masked_fill(sent, 0), v.masked_fill(sent, 0)
+        assert torch.equal(method.velocities[0], u) and torch.equal(method.residuals[0], v)
+
+
+def test_dgc_warms_up_in_quarters_and_clips_a_workers_share():
+    method = make("dgc", ratio=0.01, warmup=2)
+    sent = [len(next(method.exchange(Bucket(0, random(1000, step)), at(step))).values) for step in range(1, 10)]
+    assert sent == [250, 250, 62, 62, 15, 15, 10, 10, 10]
+    step = shares(1, 4, 400)[0]
+    clipped = run("dgc", [step], ratio=1.0, clip=1.0)[0].aggregates[0]
+    torch.testing.assert_close(clipped, mean([share / share.norm() / 2 for share in step]))
+    small = run("dgc", [step], ratio=1.0, clip=1e9)[0].aggregates[0]
+    torch.testing.assert_close(small, mean(step))
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize("selection", ["torch", "fast"])
+def test_strom_sends_tau_and_nothing_else(selection):
+    tau, kept = 0.5, torch.zeros(300)
+    steps = [[random(300, step)] for step in range(6)]
+    (worker,) = run("strom", steps, selection=selection)
+    for (gradient,), found in zip(steps, worker.aggregates, strict=True):
+        kept = kept + gradient
+        assert torch.equal(found, torch.where(kept.abs() >= tau, kept.sign() * tau, 0.0))
+        kept = kept - found
+    torch.testing.assert_close(worker.residual, kept)
+    assert worker.answers.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + COUNT_BYTES
+
+
+def test_stroms_tau_is_in_units_of_a_workers_gradient():
+    steps = [[torch.full((3,), gradient / 2)] * 2 for gradient in (0.4, 0.4, 0.4)]
+    found = [aggregate.tolist() for aggregate in run("strom", steps)[0].aggregates]
+    assert found == [[0.0] * 3, [0.5] * 3, [0.5] * 3]  # 0.4, 0.8 - 0.5, 0.3 + 0.4 - 0.5
+
+
+def test_adacomp_as_worked_by_hand():
+    """Bins of three; the second step's residual is what the first one left."""
+    first = torch.tensor([1.0, -2.0, 0.5, 0.25, 0.0, -0.75])
+    # Largest: 2 and 0.75, mean 1.375. Twice the gradient reaches them at 1 (2 >= 2), -2 and -0.75.
+    sent = [1.375, -1.375, 0.0, 0.0, 0.0, -1.375]
+    # Kept: -0.375, -0.625, 0.5, 0.25, 0, 0.625.
+    second = torch.tensor([0.0, 0.5, 0.25, 0.0, 0.5, -0.5])
+    # G: -0.375, -0.125, 0.75; 0.25, 0.5, 0.125. Largest: 0.75 and 0.5, mean 0.625.
+    # G + g: -0.375, 0.375, 1.0; 0.25, 1.0, -0.375. They are reached in the third and fifth place.
+    (worker,) = run("adacomp", [[first], [second]], ((6,),), bin=3)
+    assert worker.aggregates[0].tolist() == sent
+    assert worker.aggregates[1].tolist() == [0.0, 0.0, 0.625, 0.0, 0.625, 0.0]
+    assert worker.residual.tolist() == [-0.375, -0.125, 0.125, 0.25, -0.125, 0.125]
+    (linear,) = run("adacomp", [[first]], ((2, 3),), bin=3, bin_linear=6)
+    assert linear.aggregates[0].tolist() == [2.0, -2.0, 0.0, 0.0, 0.0, 0.0]  # one bin
+
+
+def laplace(size: int, seed: int) -> Tensor:
+    numbers = torch.Generator().manual_seed(seed)
+    return torch.empty(size).exponential_(1.0, generator=numbers) * random(size, seed + 1).sign()
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
+def test_sidco_sends_about_k_of_laplace_and_once_adapted_of_normal_gradients(ratio):
+    size = 200_000
+    k = ratio * size
+    for draw, steps in ((laplace, 1), (random, 30)):
+        method = make("sidco", ratio=ratio, error_feedback=False)
+        counts = [len(next(method.exchange(Bucket(0, draw(size, s)), at(s))).values) for s in range(1, steps + 1)]
+        assert abs(counts[0] - k) <= 0.2 * k if draw is laplace else 2 * k / 3 <= counts[-1] <= 4 * k / 3
+
+
+def test_sidco_adapts_the_stages_of_each_bucket_by_itself():
+    method = make("sidco", ratio=0.01, error_feedback=False)
+    for step in range(1, 21):
+        for index, gradient in enumerate((laplace(50_000, step), random(50_000, step))):
+            next(method.exchange(Bucket(index, gradient), at(step)))
+    assert method.stages[0] == 2 and method.stages[1] > 2
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
+def test_gaussian_k_sends_two_to_four_thirds_of_k_of_normal_gradients(ratio):
+    k = ratio * 100_000
+    request = next(make("gaussiank", ratio=ratio).exchange(Bucket(0, random(100_000)), at(1)))
+    assert 2 * k / 3 <= len(request.values) <= 4 * k / 3
+
+
+@pytest.mark.parametrize("name", ["sidco", "gaussiank"])
+def test_estimates_of_a_threshold_sort_nothing(name, monkeypatch):
+    def sorts(*args, **kwargs):
+        raise AssertionError("sorted")
+
+    for call in ("topk", "sort", "kthvalue"):
+        monkeypatch.setattr(torch, call, sorts)
+        monkeypatch.setattr(Tensor, call, sorts)
+    rule = make(name).select(random(100_000), Bucket(0, torch.empty(100_000)), at(1))
+    assert isinstance(rule, Threshold)
+    with pytest.raises(AssertionError):
+        make(name).selector.take(random(100), TopK(3))
+
+
+# Trees and regions
+
+
+@pytest.mark.parametrize("workers", range(1, 8))
+@pytest.mark.parametrize("selection", ["torch", "fast"])
+def test_gtopk_has_k_entries_that_a_tree_of_pairs_finds(workers, selection):
+    size, k = 200, 20
+    step = shares(1, workers, size)[0]
+
+    def largest(vector: Tensor) -> Tensor:
+        kept = torch.zeros_like(vector)
+        places = vector.abs().topk(k).indices
+        return kept.index_copy_(0, places, vector[places])
+
+    tops = [largest(share) for share in step]
+    while len(tops) > 1:
+        pairs = [tops[i : i + 2] for i in range(0, len(tops), 2)]
+        tops = [largest(pair[0] + pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+    found = run("gtopk", [step], selection=selection)
+    for worker, share in zip(found, step, strict=True):
+        assert torch.equal(worker.aggregates[0], tops[0]) and (worker.aggregates[0] != 0).sum() <= k
+        sent = (largest(share) != 0) & (tops[0] != 0)
+        assert torch.equal(worker.residual, share.masked_fill(sent, 0))
+
+
+def test_gtopk_may_lose_but_never_invent():
+    steps = [[share.abs() for share in step] for step in shares(4, 4, 100)]
+    workers = run("gtopk", steps, ratio=0.2)
+    found = sum(workers[0].aggregates) + sum(w.residual for w in workers)
+    whole = sum(map(mean, steps))
+    assert (found <= whole * (1 + 1e-5)).all() and (found < whole * 0.99).any()
+
+
+def test_gtopk_names_places_beyond_what_a_float32_counts():
+    size = 2**24 + 4
+    gradient = torch.zeros(size)
+    gradient[size - 1] = 1.0
+    (worker,) = run("gtopk", [[gradient]], ratio=1e-9, selection="fast")
+    assert worker.aggregates[0].nonzero().tolist() == [[size - 1]]
+
+
+@pytest.mark.parametrize("selection", ["torch", "fast"])
+def test_ok_topk_gives_the_largest_sums_of_what_all_chose(selection):
+    workers, size, k = 4, 1000, 100
+    step = shares(1, workers, size)[0]
+    chosen = [share.masked_fill(share.abs() < share.abs().topk(k).values[-1], 0) for share in step]
+    total = mean(chosen)
+    expected = total.masked_fill(total.abs() < total.abs().topk(k).values[-1], 0)
+    for worker, share, own in zip(run("oktopk", [step], selection=selection), step, chosen, strict=True):
+        assert torch.equal(worker.aggregates[0], expected)
+        assert torch.equal(worker.residual, share.masked_fill((own != 0) & (expected != 0), 0))
+
+
+def test_ok_topk_loses_nothing_between_workers():
+    steps = shares(12, 3, 400)
+    workers = run("oktopk", steps, refresh_every=4, rebalance_every=8)
+    found = sum(workers[0].aggregates) + sum(w.residual for w in workers)
+    torch.testing.assert_close(found, sum(map(mean, steps)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [2, 5, 8])
+def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(workers):
+    """Between refreshes, of gradients of one distribution, so that the thresholds fit."""
+    size, ratio = 20_000, 0.05
+    for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
+        headers = 4 * COUNT_BYTES * workers + 4 * workers**2
+        assert worker.answers.sent_bytes < 4 * 6 * ratio * size + headers
+        assert worker.answers.received_bytes < 4 * 6 * ratio * size + headers
+
+
+def test_ok_topk_cuts_regions_where_each_has_as_much():
+    """All large entries in the first tenth: equal regions would give all of them to the first worker."""
+    steps = shares(1, 4, 1000)
+    for share in steps[0]:
+        share[100:] *= 1e-3
+    cuts = run("oktopk", steps)[0].method.cuts[0]
+    assert len(cuts) == 3 and cuts == sorted(cuts) and cuts[-1] < 100
+
+
+def test_block_topk_sends_whole_blocks_that_any_worker_chose():
+    size, block, workers = 1000, 16, 3
+    step = shares(1, workers, size)[0]
+    found = run("blocktopk", [step], block=block)
+    union = set()
+    for share in step:
+        norms = torch.stack([part.norm() for part in share.split(block)])
+        union |= set(norms.topk(6).indices.tolist())  # a tenth of 63 blocks
+    expected = torch.cat([part * (i in union) for i, part in enumerate(mean(step).split(block))])
+    for worker in found:
+        assert torch.equal(worker.aggregates[0], expected)
+        assert not worker.residual[expected != 0].any()
+    entries = sum(len(part) for i, part in enumerate(expected.split(block)) if i in union)
+    assert found[0].answers.sent_bytes == 8 + COUNT_BYTES + 4 * entries
+
+
+# Momentum in waves
+
+
+def test_demo_with_all_components_and_no_decay_is_the_sign_of_the_mean():
+    steps = shares(3, 3, 128 * 9)
+    (first, *_) = run("demo", steps, ((128, 9),), top=4096, decay=0.0)
+    for found, step in zip(first.aggregates, steps, strict=True):
+        clear = mean(step).abs() > 1e-4  # what the transform's rounding cannot turn round
+        assert torch.equal(found[clear], mean(step).sign()[clear]) and set(found.tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_demo_takes_out_of_delta_what_it_sends():
+    gradient, lr = random(96 * 10), at(1).lr
+    (worker,) = run("demo", [[gradient]], ((96, 10),), top=5, sign=False)
+    torch.testing.assert_close(worker.aggregates[0] * lr + worker.method.momenta[0], gradient * lr)
+    chunks = 2 * 1  # of 48 x 10
+    assert worker.answers.sent_bytes == chunks * 5 * (4 + 2) + COUNT_BYTES
+
+
+def test_demo_sends_a_wave_as_one_component_and_averages_over_those_who_send_it():
+    places = torch.arange(64) + 0.5
+    waves = [torch.outer(torch.cos(torch.pi / 64 * 3 * places), torch.cos(torch.pi / 64 * n * places)) for n in (0, 5)]
+    workers = run("demo", [[wave.view(-1) / 2 for wave in waves]], ((64, 64),), top=1, sign=False)
+    torch.testing.assert_close(workers[0].aggregates[0], (waves[0] + waves[1]).view(-1), atol=1e-4, rtol=1e-4)
