@@ -42,8 +42,9 @@ lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
-bench: $(STAMP) ## selection and whole iterations against their peers, as ratios within one run
+bench: $(STAMP) ## selection, methods and whole iterations, as ratios within one run
 	$(RUN) python bench/selection.py results/bench
+	$(RUN) python bench/methods.py results/bench
 	$(RUN) python bench/iteration.py results/bench
 
 reference: ## keep the results as the reference set, and show its tables in the README

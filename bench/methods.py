@@ -1,0 +1,177 @@
+"""Methods: what each computes, as a multiple of a copy, what it sends, and what its aggregate is worth.
+
+On one core, or on the GPU where there is one.
+
+    python bench/methods.py results/bench [--quick]
+
+Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
+distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
+and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``settle``; medians over
+rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
+to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual.
+"""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from harness import plugins
+from harness.comm.collectives import Round
+from harness.exchange import At, Bucket, Gather, Max, Sum
+from harness.exchange.answers import COUNT_BYTES
+from harness.exchange.fidelity import bits_per_entry, vnmse
+from harness.exchange.plugin import method_class
+from harness.exchange.wire import Indices
+from harness.training.results import machine
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+SHAPES = [(512, 512), (3840, 3840)]  # 0.26 and 14.7 million entries
+RATIO, WORKERS = 0.01, 2
+
+
+def _timed(call, *args) -> tuple:
+    """The result, and the seconds that it took."""
+    begun = time.perf_counter()
+    result = call(*args)
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - begun
+
+
+class Exchange:
+    """A method's workers on one bucket each; ``spent_s`` and ``sent_bytes``: of worker 0 in the last step."""
+
+    def __init__(self, make, gradients: list[torch.Tensor], shape: tuple[int, int]):
+        self.methods, self.gradients = [make() for _ in gradients], gradients
+        self.buckets = [Bucket(0, gradient.clone(), (shape,)) for gradient in gradients]
+
+    def settle(self) -> None:
+        for method, bucket in zip(self.methods, self.buckets, strict=True):
+            method.settle(bucket)
+
+    def step(self, number: int) -> torch.Tensor:
+        """One exchange; the aggregate of worker 0."""
+        self.spent_s, self.sent_bytes = 0.0, 0
+        for bucket, gradient in zip(self.buckets, self.gradients, strict=True):
+            bucket.gradient.copy_(gradient)
+        pairs = enumerate(zip(self.methods, self.buckets, strict=True))
+        workers = [method.exchange(bucket, At(number, rank, WORKERS, lr=0.1)) for rank, (method, bucket) in pairs]
+        answers = [None] * WORKERS
+        while True:
+            asked = [self._by(rank, _resume, worker, answers[rank]) for rank, worker in enumerate(workers)]
+            if isinstance(asked[0], torch.Tensor):
+                return asked[0]
+            answers = self._answers(asked)
+
+    def _by(self, rank: int, call, *args):
+        result, seconds = _timed(call, *args)
+        self.spent_s += seconds * (rank == 0)
+        return result
+
+    def _answers(self, asked: list) -> list:
+        match asked[0]:
+            case Round():
+                self.sent_bytes += asked[0].sent_bytes
+                return [{peer: asked[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(asked)]
+            case Gather():
+                self.sent_bytes += asked[0].tensor.nbytes + COUNT_BYTES
+                return [[request.tensor.clone() for request in asked]] * WORKERS
+            case Sum(indices=None) | Max():
+                self.sent_bytes += asked[0].values.nbytes
+                two = torch.maximum if isinstance(asked[0], Max) else torch.add
+                total = two(*(request.values for request in asked))
+                return [request.values.copy_(total) for request in asked]
+        messages = [self._by(rank, _packed, request).clone() for rank, request in enumerate(asked)]
+        self.sent_bytes += messages[0].nbytes + COUNT_BYTES
+        return [self._by(rank, _added_up, request.out, messages) for rank, request in enumerate(asked)]
+
+
+def _resume(worker, answer):
+    """The worker's next request, or what it returned."""
+    try:
+        return worker.send(answer)
+    except StopIteration as end:
+        return end.value
+
+
+def _packed(request: Sum) -> torch.Tensor:
+    return Indices.pack(request.values, request.indices, request.out.numel())
+
+
+def _added_up(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tensor:
+    out.zero_()
+    for message in messages:
+        Indices.add(out, message)
+    return out
+
+
+def candidates() -> dict:
+    """name -> a call that makes the method; with either selection, where it has both."""
+    found = {}
+    for name in plugins.names("methods"):
+        fields = plugins.fields(name)
+        options = {"ratio": RATIO} if "ratio" in fields else {}
+        for selection in ("torch", "fast") if "selection" in fields else ():
+            found[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
+        if "selection" not in fields:
+            found[name] = partial(method_class(name), **options)
+    return found
+
+
+def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
+    size = shape[0] * shape[1]
+    common, *own = torch.randn(1 + WORKERS, size, device=DEVICE)
+    gradients = [(common + noise) / WORKERS for noise in own]
+    rows = []
+    for name, make in candidates().items():
+        error = vnmse([Exchange(make, gradients, shape).step(1)], [sum(gradients)])
+        exchange = Exchange(make, gradients, shape)
+        exchange.settle()
+        found = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
+        ratios = found["own_s"] / found["copy_s"]
+        rows.append(
+            {
+                "entries": size,
+                "method": name,
+                "median_ms": 1e3 * found["own_s"].median(),
+                "times_a_copy": found["own_s"].median() / found["copy_s"].median(),
+                "times_a_copy_low": ratios.quantile(0.25),
+                "times_a_copy_high": ratios.quantile(0.75),
+                "bits_per_entry": bits_per_entry(found["sent_bytes"].mean(), size),
+                "vnmse": error,
+                "rounds": rounds,
+            }
+        )
+    return rows
+
+
+def _round(exchange: Exchange, source: torch.Tensor, number: int) -> dict:
+    target = torch.empty_like(source)
+    copy_s = min(_timed(target.copy_, source)[1] for _ in range(2))  # the first finds its pages
+    exchange.step(number)
+    return {"own_s": exchange.spent_s, "copy_s": copy_s, "sent_bytes": exchange.sent_bytes}
+
+
+def main(folder: Path, quick: bool) -> None:
+    torch.set_num_threads(1)
+    rows = []
+    for shape in SHAPES[:1] if quick else SHAPES:
+        print(f"layers of {shape[0]} x {shape[1]}", file=sys.stderr, flush=True)
+        rows += measure(shape, rounds=3 if quick else 9)
+    table = pd.DataFrame(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "methods.csv", index=False, float_format="%.4g")
+    where = "One core of" if DEVICE.type == "cpu" else "On the GPU of"
+    text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\n{where} {machine(DEVICE.type)}, ratio {RATIO}.\n"
+    (folder / "methods.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "--quick" in sys.argv)
