@@ -44,7 +44,7 @@ lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 
 bench: $(STAMP) ## selection, methods and whole iterations, as ratios within one run
 	$(RUN) python bench/selection.py results/bench
-	$(RUN) python bench/methods.py results/bench
+	$(RUN) python bench/exchanges.py results/bench
 	$(RUN) python bench/iteration.py results/bench
 
 reference: ## keep the results as the reference set, and show its tables in the README

@@ -2,7 +2,7 @@
 
 On one core, or on the GPU where there is one.
 
-    python bench/methods.py results/bench [--quick]
+    python bench/exchanges.py results/bench [--quick]
 
 Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
 distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
@@ -163,13 +163,13 @@ def main(folder: Path, quick: bool) -> None:
     rows = []
     for shape in SHAPES[:1] if quick else SHAPES:
         print(f"layers of {shape[0]} x {shape[1]}", file=sys.stderr, flush=True)
-        rows += measure(shape, rounds=3 if quick else 9)
+        rows += measure(shape, rounds=9 if shape == SHAPES[0] and not quick else 3)
     table = pd.DataFrame(rows)
     folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "methods.csv", index=False, float_format="%.4g")
+    table.to_csv(folder / "exchanges.csv", index=False, float_format="%.4g")
     where = "One core of" if DEVICE.type == "cpu" else "On the GPU of"
     text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\n{where} {machine(DEVICE.type)}, ratio {RATIO}.\n"
-    (folder / "methods.md").write_text(text)
+    (folder / "exchanges.md").write_text(text)
     print(text)
 
 
