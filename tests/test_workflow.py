@@ -18,6 +18,7 @@ from harness.launch import testbed
 from harness.report.summary import MEASURED
 
 KINDS = ("accuracy", "timing")
+TABLES = ("table1", "table2", "claims")
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 LINKS = "host" if testbed.available() else "proportional"
@@ -50,7 +51,7 @@ def rows_of(path: Path) -> list[dict]:
 
 
 def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(smoke, environment):
-    for name in ("table1.csv", "table1.md", "table1.tex", "table2.csv", "table2.md", "table2.tex", "report.html"):
+    for name in (*(f"{table}.{kind}" for table in TABLES for kind in ("csv", "md", "tex")), "report.html"):
         assert (smoke / "results" / "smoke" / name).stat().st_size > 100
     for n in ("05", "06", "11"):
         for kind in ("svg", "png"):
@@ -137,7 +138,13 @@ def runs(*variants: str, kinds: str = "accuracy timing", ratio: str = "0.1") -> 
 ALL = ("none", "topk", "lags", "lags_adaptive", "dlgs")
 PLANNED = ("lags_adaptive", "dlgs")
 CURVES = {"figure05", "figure06"}
-SHOWN = {"collecting the runs", "table 1", "table 2", "figure11"} | CURVES  # both tidy tables are made at once
+SHOWN = {
+    "collecting the runs",
+    "table 1",
+    "table 2",
+    "claims",
+    "figure11",
+} | CURVES  # both tidy tables are made at once
 LAYERS = {"calibrate_layers: resnet20-2workers"}
 FIELD = "    seed: int = 0\n"
 # A dry run cannot know what a new plan or rate will say, so it lists the runs that would read it.

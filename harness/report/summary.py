@@ -22,19 +22,19 @@ def amortise(iterations: pd.DataFrame, column: str) -> float:
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
     with the intervals (``_low``, ``_high``) of a repeat."""
-    by_block, dense_by_block = (_by_block(rows) for rows in (own, dense))
-    compared = {"iteration_s": by_block, "dense_s": dense_by_block, "speedup": dense_by_block / by_block}
-    found = {"blocks": len(by_block)}
+    seconds, dense_seconds = (by_block(rows) for rows in (own, dense))
+    compared = {"iteration_s": seconds, "dense_s": dense_seconds, "speedup": dense_seconds / seconds}
+    found = {"blocks": len(seconds)}
     for name, values in compared.items():
         estimate = repeatable(values)
         found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return found
 
 
-def _by_block(rows: pd.DataFrame) -> pd.Series:
-    """Seconds of an iteration in each block of each launch; a run of one launch does not number it."""
-    blocks = [column for column in ("launch", "block") if column in rows]
-    return pd.Series([amortise(block, "iteration_s") for _, block in rows.groupby(blocks, dropna=False)])
+def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
+    """``column`` of an iteration in each block of each launch; a run of one launch does not number it."""
+    numbers = [number for number in ("launch", "block") if number in rows]
+    return pd.Series([amortise(block, column) for _, block in rows.groupby(numbers, dropna=False)])
 
 
 def _row(run: pd.DataFrame) -> dict:

@@ -1,5 +1,9 @@
 # Runs -> tidy tables -> the paper's tables and figures.
-TARGETS += expand(f"{RESULTS}/table{{n}}.{{kind}}", n=(1, 2), kind=("csv", "md", "tex"))
+TARGETS += expand(
+    f"{RESULTS}/{{table}}.{{kind}}",
+    table=("table1", "table2", "claims"),
+    kind=("csv", "md", "tex"),
+)
 TARGETS += expand(
     f"{FIGURE_FOLDER}/{{figure}}.{{kind}}", figure=DRAWN, kind=("svg", "png")
 )
@@ -71,6 +75,24 @@ rule table2:
         "table 2"
     script:
         "../scripts/table2.py"
+
+
+rule claims:
+    input:
+        accuracy=f"{RESULTS}/accuracy.csv",
+        timing=f"{RESULTS}/timing.csv",
+    output:
+        **table_files("claims", "Claims", "Tables"),
+    params:
+        **script_params("workflow/scripts/claims.py"),
+    log:
+        f"{RESULTS}/logs/claims.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "claims"
+    script:
+        "../scripts/claims.py"
 
 
 # The figures of every model; figures 5 to 10 for the paper's.

@@ -1,0 +1,203 @@
+"""The paper's statements held against tidy tables made by hand: every verdict of every statement is reached."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.paper import claims
+from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, quotient, shown
+from harness.report.names import Names
+from harness.statistics import Estimate, repeatable
+
+NOISE = np.array([0.99, 1.0, 1.01])
+NAMES = Names({"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}, {"vgg16": "VGG16"})
+FASTER = {"none": 4.0, "topk": 3.0, "lags": 2.0, "dlgs": 1.0}  # seconds of an iteration, in the paper's order
+PARTS = {"forward_s": 0.1, "backward_s": 0.2, "sparsify_s": 0.1, "communication_s": 0.6}
+
+
+def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgather", dense=4.0, **parts):
+    """One run: ``seconds`` of the method, a number or one for each block, beside ``dense`` of uncompressed."""
+    seconds = seconds * NOISE if np.isscalar(seconds) else np.array(seconds)
+    about = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
+    about |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
+    rows = []
+    for block, (own, drift) in enumerate(zip(seconds, seconds / np.mean(seconds), strict=True)):
+        if method != "none":
+            rows.append({"timed": method, "block": block, "iteration_s": own} | PARTS | parts)
+        rows.append(
+            {"timed": "none", "block": block, "iteration_s": dense} | PARTS | (parts if method == "none" else {})
+        )
+        rows[-1]["communication_s"] *= drift
+    return pd.DataFrame([about | row for row in rows])
+
+
+def timing(**seconds) -> pd.DataFrame:
+    """One cell: the paper's order, but for what is given."""
+    return pd.concat(timing_run(method, s) for method, s in (FASTER | seconds).items() if s is not None)
+
+
+def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=None, **accuracies) -> pd.DataFrame:
+    """Curves of every method and seed: ``accuracies`` at the end, ``curve``: epoch -> training accuracy before."""
+    accuracies = {"none": 0.95, "topk": 0.90, "lags": 0.91, "dlgs": 0.93} | accuracies
+    rows = []
+    for method, accuracy in accuracies.items():
+        for seed in range(seeds if accuracy is not None else 0):
+            points = (curve or {40: 0.8, 79: 0.82, 85: 0.92}) | {140: accuracy + 0.001 * seed}
+            rows += [
+                {"run": f"{model}-{method}-{seed}", "model": model, "variant": method, "seed": seed, "step": epoch,
+                 "ratio": float("nan") if method == "none" else 0.1, "epochs": epochs, "train_epochs": train_epochs,
+                 "epoch": epoch * train_epochs / 140, "train_accuracy": value, "disturbed": None}
+                for epoch, value in points.items()
+            ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def verdicts(statement: str, timed=None, learnt=None) -> set[str]:
+    """Of the statement that begins with these words."""
+    found = compare(timing() if timed is None else timed, accuracy_runs() if learnt is None else learnt)
+    found = found[found["statement"].str.startswith(statement)]
+    assert len(found)
+    return set(found["verdict"])
+
+
+seconds = st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seconds, seconds)
+def test_a_quotient_is_known_less_well_than_either_and_turned_round_with_its_sides(values, others):
+    found, turned = quotient(values, others), quotient(others, values)
+    assert found.value == pytest.approx(repeatable(values).value / repeatable(others).value)
+    assert found.low <= found.value * (1 + 1e-9) and found.value <= found.high * (1 + 1e-9)
+    assert [1 / turned.value, 1 / turned.high] == pytest.approx([found.value, found.low])
+    assert quotient(values, [0.3] * 4).width == pytest.approx(repeatable(values).width)
+    assert quotient(values, [0.3]).width == float("inf")
+
+
+def test_two_runs_of_the_same_differ_in_few_intervals():
+    numbers = np.random.default_rng(1)
+    pairs = (np.exp(0.1 * numbers.standard_normal((2, 3))) for _ in range(400))
+    apart = [found for found in (quotient(*pair) for pair in pairs) if not found.low <= 1 <= found.high]
+    assert len(apart) <= 0.05 * 400
+
+
+def test_the_interval_decides():
+    assert judge(Estimate(1.2, 1.1, 1.3), 3)[0] == HOLDS
+    assert judge(Estimate(0.8, 0.7, 0.9), 3)[0] == FAILS
+    assert judge(Estimate(1.2, 0.9, 1.3), 3)[0] == UNKNOWN
+    assert judge(Estimate(1.2, 1.0, 1.3), 3)[0] == UNKNOWN  # a repeat may be exactly as fast
+    assert judge(Estimate(1.2, 1.1, 1.3), 2) == (UNKNOWN, "n is below 3")
+    assert judge(Estimate(1.2, 1.1, 1.3), 3, bound=1.25)[0] == UNKNOWN
+
+
+ORDER = [
+    ("Top-K trains faster", "topk", "none"),
+    ("LAGS trains faster", "lags", "topk"),
+    ("DLGS trains", "dlgs", "lags"),
+]
+
+
+@pytest.mark.parametrize("statement, one, other", ORDER)
+def test_the_order_of_the_methods(statement, one, other):
+    assert verdicts(statement) == {HOLDS}
+    assert verdicts(statement, timing(**{one: 2 * FASTER[other]})) == {FAILS}
+    wide = [0.5 * FASTER[other], FASTER[other], 2 * FASTER[other]]
+    assert verdicts(statement, timing(**{one: wide})) == {UNKNOWN}
+    assert verdicts(statement, timing(**{one: [FASTER[one]] * 2})) == {UNKNOWN}  # two blocks
+    assert verdicts(statement, timing(**{one: None})) == {UNKNOWN}
+    disturbed = timing()
+    disturbed.loc[disturbed["variant"] == one, "disturbed"] = "other work"
+    assert verdicts(statement, disturbed) == {UNKNOWN}
+
+
+def test_a_machine_that_drifts_between_two_runs_changes_no_verdict():
+    """LAGS is slower than Top-K on the clock, but so was uncompressed beside it."""
+    slow = timing_run("lags", 10 * FASTER["lags"], dense=40.0)
+    assert verdicts("LAGS trains faster", pd.concat([timing(lags=None), slow])) == {HOLDS}
+
+
+def test_every_model_ratio_and_topology_is_a_cell_of_its_own():
+    cells = [
+        timing_run(method, seconds, ratio, topology=topology)
+        for method, seconds in FASTER.items()
+        for topology in ("allgather", "ps-weights")
+        for ratio in ((0.1,) if method == "none" else (0.1, 0.01))
+    ]
+    found = compare(pd.concat(cells), accuracy_runs())
+    order = found[found["statement"] == "DLGS trains faster than LAGS"]
+    assert set(zip(order["topology"], order["ratio"], strict=True)) == {
+        ("allgather", 0.1), ("allgather", 0.01), ("ps-weights", 0.1), ("ps-weights", 0.01),
+    }  # fmt: skip
+
+
+def test_variants_under_other_names_are_none_of_the_papers_business():
+    more = timing_run("dlgs-often", 100.0)
+    pd.testing.assert_frame_equal(
+        compare(pd.concat([timing(), more]), accuracy_runs()), compare(timing(), accuracy_runs())
+    )
+
+
+@pytest.mark.parametrize("seconds, verdict", [(1.0, HOLDS), (3.0, FAILS), ([1.0, 2.0, 4.0], UNKNOWN), (None, UNKNOWN)])
+def test_the_papers_largest_speed_up(seconds, verdict):
+    assert verdicts("At ratio 0.01 DLGS trains up to 1.99 times", timing(dlgs=seconds)) == {verdict}
+
+
+def test_one_cell_that_reaches_the_largest_speed_up_is_enough():
+    both = pd.concat([timing(dlgs=3.0), timing_run("dlgs", 1.0, model="resnet20")])
+    assert verdicts("At ratio 0.01 DLGS trains up to 1.99 times", both) == {HOLDS}
+
+
+@pytest.mark.parametrize("dlgs, verdict", [(1.95, HOLDS), (1.0, FAILS), ([1.0, 2.0, 4.0], UNKNOWN)])
+def test_little_is_gained_on_vgg16(dlgs, verdict):
+    assert verdicts("On VGG16 DLGS gains little", timing(topk=2.0, dlgs=dlgs)) == {verdict}
+
+
+def test_communication_is_longer_than_computation_only_if_what_backward_hides_cannot_matter():
+    def of(communication_s):
+        return verdicts("Uncompressed communication", timing_run("none", 4.0, communication_s=communication_s))
+
+    assert of(0.6) == {HOLDS}  # computation takes 0.3, of which 0.2 may hide some
+    assert of(0.2) == {UNKNOWN}
+    assert of(0.05) == {FAILS}
+
+
+@pytest.mark.parametrize("lags, verdict", [(0.2, HOLDS), (0.02, FAILS), (0.1, UNKNOWN), (0.0, UNKNOWN)])
+def test_lags_sparsifies_longer(lags, verdict):
+    topk = timing_run("topk", 3.0, sparsify_s=0.1)
+    topk.loc[topk["timed"] == "topk", "sparsify_s"] *= NOISE
+    timed = pd.concat([timing_run("none", 4.0), topk, timing_run("lags", 2.0, sparsify_s=lags)])
+    assert verdicts("LAGS sparsifies longer", timed) == {verdict}
+
+
+def test_accuracy_second_to_uncompressed():
+    assert verdicts("DLGS's training accuracy") == {HOLDS}
+    assert verdicts("DLGS's training accuracy", learnt=accuracy_runs(dlgs=0.96)) == {HOLDS, FAILS}
+    assert verdicts("DLGS's training accuracy", learnt=accuracy_runs(seeds=2)) == {UNKNOWN}
+    assert verdicts("DLGS's training accuracy", learnt=accuracy_runs(dlgs=None)) == {UNKNOWN}
+    short = accuracy_runs(train_epochs=0.4)
+    assert verdicts("DLGS's training accuracy", learnt=short) == {UNKNOWN}
+    assert "0.4 of 140 epochs" in shown(compare(timing(), short), NAMES).to_string()
+
+
+def test_accuracy_settles_and_jumps():
+    words = "Accuracy settles near epoch 40"
+    assert verdicts(words) == {HOLDS}
+    assert verdicts(words, learnt=accuracy_runs(train_epochs=35)) == {HOLDS}  # the schedule is scaled with it
+    steady = {40: 0.8, 79: 0.9, 85: 0.91}
+    assert verdicts(words, learnt=accuracy_runs(curve=steady)) == {FAILS}
+    assert verdicts(words, learnt=accuracy_runs(curve={40: 0.8, 60: 0.9})) == {UNKNOWN}
+    assert verdicts(words, learnt=accuracy_runs(train_epochs=0.4)) == {UNKNOWN}
+    of_80 = pd.concat([accuracy_runs(), accuracy_runs("resnet50", epochs=80, train_epochs=80)])
+    found = compare(timing(), of_80)
+    assert set(found[found["statement"].str.startswith(words)]["model"]) == {"vgg16"}
+
+
+def test_one_row_shows_all_that_led_to_one_verdict_for_one_reason():
+    table = shown(compare(timing(lags=6.0), accuracy_runs()), NAMES)
+    row = table[table["The paper states"] == "LAGS trains faster than Top-K"].iloc[0]
+    assert row["Verdict"] == FAILS and "VGG16, ratio 0.01: 0.50 [0." in row["Measured"] and "n = 3" in row["Measured"]
+    missing = shown(compare(timing(dlgs=None), accuracy_runs()), NAMES)
+    assert "no run of DLGS" in set(missing["Why"])
+    assert set(claims.TIMED) | set(claims.LEARNT) == set(missing["The paper states"])

@@ -1,0 +1,19 @@
+"""Claims: what the paper states, and what we measured.
+
+Each number is a quotient, with the interval in which a repeat of the whole measurement lies, 19 times in 20 (bootstrap
+over n blocks, or seeds). A statement holds where the whole interval is on its side, and does not hold where the
+whole interval is on the other. Where a repeat could show either, where runs are missing, disturbed or of fewer than
+three blocks, or trained too short, it cannot be told here. Speed-ups are against uncompressed in the same run."""
+
+import pandas as pd
+
+from harness.paper import claims
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+
+log_errors(snakemake)
+timing, accuracy = pd.read_csv(snakemake.input.timing), pd.read_csv(snakemake.input.accuracy)
+compared = claims.compare(timing, accuracy)
+caption = f"{captions.of_script(snakemake)} {captions.setting(timing)}."
+tables.save_table(compared, claims.shown(compared, Names.of(snakemake)), caption, snakemake.output)
