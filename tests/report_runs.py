@@ -33,8 +33,10 @@ def describe(kind: str, name: str) -> dict:
     """In the place of ``harness.plugins.describe``, which loads torch."""
     if kind == "models":
         return {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
-    scope = next(scope for _, method, _, scope in VARIANTS.values() if method == name)
-    return {"scope": scope, "plan": {"dlgs": "groups", "lags_adaptive": "ratios"}.get(name)}
+    has_ratio, scope = next((ratio, scope) for _, method, ratio, scope in VARIANTS.values() if method == name)
+    fields = {"selection": {"default": "torch"}} if has_ratio else {}
+    fields |= {"refresh_every": {"default": 32}} if name == "dlgs" else {}
+    return {"scope": scope, "plan": {"dlgs": "groups", "lags_adaptive": "ratios"}.get(name), "fields": fields}
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Runs:
         found = []
         for variant, (_, method, has_ratio, _) in VARIANTS.items():
             for ratio in RATIOS if has_ratio else (None,):
-                options = {} if ratio is None else {"ratio": ratio}
+                options = {} if ratio is None else {"ratio": ratio, "selection": "torch"}
                 options |= {"error_feedback": False} if variant == "topk-plain" else {}
                 found.append(Scheme(method, variant, options, topology, planner="paper"))
         return found

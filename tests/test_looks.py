@@ -26,12 +26,20 @@ def test_a_configurations_order_is_kept_and_strangers_come_last():
 
 @pytest.mark.parametrize("column, usual, other", [
     ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
-    ("workers", 2, 3),
+    ("workers", 2, 3), ("refresh_every", float("nan"), 32.0),
 ])  # fmt: skip
-def test_tables_show_topology_collective_and_links_only_where_they_say_something(column, usual, other, tmp_path):
-    row = {"model": "m", "data_title": "d", "stand_in": False, "variant": "v", "ratio": 0.1}
+def test_tables_show_columns_only_where_they_say_something(column, usual, other, tmp_path):
+    row = {
+        "model": "m",
+        "data_title": "d",
+        "stand_in": False,
+        "variant": "v",
+        "ratio": 0.1,
+        "refresh_every": float("nan"),
+    }
     row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0, "workers": 2}
     headings = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)", "workers": "Workers"}
+    headings["refresh_every"] = "Refresh every"
     heading = headings[column]
     paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
     for values, said in (((usual, usual), False), ((usual, other), True)):

@@ -1,5 +1,7 @@
 """What captions and small print say: machine, network, numbers of samples. No torch."""
 
+import re
+
 import pandas as pd
 
 WHISKERS = "whiskers: where a repeat lies, 19 times in 20"
@@ -9,6 +11,12 @@ SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which va
 def of_script(snakemake) -> str:
     """The caption that the rule hands over, on one line."""
     return " ".join(snakemake.params.caption.split())
+
+
+def unbroken(text: str) -> str:
+    """The text with no-break spaces where a line must not end: "n = 6", "90.6 Mb/s", "3 workers", "[1.2, 1.4]"."""
+    text = re.sub(r"\b([ns]) = (?=\d)", "\\1\u00a0=\u00a0", text)
+    return re.sub(r"(?<=\d) (?=[a-zA-Z%])|(?<=\d,) (?=[\d.]+\])", "\u00a0", text)
 
 
 def setting(table: pd.DataFrame) -> str:
@@ -52,7 +60,7 @@ def over_rates(table: pd.DataFrame, beside: str = "") -> str:
     """Of timing runs over links of several rates; ``beside``: what works beside the workers."""
     first, n = table.iloc[0], least_to_most(table["blocks"])
     who = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers{beside}"
-    return f"{who}; n = {n} blocks a point, {WHISKERS}"
+    return f"{who}; points: measured, n = {n} blocks each, {WHISKERS}; lines: the time model"
 
 
 def least_to_most(numbers: pd.Series) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from harness.report import captions
 from harness.report.names import Names
 
 matplotlib.use("Agg")
@@ -118,9 +119,12 @@ def between(ticks: list[float]) -> np.ndarray:
     return np.geomspace(ticks[0] / 1.5, ticks[-1] * 1.5, 60)
 
 
-def save(figure, note: str, paths) -> None:
-    """Put the small print below, and save as SVG and as PNG, without a date: the same data give the same file."""
+def save(figure, note: str, snakemake) -> None:
+    """Put the small print below, and save as SVG and as PNG, without a date: the same data give the same file. The SVG
+    carries its caption."""
     width = round(PRINT_PER_INCH * figure.get_figwidth())
-    figure.supxlabel(textwrap.fill(note, width), fontsize=6.5, color="0.3", x=0.02, ha="left")
-    figure.savefig(paths.svg, metadata={"Date": None})
-    figure.savefig(paths.png, dpi=160)
+    note = textwrap.fill(captions.unbroken(note), width)
+    figure.supxlabel(note, fontsize=6.5, color="0.3", x=0.02, ha="left")
+    caption = captions.of_script(snakemake)
+    figure.savefig(snakemake.output.svg, metadata={"Date": None, "Description": caption})
+    figure.savefig(snakemake.output.png, dpi=160)

@@ -53,6 +53,17 @@ def data_title(row) -> str:
     return f"{row['data_title']} (stand-in)" if row["stand_in"] else row["data_title"]
 
 
+def label(row, names: Names) -> str:
+    """What figures call the run of a row: its variant with what decides its time; all but the topology."""
+    refresh = "" if pd.isna(row["refresh_every"]) else f", s = {row['refresh_every']:g}"
+    return method_title(row, names) + refresh + at_ratio(row["ratio"])
+
+
+def method_title(row, names: Names) -> str:
+    """The variant of a row of a tidy table, and whether its selection is not the paper's."""
+    return names.variant(row["variant"]) + (" (fast)" if row.get("selection") == "fast" else "")
+
+
 def at_ratio(ratio) -> str:
     """ ", ratio 0.1" for titles; nothing where there is no ratio."""
     return "" if ratio is None or pd.isna(ratio) else f", ratio {ratio:g}"

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness import plugins
 from harness.spec import RunSpec
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
 SPEC += ("topology", "collective", "engine", "workers", "threads", "seed")
-OPTIONS = ("selection", "refresh_every")  # of methods; empty for those without
+OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit")  # of a testbed: slowest, fastest, slowest measured
 # What a row says of its run, in every tidy table. ``run`` is the name of its folder.
 ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS, "disturbed")
@@ -43,7 +44,9 @@ def about_run(folder: Path) -> dict:
     """The columns ``ABOUT`` the run in a folder."""
     run = json.loads((folder / "run.json").read_text())
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
-    about = {key: spec.flat()[key] for key in SPEC} | {key: spec.scheme.options.get(key) for key in OPTIONS}
+    fields = plugins.fields(spec.scheme.method)
+    options = {key: spec.scheme.options.get(key, fields.get(key, {}).get("default")) for key in OPTIONS}
+    about = {key: spec.flat()[key] for key in SPEC} | options
     about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed") or None}
     about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
     about |= {key: provenance[key] for key in ("machine", "network")}

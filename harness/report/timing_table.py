@@ -21,11 +21,11 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
             **tables.run_columns(row, names),
+            "Speed-up": tables.spread(row, "speedup"),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Uncompressed beside it (ms)": f"{row['dense_s'] * 1e3:.0f}",
             "Epoch (s)": tables.number(row["epoch_s"]),
             "Training (h)": tables.number(row["training_s"] / 3600),
-            "Speed-up": tables.spread(row, "speedup"),
             "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
             "Density": tables.number(row["density"]),
             "n": row["blocks"],

@@ -16,6 +16,8 @@ from harness.timemodel.planner import planners
 from harness.timemodel.timeline import schedule
 from harness.topology import ALL_GATHER, Rounds, Topology, ring_rounds
 
+SELECTIONS = ("torch", "fast")  # the paper's first
+
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
     """The three tables of a model and of the exchanges of the method of ``spec``, as costs; ``cost`` as in
@@ -43,13 +45,22 @@ class Calibrations:
         exchanges = next(f for f, s in self._exchanges.items() if _exchange(s) == _exchange(run))
         return _read_folders(layers, exchanges, run)
 
+    @property
+    def selections(self) -> list[str]:
+        """The kinds of selection that were calibrated; the paper's where nothing selects."""
+        found = {spec.scheme.options.get("selection") for spec in self._exchanges.values()}
+        return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
+
     def elsewhere(
-        self, ratio: float | None = None, topology: Topology = ALL_GATHER
+        self, ratio: float | None = None, topology: Topology = ALL_GATHER, selection: str = SELECTIONS[0]
     ) -> dict[tuple[str, str], "Elsewhere"]:
-        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest."""
+        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest.
+
+        Of variants that select, those whose exchanges were calibrated with this ``selection``.
+        """
         found: dict[tuple[str, str], list[Path]] = {}
         for folder, spec in self._exchanges.items():
-            if spec.topology == topology:
+            if spec.topology == topology and spec.scheme.options.get("selection", selection) == selection:
                 found.setdefault((spec.training.model, spec.variant), []).append(folder)
 
         def order(folder: Path) -> tuple[bool, float]:

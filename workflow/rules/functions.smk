@@ -29,10 +29,10 @@ def exchanges_of(run):
     return f"{CALIBRATION}/exchanges/{run}"
 
 
-def calibrated(table, folders=(layers_of,)):
-    """One table of each calibration that belongs to the timing runs of the paper's tables."""
-    found = {f"{folder(run)}/{table}" for run in named("timing") for folder in folders}
-    return sorted(found)
+def calibrated(table, folders=(layers_of,), studies=()):
+    """One table of each calibration that belongs to the timing runs of the paper's tables and of these studies."""
+    runs = named("timing") + [run for study in studies for run in studied(study)]
+    return sorted({f"{folder(run)}/{table}" for run in runs for folder in folders})
 
 
 def run_params(kind):

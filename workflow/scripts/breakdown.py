@@ -1,26 +1,22 @@
-"""Draws one iteration's parts of one model as stacked bars, per variant, ratio and topology."""
+"""Draws one iteration's parts of one model as stacked bars, per variant and ratio; a panel for each topology.
 
-import matplotlib.pyplot as plt
+Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Whiskers: where a repeat
+lies, 19 times in 20. Panels have scales of their own: over other topologies other links and workers are timed."""
+
 import pandas as pd
 
 from harness.report import captions, looks
 from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio, data_title
+from harness.report.names import Names, data_title, label
 from harness.report.summary import summarise
-from harness.topology import ALL_GATHER, TOPOLOGIES
+from harness.topology import TOPOLOGIES
 
 
 def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
     """(label, row) from top to bottom: variants without a ratio, then per ratio the others in order."""
     places = table["variant"].map(names.variants_in(table["variant"]).index)
     order = table.assign(a=-table["ratio"], b=places).sort_values(["a", "b"], na_position="first").index
-    elsewhere = (table["topology"] != ALL_GATHER.name).any()
-
-    def label(row) -> str:
-        topology = f" ({TOPOLOGIES[row['topology']].title})" if elsewhere else ""
-        return names.variant(row["variant"]) + at_ratio(row["ratio"]) + topology
-
-    return [(label(row), row) for _, row in table.loc[order].iterrows()]
+    return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
@@ -41,28 +37,36 @@ def stack(axes, y: int, row: pd.Series) -> None:
     axes.text(max(left, high, dense) + 0.01 * left, y, text, va="center", fontsize=7.5)
 
 
+def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
+    """The bars of one topology."""
+    for y, (_, row) in enumerate(rows):
+        stack(axes, y, row)
+    axes.set_yticks(range(len(rows)), [words for words, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(right=axes.get_xlim()[1] * 1.16)
+    looks.open_frame(axes)
+
+
 def main() -> None:
     log_errors(snakemake)
     names, model = Names.of(snakemake), snakemake.params.model
     timing = pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"] == model])
-    rows = bars(table, names)
-    width = 5.2 + 0.075 * max(len(label) for label, _ in rows)
-    figure, axes = plt.subplots(figsize=(width, 1.5 + 0.36 * len(rows)), layout="constrained")
-    for y, (_, row) in enumerate(rows):
-        stack(axes, y, row)
-    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("time of one iteration (ms)")
-    axes.set_xlim(right=axes.get_xlim()[1] * 1.16)
-    axes.set_title(f"{names.model(model)}, {data_title(table.iloc[0])}")
-    looks.open_frame(axes)
-    looks.legend(figure, *axes.get_legend_handles_labels())
+    panes = [(TOPOLOGIES[name], bars(rows, names)) for name, rows in table.groupby("topology", sort=False)]
+    most = max(len(rows) for _, rows in panes)
+    width = 5.2 + 0.075 * max(len(words) for _, rows in panes for words, _ in rows)
+    figure, panels = looks.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
+    name = f"{names.model(model)}, {data_title(table.iloc[0])}"
+    for axes, (topology, rows) in zip(panels, panes, strict=True):
+        draw(axes, rows)
+        axes.set_title(f"{name}; {topology.title}, {rows[0][1]['workers']} workers", fontsize=10)
+    panels[-1].set_xlabel("time of one iteration (ms)")
+    looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = (
         f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['blocks'])} blocks, means over the "
         f"workers; {captions.WHISKERS}; dotted: uncompressed in the same run, and x the speed-up against it"
     )
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()

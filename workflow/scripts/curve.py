@@ -48,7 +48,7 @@ def main() -> None:
     looks.open_frame(axes)
     note = f"{captions.setting(points)}; {captions.seeds(points)}"
     note += "; band: standard deviation" if several_seeds else ""
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()

@@ -91,7 +91,7 @@ def main() -> None:
         axes.set_xlabel("entries of the bucket before sparsification")
     each = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
     note = f"{captions.setting(samples)}; n = {captions.least_to_most(each)} samples of each size and phase"
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 
 

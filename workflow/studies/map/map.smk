@@ -5,7 +5,8 @@ if VALUES["network"] == "testbed":
 
 rule map_figure:
     input:
-        calibration=calibrated("run.json", [layers_of, exchanges_of]),
+        calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
+        prediction=f"{RESULTS}/prediction.csv",
     output:
         **figure_files("map", "Map of methods"),
     params:

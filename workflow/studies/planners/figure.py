@@ -43,7 +43,7 @@ def main() -> None:
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
     note += captions.WHISKERS
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()

@@ -40,7 +40,7 @@ def main() -> None:
     looks.open_frame(axes)
     note = f"{captions.setting(table)}; n = {len(table)} timing runs; error, paired: "
     note += f"{captions.off(table, 'paired_error')}; error, calibration alone: {captions.off(table, 'error')}"
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()

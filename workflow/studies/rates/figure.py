@@ -1,9 +1,11 @@
 """The time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
-Points: timing runs over the testbed, whiskers: where a repeat lies, 19 times in 20. Lines: eqs 2-7 with the costs
-calibrated at one rate (dotted vertical line); the bytes on the link take their time at each rate, the
-processors' part of a communication stays. Uncompressed is its own run at each rate."""
+A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: where a repeat lies, 19
+times in 20. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the bytes on the link take
+their time at each rate, the processors' part of a communication stays. Where nothing was calibrated there are points
+alone. Uncompressed is its own run at each rate."""
 
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -11,18 +13,19 @@ import pandas as pd
 from harness.report import captions, looks
 from harness.report.log import log_errors
 from harness.report.names import Names, at_ratio, data_title
-from harness.timemodel.predict import Calibrations, Elsewhere
+from harness.timemodel.predict import SELECTIONS, Calibrations, Elsewhere
 
 
-def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere, ticks: list[float]) -> None:
+def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere | None, ticks: list[float]) -> None:
     """One variant: its runs as points, the time model as a line through all rates."""
     looks.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
-    rates = looks.between(ticks)
-    looks.predicted(axes, look, rates, [predict.iteration_s(predict.here[0], rate) * 1e3 for rate in rates])
+    if predict:
+        rates = looks.between(ticks)
+        looks.predicted(axes, look, rates, [predict.iteration_s(predict.here[0], rate) * 1e3 for rate in rates])
+        axes.axvline(predict.here[1], color="0.6", linestyle=":", linewidth=0.8)
 
 
-def finish(axes, ticks: list[float], calibrated_at: float) -> None:
-    axes.axvline(calibrated_at, color="0.6", linestyle=":", linewidth=0.8)
+def finish(axes, ticks: list[float]) -> None:
     axes.set_yscale("log")
     looks.plain_log(axes.yaxis)
     looks.rate_axis(axes, ticks)
@@ -35,18 +38,23 @@ def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     ratio = table["ratio"].dropna().min()
-    known = Calibrations(Path(run).parent for run in snakemake.input.calibration).elsewhere(ratio)
-    models, ticks = names.models_in(table["model"]), sorted(table["rate_mbit"].unique())
-    figure, panels = looks.panels(len(models), 4.4, 3.5)
-    for axes, model in zip(panels, models, strict=True):
-        of_model = table[table["model"] == model]
-        for variant in names.variants_in(of_model["variant"]):
-            rows, predict = of_model[of_model["variant"] == variant], known[model, variant]
-            draw(axes, looks.of_variant(variant, names), rows, predict, ticks)
-        finish(axes, ticks, predict.here[1])
-        axes.set_title(f"{names.model(model)}, {data_title(of_model.iloc[0])}{at_ratio(ratio)}", fontsize=9)
+    calibrations = Calibrations(Path(run).parent for run in snakemake.input.calibration)
+    ticks = sorted(table["rate_mbit"].unique())
+    kinds = [kind for kind in SELECTIONS if (table["selection"] == kind).any()] or SELECTIONS[:1]
+    panes = list(product(names.models_in(table["model"]), kinds))
+    figure, panels = looks.panels(len(panes), 4.4, 3.5, most=2)
+    for axes, (model, kind) in zip(panels, panes, strict=True):
+        known = calibrations.elsewhere(ratio, selection=kind)
+        here = table[(table["model"] == model) & (table["selection"].isna() | (table["selection"] == kind))]
+        for variant in names.variants_in(here["variant"]):
+            look = looks.of_variant(variant, names)
+            draw(axes, look, here[here["variant"] == variant], known.get((model, variant)), ticks)
+        finish(axes, ticks)
+        axes.set_title(
+            f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8
+        )
     looks.legend(figure, *panels[0].get_legend_handles_labels())
-    looks.save(figure, captions.over_rates(table), snakemake.output)
+    looks.save(figure, captions.over_rates(table), snakemake)
 
 
 main()

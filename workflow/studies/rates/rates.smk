@@ -32,7 +32,7 @@ rule rates_table:
 rule rates_figure:
     input:
         table=f"{RESULTS}/rates.csv",
-        calibration=calibrated("run.json", [layers_of, exchanges_of]),
+        calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
     output:
         **figure_files("rates", "Link rates"),
     params:

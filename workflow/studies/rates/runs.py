@@ -1,4 +1,4 @@
-"""The timing runs at each rate of the testbed's links; none without a testbed."""
+"""The timing runs at each rate of the testbed's links, with both kinds of selection; none without a testbed."""
 
 from harness.config import grid
 from harness.spec import RunSpec
@@ -6,8 +6,13 @@ from harness.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration at each of the study's rates."""
-    return grid.over_rates(values, values["studies"]["rates"], [ALL_GATHER.name])
+    """The configuration at each of the study's rates, as it is and with fast selection."""
+    fast = values | {"timing": values["timing"] | {"selection": "fast"}}
+    return [
+        one
+        for selected in (values, fast)
+        for one in grid.over_rates(selected, values["studies"]["rates"], [ALL_GATHER.name])
+    ]
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

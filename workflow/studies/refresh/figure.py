@@ -59,7 +59,7 @@ def main() -> None:
     note = (
         f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(accuracy)}; {captions.seeds(accuracy)}"
     )
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()

@@ -63,7 +63,7 @@ def main() -> None:
         title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
         axes.set_title(title, fontsize=8)
     looks.legend(figure, *panels[0].get_legend_handles_labels())
-    looks.save(figure, captions.over_rates(table, " and a server"), snakemake.output)
+    looks.save(figure, captions.over_rates(table, " and a server"), snakemake)
 
 
 main()

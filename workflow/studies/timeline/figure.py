@@ -71,7 +71,7 @@ def main() -> None:
     name = f"{names.model(spec.training.model)}, {names.variant(spec.variant)}{at_ratio(spec.ratio)}"
     note = f"{name}; {spec.topology.title}; {len(groups)} groups ({spec.scheme.planner}); "
     note += f"{captions.setting(pd.DataFrame([about]))}; one iteration, n = 1"
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()
