@@ -1,5 +1,6 @@
 """The report: every table and figure is made for any models and variants."""
 
+import gzip
 import importlib.util
 import json
 import re
@@ -14,11 +15,14 @@ import pytest
 from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
 
 from harness import plugins
+from harness.paper import claims
+from harness.report import tables
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.plans import planned
 
 ROOT = Path(__file__).resolve().parent.parent
+VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNKNOWN}
 CAPTION = "A caption.\nOn two lines."
 
 
@@ -56,8 +60,12 @@ class Report:
         self.script(path, inputs, Items(**files), **params)
         plt.close("all")
         assert files["png"].stat().st_size
-        text = " ".join(re.findall(r"<!-- (.*?) -->", files["svg"].read_text()))
-        assert "a machine of 2 cores" in text and "n = " in text
+        svg = files["svg"].read_text()
+        text = " ".join(re.findall(r"<!-- (.*?) -->", svg))
+        assert "n\u00a0=\u00a0" in text and "n = " not in text  # no line ends in it
+        assert "<dc:description>A caption. On two lines.</dc:description>" in svg
+        text = text.replace("\u00a0", " ")
+        assert "a machine of 2 cores" in text
         return text
 
     def collect(self) -> dict[str, Path]:
@@ -128,6 +136,33 @@ def test_a_curve_has_a_line_for_each_variant(report, value, label):
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
+def test_a_curve_has_a_line_for_each_ratio(report):
+    points, model = pd.read_csv(report.tidy["accuracy"]), report.runs.models[0]
+    lower = points[points["ratio"].notna()].assign(ratio=0.01, run=points["run"] + "-0.01", train_loss=0.0)
+    both = report.folder / "two-ratios.csv"
+    pd.concat([points, lower]).to_csv(both, index=False)
+    about = {"model": model, "value": "train_loss"}
+    text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both), **about)
+    assert all(f"DLGS, ratio {ratio}" in text for ratio in (0.1, 0.01)) and "uncompressed, ratio" not in text
+
+
+def test_the_papers_claims_are_all_in_the_table(report):
+    table, shown = report.table("scripts/claims.py", "claims", **{k: report.tidy[k] for k in ("timing", "accuracy")})
+    assert set(table["statement"]) >= set(claims.TIMED) - {claims.ON_VGG16} and set(table["verdict"]) <= VERDICTS
+    assert "| DLGS trains faster than LAGS" in shown and "a machine of 2 cores" in shown
+
+
+def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
+    report.table("scripts/table2.py", "latex2", timing=report.tidy["timing"])
+    wide = (report.folder / "latex2.tex").read_text()
+    assert "\\begin{sidewaystable}" in wide and "\\resizebox" in wide and "\\caption{A caption." in wide
+    assert tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %").count("Table") == 0
+    narrow = tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %")
+    assert "\\begin{table}" in narrow and "\\caption{words, n~=~6~\\%}" in narrow
+    text = tables.latex(pd.DataFrame({"a": ["1"], "b": ["word " * 40]}), "Claims.")
+    assert "\\begin{longtable}" in text and "p{" in text
+
+
 def test_a_disturbed_run_is_marked_in_table_and_figure(report):
     timing, model = pd.read_csv(report.tidy["timing"]), report.runs.models[0]
     first = timing["run"] == timing.loc[timing["model"] == model, "run"].iloc[0]
@@ -144,7 +179,9 @@ def test_a_disturbed_run_is_marked_in_table_and_figure(report):
 def test_a_breakdown_has_a_bar_for_each_run(report):
     inputs = Items(tidy=report.tidy["timing"])
     text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])
-    assert "Top-K, ratio 0.01 (server, weights)" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+    assert "Top-K, ratio 0.01" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+    assert "all-gather, 2 workers" in text and "server, weights, 2 workers" in text  # a panel each
+    assert "DLGS, s = 32, ratio 0.1" in text
 
 
 def test_prediction_finds_the_calibration_of_every_run(report):
@@ -201,7 +238,11 @@ def test_fits_of_every_variant(report):
 
 def test_the_map_and_the_rates_show_every_model(report):
     calibration = [path for kind in ("layers", "exchanges") for path in report.runs.every(kind, "run.json")]
-    text = report.figure("studies/map/figure.py", "map", Items(calibration=calibration))
+    prediction = report.folder / "map-prediction.csv"
+    pd.DataFrame({"error": [0.1, -0.2, 0.05]}).to_csv(prediction, index=False)
+    inputs = Items(calibration=calibration, prediction=prediction)
+    text = report.figure("studies/map/figure.py", "map", inputs)
+    assert "too close to tell" in text and "median 10%, worst 20%, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])
     timing = timing[(timing["topology"] == "allgather") & (timing["ratio"] != 0.1)]
@@ -261,14 +302,44 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     assert set(rows["timed"]) == {"none", "topk-plain"}
 
 
-def test_the_reference_set_is_what_tables_and_figures_wrote(tmp_path):
+def reference_in(folder: Path):
+    """The script that keeps the reference set, at work in a folder."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "workflow" / "scripts" / "reference.py")
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
-    reference.ROOT = tmp_path
+    reference.ROOT, reference.KEPT = folder, folder / "results" / "reference"
+    return reference
+
+
+def test_the_reference_set_is_what_tables_and_figures_wrote_and_what_they_read(tmp_path):
     wanted = {"results/mine.csv", "results/mine.md", "results/mine.tex", "results/fits.csv"}
-    wanted |= {"figures/fits.svg", "figures/fits.png"}
-    for name in (*wanted, "results/mine.html", "results/accuracy.csv", "results/mine_timing.csv", "figures/README.md"):
+    wanted |= {"results/accuracy.csv", "results/mine_timing.csv", "figures/fits.svg", "figures/fits.png"}
+    for name in (*wanted, "results/mine.html", "figures/README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert {str(path.relative_to(tmp_path)) for path in reference.made()} == wanted
+    assert {str(path.relative_to(tmp_path)) for path in reference_in(tmp_path).made()} == wanted
+
+
+def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
+    reference, results = reference_in(tmp_path), tmp_path / "results"
+    (tmp_path / "figures").mkdir()
+    results.mkdir()
+    for name in ("table1", "table2", "claims", "other"):
+        (results / f"{name}.md").write_text(f"| rows of {name} |\n")
+        (results / f"{name}.csv").write_text("a\n")
+    (results / "findings.md").write_text("- A finding.\n")
+    (results / "timing.csv").write_bytes(b"1,2,3\n" * 400_000)
+    provenance = {"machine": ["a machine"], "commit": ["abc"], "runs": 3, "last_run": "2026-01-01T00:00"}
+    (results / "provenance.json").write_text(json.dumps(provenance))
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- reference -->\nbygone\n<!-- /reference -->\nafter\n")
+    for _ in range(2):
+        reference.keep()
+        reference.show()
+    shown, page = readme.read_text(), (reference.KEPT / "README.md").read_text()
+    assert shown.startswith("before\n<!-- reference -->\n- A finding.\n") and "bygone" not in shown
+    assert shown.endswith("<!-- /reference -->\nafter\n") and "a machine; 3 runs, 2026-01-01, commit abc" in shown
+    places = [page.index(f"| rows of {name} |") for name in ("table1", "table2", "claims", "other")]
+    assert places == sorted(places) and "- A finding." in page
+    assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
+    assert not (reference.KEPT / "timing.csv").exists()

@@ -1,7 +1,6 @@
 # Validation, discovery and targets. Nothing here imports torch.
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -87,15 +86,19 @@ TARGETS, STUDY_TARGETS = [], []
 
 
 def make_report():
-    """The report of the default target; after a run of another target some of it may not exist yet."""
-    seen = Path(RESULTS) / "logs" / "config.json"
-    seen.write_text(json.dumps(config))  # with what --config says
-    command = ["--report", VALUES["output"]["report"], "--configfile", str(seen)]
-    made = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--nolock", "--quiet", *command],
-        capture_output=True,
+    """One page of all tables and figures that are there, those of studies too."""
+    from harness.paper import (
+        findings,
+    )  # with pandas, which no job's own Snakemake needs
+    from harness.report import page
+    from harness.report.names import Names
+
+    files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
+    found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS))
+    page.write(
+        Path(VALUES["output"]["report"]), Path(RESULTS), files, found, findings.TERMS
     )
-    return f", all in {VALUES['output']['report']}" if made.returncode == 0 else ""
+    return VALUES["output"]["report"]
 
 
 onstart:
@@ -112,5 +115,6 @@ onstart:
 
 
 onsuccess:
-    print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{make_report()}")
+    where = f"tables in {RESULTS}/, figures in {FIGURE_FOLDER}/"
+    print(f"done: {where}, all in {make_report()}")
     print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")

@@ -1,40 +1,70 @@
-"""Keeps the current tables, figures and provenance as the reference set, and shows them in the README."""
+"""Keeps the current results as the reference set, shows them on a page of their own, and the findings in the README."""
 
+import gzip
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from harness.paper import findings  # noqa: E402
+from harness.report.page import DESCRIPTION  # noqa: E402
+
 KEPT = ROOT / "results" / "reference"
+MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
+MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The files of every table and figure that is there; a table is what has a Markdown file."""
+    """The files of every table and figure that is there, and the tidy tables behind them."""
+    results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
     figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
-    names = {path.stem for path in (ROOT / "results").glob("*.md")} | {path.stem for path in figures}
-    tables = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
-    return [path for path in tables if path.stem in names] + figures
+    return results + figures
 
 
 def keep() -> None:
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
-        shutil.copy(path, KEPT)
+        if path.suffix == ".csv" and path.stat().st_size > MOST_BYTES:
+            (KEPT / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        else:
+            shutil.copy(path, KEPT)
 
 
 def show() -> None:
-    """Replace the README's lines between the markers by the tables and their machine."""
-    readme = ROOT / "README.md"
-    tables = "\n".join((KEPT / f"table{n}.md").read_text() for n in (1, 2))
+    """Write the page of results, and replace the README's lines between the markers by machine and findings."""
     provenance = json.loads((KEPT / "provenance.json").read_text())
     machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
-    source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}.\n"
-    text = f"<!-- reference -->\n{source}\n{tables}<!-- /reference -->"
-    readme.write_text(
-        re.sub(r"<!-- reference -->.*<!-- /reference -->", lambda _: text, readme.read_text(), flags=re.S)
+    source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}."
+    found = (KEPT / "findings.md").read_text()
+    (KEPT / "README.md").write_text(page(source, found))
+    whole = (
+        "Tables 1 and 2, what became of the paper's claims, and every figure: [results](results/reference/README.md)."
     )
+    text = f"{found}\n{findings.TERMS} {source}\n\n{whole}\n"
+    readme = ROOT / "README.md"
+    readme.write_text(MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text()))
+
+
+def page(source: str, found: str) -> str:
+    """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
+    parts = [
+        f"# Results\n\n{source} Every interval can be computed anew from `accuracy.csv` and `timing.csv`.\n\n{found}"
+    ]
+    parts.append(f"{findings.TERMS}\n")
+    first = [KEPT / f"{name}.md" for name in ("table1", "table2", "claims")]
+    others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
+    for path in [*first, *others]:
+        parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text()}")
+    for svg in sorted(KEPT.glob("*.svg")):
+        caption = ElementTree.parse(svg).findtext(f".//{DESCRIPTION}") or ""
+        parts.append(f"![{svg.stem}]({svg.name})\n\n{caption}\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""The sentences of the findings: what the tables say, and nothing where tables say nothing."""
+
+import pandas as pd
+import pytest
+from test_claims import FASTER, accuracy_runs, timing_run
+
+from harness.paper import findings
+from harness.report.names import Names
+from harness.report.summary import MEASURED
+from harness.report.tidy import ABOUT
+
+NAMES = Names(
+    {"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"},
+    {"vgg16": "VGG16", "resnet50": "ResNet-50"},
+)
+
+
+def whole(runs: pd.DataFrame, selection="torch", rate=100.0, workers=2) -> pd.DataFrame:
+    """Made-up runs with every column that a summary asks for."""
+    about = dict.fromkeys([key for key in ABOUT if key not in runs], float("nan"))
+    about |= {"workers": workers, "batch": 32, "train_samples": 640, "rate_mbit": rate, "epochs": 140}
+    about |= {"sent_bytes": 8, "received_bytes": 8, "density": 0.1}
+    about |= dict.fromkeys([part for part in MEASURED if part not in runs], 0.0)
+    sparse = runs["variant"] != "none"
+    options = {"selection": sparse.map({True: selection}), "refresh_every": (runs["variant"] == "dlgs").map({True: 32})}
+    return runs.assign(**about | options)
+
+
+def cell(model="vgg16", topology="allgather", ratio=0.01, about=None, **seconds) -> pd.DataFrame:
+    """The four methods in the paper's order, but for what is given."""
+    runs = [timing_run(m, s, ratio, model, topology) for m, s in (FASTER | seconds).items()]
+    return whole(pd.concat(runs), **about or {})
+
+
+def said(timing: pd.DataFrame, **more) -> list[str]:
+    return findings.sentences({"timing": timing, "accuracy": accuracy_runs()} | more, NAMES)
+
+
+def test_a_gain_is_said_with_all_that_it_depends_on():
+    words = "DLGS, ratio 0.01, s = 32, selection torch, links of 100 Mb/s, 2 workers, n = 3 blocks"
+    first = said(cell())[0]
+    assert "an iteration is 4.00 [" in first and f"times as fast on VGG16 ({words})" in first
+    assert "No gain is certain" not in first
+
+
+def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
+    slow = {method: [2.0, 4.0, 8.0] for method in ("topk", "lags", "dlgs")}
+    first = said(pd.concat([cell(), cell("resnet50", **slow)]))[0]
+    assert "times as fast on VGG16" in first and "times as fast on ResNet-50" not in first
+    assert "No gain is certain on ResNet-50, at best 1.00 [" in first
+    assert said(cell(**slow))[0].startswith("No gain is certain on VGG16")
+
+
+def test_what_selection_decides_needs_both_kinds():
+    fast = cell(topk=1.0, about={"selection": "fast"})
+    assert not any("(selection fast)" in sentence for sentence in said(cell()))
+    (sentence,) = (s for s in said(cell(), selections_timing=pd.concat([cell(), fast])) if "(selection fast)" in s)
+    assert "it is 3.00 [" in sentence and "(selection fast), 1.00 [" in sentence
+    assert sentence.endswith("there the two cannot be told apart.")
+    faster = cell(about={"selection": "fast"})
+    (sentence,) = (s for s in said(cell(), selections_timing=pd.concat([cell(), faster])) if "(selection fast)" in s)
+    assert "apart" not in sentence
+
+
+def test_the_papers_order_is_counted():
+    assert any("of 3 comparisons of neighbours" in s and "3 agree" in s and "0 contradict" in s for s in said(cell()))
+    assert any("2 agree" in s and "1 contradict" in s for s in said(cell(lags=0.5)))
+
+
+def test_the_ceiling_of_a_server_is_said_where_there_is_one():
+    assert not any("server" in sentence for sentence in said(cell()))
+    served = cell(topology="ps-weights", lags=3.0, dlgs=2.5, about={"workers": 3})
+    (sentence,) = (s for s in said(pd.concat([cell(), served])) if "server" in s)
+    assert "no speed-up can pass 2" in sentence and "VGG16: 1.60 [" in sentence and "3 workers" in sentence
+
+
+def test_up_to_which_rate_dlgs_gains():
+    over = [
+        cell(dlgs=s, about={"rate": rate}).assign(run=str(rate))
+        for rate, s in ((100.0, 1.0), (300.0, 3.0), (900.0, 5.0))
+    ]
+    timed = pd.concat(over)
+    timed["run"] += timed["variant"]
+    (sentence,) = (s for s in said(cell(), rates_timing=timed) if "gains over uncompressed" in s)
+    assert "on VGG16 up to 300 Mb/s: 1.33 [" in sentence
+
+
+ENDS = {
+    140: "VGG16 ended at a training accuracy of uncompressed 95.1 % and DLGS 93.1 %",
+    0.4: "too short to rank methods: VGG16 0.4 of 140 epochs",
+}
+
+
+@pytest.mark.parametrize("epochs, words", ENDS.items())
+def test_short_training_ranks_nothing(epochs, words):
+    found = findings.sentences({"timing": cell(), "accuracy": accuracy_runs(train_epochs=epochs)}, NAMES)
+    assert words in found[-1] and ("rank" in found[-1]) == (epochs < 140)
+
+
+def test_no_compressed_runs_no_findings_of_them():
+    found = said(whole(timing_run("none", 4.0)))
+    assert len(found) == 1 and "training accuracy" in found[0]

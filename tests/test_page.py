@@ -1,0 +1,119 @@
+"""The report, one page: what is in it, and how it does in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from test_claims import accuracy_runs
+from test_findings import NAMES, cell
+
+from harness.paper import findings
+from harness.report import looks, page, tables
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """A page of three tables (numbers, many columns, text) and two figures, one as SVG and one as PNG."""
+    folder = tmp_path_factory.mktemp("page")
+    cell().to_csv(folder / "timing.csv", index=False)
+    accuracy_runs().to_csv(folder / "accuracy.csv", index=False)
+    provenance = {"machine": ["a machine <of> 2 cores"], "versions": [{"torch": "2"}], "runs": 3}
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    shown = {
+        "table1": pd.DataFrame({"Name": ["b", "a", "c"], "Value": ["10.0", "9.5 [9.0, 10.0]", ""]}),
+        "table2": pd.DataFrame({f"Column {i}": ["some words"] * 3 for i in range(20)}),
+        "claims": pd.DataFrame({"Statement": ["words & signs"], "Measured": ["a long line " * 20]}),
+    }
+    for name, table in shown.items():
+        paths = SimpleNamespace(**{ext: folder / f"{name}.{ext}" for ext in ("csv", "md", "tex", "html")})
+        tables.save_table(table, table, f"{name.capitalize()}: a caption with n = 6.", paths)
+    for name, points in (("figure05", 3), ("figure11", 30_000)):
+        figure, axes = plt.subplots()
+        axes.plot(range(points), [i * 7919 % 1000 for i in range(points)], ".")
+        paths = SimpleNamespace(svg=folder / f"{name}.svg", png=folder / f"{name}.png")
+        looks.save(
+            figure, "a note, n = 6", SimpleNamespace(output=paths, params=SimpleNamespace(caption=f"{name}. Drawn."))
+        )
+        plt.close(figure)
+    files = [folder / f"{name}.{kind}" for name in shown for kind in ("csv", "md", "tex")] + [
+        folder / "figure05.svg",
+        folder / "figure11.svg",
+    ]
+    found = findings.write(folder, NAMES)
+    page.write(folder / "report.html", folder, [*map(str, files), "not-there.svg"], found, findings.TERMS)
+    return folder / "report.html"
+
+
+def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
+    text = report.read_text()
+    ids = re.findall(r'<h2 id="(.*?)">', text)
+    assert ids == ["findings", "table1", "table2", "claims", "figure05", "figure11", "provenance"]
+    assert set(re.findall(r'href="#(.*?)"', text)) == set(ids)
+    assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in re.sub(r'base64,[^"]*', "", text)
+    assert "data:image/svg+xml" in text and "data:image/png" in text  # the smaller of both
+    assert "a machine &lt;of&gt; 2 cores" in text and "torch 2" in text and "n\u00a0=\u00a06" in text
+    found = (report.parent / "findings.md").read_text()
+    assert found.startswith("- ") and all(line.startswith("- ") for line in found.splitlines())
+
+
+def browse(report: Path, script: str, width: int):
+    """The value of a JavaScript expression once the page has loaded in a frame so wide; fails on a message on the
+    console."""
+    frame = report.with_name(f"frame{width}.html")
+    frame.write_text(
+        f'<title></title><iframe src="{report.name}" width="{width}" height="900" style="border: 0"></iframe>'
+        "<script>addEventListener('load', () => {"
+        "const page = document.querySelector('iframe').contentWindow, {document: inside} = page;"
+        f"document.title = JSON.stringify({script}) }})</script>"
+    )
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += ["--disable-component-update", "--disable-sync", "--no-first-run", "--allow-file-access-from-files"]
+    command += [f"--user-data-dir={report.parent / 'profile'}", "--enable-logging=stderr", "--dump-dom", frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return json.loads(unescape(re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)))
+
+
+browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+
+
+@browser
+@pytest.mark.parametrize("width", [400, 1400])
+def test_every_picture_loads_and_nothing_is_wider_than_the_screen(report, width):
+    pictures, wide, inner = browse(
+        report, "[[...inside.images].map(i => [i.complete, i.naturalWidth, i.width]),"
+                "inside.documentElement.scrollWidth, page.innerWidth]", width
+    )  # fmt: skip
+    assert len(pictures) == 2 and inner == width
+    assert all(complete and natural > 100 and 100 < shown <= width for complete, natural, shown in pictures)
+    assert wide <= width
+
+
+@browser
+def test_a_click_on_a_heading_sorts_and_a_second_turns_round(report):
+    names, again, numbers, marks = browse(
+        report, "(() => { const table = inside.querySelector('table'), [one, two] = table.querySelectorAll('button');"
+                "const cells = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);"
+                "const found = [one, one, two].map(b => { b.click(); return cells(); });"
+                "return [...found, [...table.querySelectorAll('th')].map(th => th.ariaSort)]; })()", 1400
+    )  # fmt: skip
+    assert (names, again) == (["a", "b", "c"], ["c", "b", "a"])
+    assert numbers == ["c", "a", "b"] and marks == [None, "ascending"]  # empty first, then 9.5 before 10
+
+
+@browser
+def test_a_message_on_the_console_would_be_seen(report):
+    broken = report.with_name("broken.html")
+    broken.write_text(report.read_text().replace('"use strict";', '"use strict"; missing();'))
+    with pytest.raises(AssertionError, match="missing is not defined"):
+        browse(broken, "1", 1400)
