@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from harness.exchange import ErrorFeedback, Gather, Max, Sum
+from harness.exchange import Bucket, Gather, Max, Ratio, Sum
+from harness.exchange.packing import blocks
 from harness.exchange.selection.by_torch import refuse_nan
 
 
 @dataclass
-class BlockTopK(ErrorFeedback):
+class BlockTopK(Ratio):
     """A bucket is cut into blocks of ``block`` entries, of which the part ``ratio`` is sent whole (the sparsifier that
     goes with OmniReduce: Fei et al., SIGCOMM 2021). What is not sent stays in the residual.
 
@@ -24,9 +24,7 @@ class BlockTopK(ErrorFeedback):
     title = "block-wise Top-K"
     scope = "size"
     conserves_mass = "bits"
-    exact_when = {"ratio": 1.0}  # noqa: RUF012 - a constant, read by tests
 
-    ratio: float
     block: Annotated[int, ">= 1"] = 256
     over: Literal["gather", "union"] = "gather"
 
@@ -35,7 +33,7 @@ class BlockTopK(ErrorFeedback):
 
     def exchange(self, bucket, at):
         acc = self.accumulate(bucket)
-        chosen = self.largest(acc)
+        chosen = self.largest(acc, bucket)
         places = self.places(chosen, bucket.size)
         values = acc[places]
         acc[places] = 0
@@ -57,12 +55,11 @@ class BlockTopK(ErrorFeedback):
         total[summed] = yield Sum(total[summed])
         return total
 
-    def largest(self, acc: Tensor) -> Tensor:
+    def largest(self, acc: Tensor, bucket: Bucket) -> Tensor:
         """The numbers, int64 and rising, of the blocks of ``acc``, shape (d,), that are sent: at least one."""
-        blocks = F.pad(acc, (0, -len(acc) % self.block)).view(-1, self.block)
-        # The small term undoes the rounding of, say, 0.29 * 100.
-        norms, chosen = blocks.norm(dim=1).topk(max(1, int(self.ratio * len(blocks) + 1e-6)))
-        refuse_nan(norms)
+        norms = blocks(acc, self.block).norm(dim=1)
+        largest, chosen = norms.topk(self.k(bucket, len(norms)))
+        refuse_nan(largest)
         return chosen.sort().values
 
     def places(self, numbers: Tensor, size: int) -> Tensor:

@@ -457,22 +457,6 @@ def test_ok_topk_cuts_regions_where_each_has_as_much():
     assert len(cuts) == 3 and cuts == sorted(cuts) and cuts[-1] < 100
 
 
-def test_block_topk_sends_whole_blocks_that_any_worker_chose():
-    size, block, workers = 1000, 16, 3
-    step = shares(1, workers, size)[0]
-    found = run("blocktopk", [step], block=block)
-    union = set()
-    for share in step:
-        norms = torch.stack([part.norm() for part in share.split(block)])
-        union |= set(norms.topk(6).indices.tolist())  # a tenth of 63 blocks
-    expected = torch.cat([part * (i in union) for i, part in enumerate(mean(step).split(block))])
-    for worker in found:
-        assert torch.equal(worker.aggregates[0], expected)
-        assert not worker.residual[expected != 0].any()
-    entries = sum(len(part) for i, part in enumerate(expected.split(block)) if i in union)
-    assert found[0].answers.sent_bytes == 8 + COUNT_BYTES + 4 * entries
-
-
 # Momentum in waves
 
 
