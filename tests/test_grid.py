@@ -77,7 +77,7 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
     assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
     assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
-    assert len(studies["rates"]) == 4 * 4 * 2  # methods x rates x models
+    assert len(studies["rates"]) == (1 + 2 * 3) * 4 * 2  # (uncompressed, 2 selections x 3 methods) x rates x models
     assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
     served = studies["servers"].values()
     assert len(served) == 4 * 4  # methods x rates, of one model
