@@ -28,6 +28,8 @@ def behind_run(spec: RunSpec) -> list[Path]:
         roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
     if scheme.collective != "engine":
         roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective.replace('-', '_')}.py")
+    if spec.kind == "sums":  # times them all
+        roots += (HARNESS / "comm" / "collectives").glob("[a-z]*.py")
     if spec.trains:
         roots += [ROOT / "models" / f"{training.model}.py", HARNESS / "data" / f"{training.data}.py"]
     if spec.kind in ("timing", "planners"):  # uncompressed takes turns with every timed method
@@ -47,6 +49,7 @@ KINDS = {
     "planners": "timed",
     "layers": "calibrate",
     "exchanges": "calibrate",
+    "sums": "sums",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
-Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges"]
+Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges", "sums"]
 Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
 
 
@@ -46,7 +46,7 @@ class Scheme:
 
     method: str = "none"
     variant: str = ""  # the name of this set of parameters; empty: the method's own name
-    options: dict[str, Any] = field(default_factory=dict)  # the method's parameters, its ratio among them
+    options: dict[str, Any] = field(default_factory=dict)  # parameters of the method (its ratio too), of sums' streams
     topology: str = ALL_GATHER.name  # a name in harness.topology
     collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
     wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel
@@ -82,7 +82,7 @@ class Measurement:
     width: float = 0.0  # the interval of the speed-up is wider than this part of it,
     limit_s: float = 0.0  # and the launch has timed for less. layers: fewer ``repeats`` after so long; 0: all
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
-    largest_entries: int = 0  # exchanges: the largest bucket to measure
+    largest_entries: int = 0  # exchanges: the largest bucket to measure; sums: the entries of the tensor
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class RunSpec:
 
     @property
     def trains(self) -> bool:
-        """Whether the run computes with its model; a calibration of exchanges only takes its size."""
-        return self.kind != "exchanges"
+        """Whether the run computes with its model; a calibration of exchanges only takes its size, sums have none."""
+        return self.kind not in ("exchanges", "sums")
 
     @property
     def processes(self) -> int:

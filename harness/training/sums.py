@@ -1,0 +1,101 @@
+"""Times sums of tensors of which whole blocks are zero: by OmniReduce, and by sums that send them all."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from harness import plugins
+from harness.comm import Communicator
+from harness.comm.omnireduce import nonzero_blocks, streams
+from harness.spec import RunSpec
+
+ENGINES_OWN = ("engine", "all-gather")  # ways whose messages the engine makes
+DENSITIES = (1.0, 0.8, 0.4, 0.2, 0.1, 0.04, 0.02, 0.01)  # of the blocks of each rank
+
+
+def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
+    """``sums``: by places of the non-zero blocks, density, way and repeat, the seconds of the slowest rank, and the
+    most messages and bytes that a rank sent, where they are ours to count.
+
+    The ways take turns. RuntimeError if two disagree. The run's options are the shape of OmniReduce's streams.
+    """
+    shape, entries = spec.scheme.options, spec.measurement.largest_entries
+    ways, cases = _ways(shape, comm.world_size), list(_cases(comm.world_size))
+    rows = []
+    for done, (places, density) in enumerate(cases, start=1):
+        mine = contribution(comm.rank, comm.world_size, entries, shape["block"], places, density).to(device)
+        for repeat in range(spec.measurement.repeats + 1):  # the first warms up
+            totals = {}
+            for way, add_up in ways.items():
+                tensor = mine.clone()
+                comm.barrier()
+                before, begun = (comm.sent_messages, comm.sent_bytes), time.perf_counter()
+                totals[way] = add_up(comm, tensor)
+                spent_s = time.perf_counter() - begun
+                sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
+                most = comm.start_max(torch.tensor([spent_s, *sent], dtype=torch.float64)).wait().tolist()
+                if repeat:
+                    about = {"places": places, "density": density, "way": way, "repeat": repeat}
+                    sent = [None, None] if way in ENGINES_OWN else most[1:]
+                    rows.append(about | {"seconds": most[0], "messages": sent[0], "bytes": sent[1]})
+            if wrong := [way for way, total in totals.items() if not torch.equal(total, totals["engine"])]:
+                raise RuntimeError(f"{wrong[0]} has another sum than the engine's, density {density}, {places}")
+        report(done, len(cases))
+    return {"sums": rows}
+
+
+def contribution(rank: int, world: int, entries: int, block: int, places: str, density: float) -> Tensor:
+    """A rank's tensor: integers, of which the part ``density`` of the blocks is not zero. Their places: "random" on
+    each rank, "overlapping" (the same everywhere) or "disjoint" (no two ranks share any)."""
+    own = torch.Generator().manual_seed(rank + 1)
+    blocks = -(-entries // block)
+    count = max(1, round(density * blocks))
+    shuffled = torch.randperm(blocks, generator=own if places == "random" else torch.Generator().manual_seed(0))
+    first = rank * count if places == "disjoint" else 0
+    kept = torch.zeros(blocks, dtype=torch.bool).index_fill_(0, shuffled[first : first + count], True)
+    drawn = torch.randint(1, 99, (entries,), generator=own).float()
+    return drawn.masked_fill_(~kept.repeat_interleave(block)[:entries], 0.0)
+
+
+def _cases(world: int) -> Iterator[tuple[str, float]]:
+    """Places and densities; where every block is full, places say nothing."""
+    for density in DENSITIES:
+        yield "random", density
+        if density < 1:
+            yield "overlapping", density
+        if density * world <= 1:
+            yield "disjoint", density
+
+
+def _ways(shape: dict, world: int) -> dict[str, Callable[[Communicator, Tensor], Tensor]]:
+    """Name -> what sums a tensor over all ranks, maybe in place."""
+
+    def by_collective(name: str) -> Callable:
+        collective = plugins.load("collectives", name)
+        return lambda comm, tensor: comm.start_rounds(collective.all_reduce(comm.rank, world, tensor)).wait()
+
+    def by_streams(comm: Communicator, tensor: Tensor) -> Tensor:
+        comm.start_streams(streams(comm.rank, world, tensor, **shape)).wait()
+        return tensor
+
+    served = [name for name in plugins.names("collectives") if not plugins.load("collectives", name).refuses(world)]
+    return {
+        "engine": lambda comm, tensor: comm.allreduce(tensor),
+        **{name: by_collective(name) for name in served},
+        "omnireduce": by_streams,
+        "all-gather": lambda comm, tensor: by_gather(comm, tensor, shape["block"]),
+    }
+
+
+def by_gather(comm: Communicator, tensor: Tensor, block: int) -> Tensor:
+    """The sum by an all-gather of the blocks that are not zero and their numbers."""
+    rows = torch.nn.functional.pad(tensor, (0, -len(tensor) % block)).view(-1, block)
+    numbers = nonzero_blocks(tensor, block).nonzero().view(-1)
+    message = torch.cat([numbers.to(torch.int32), rows[numbers].view(torch.int32).view(-1)])
+    rows.zero_()
+    for part in comm.allgather(message):
+        count = len(part) // (1 + block)
+        rows.index_add_(0, part[:count].long(), part[count:].view(torch.float32).view(count, block))
+    return rows.view(-1)[: len(tensor)]

@@ -1,0 +1,49 @@
+# Sums of tensors of which whole blocks are zero: OmniReduce beside those that send them all.
+if studied("sums"):
+    STUDY_TARGETS += [f"{RESULTS}/sums.csv", f"{FIGURE_FOLDER}/sums.svg"]
+
+
+use rule launch as sums with:
+    input:
+        plan=[],
+        rate=[],
+    output:
+        run_files("sums", "sums.csv"),
+    params:
+        **run_params("sums"),
+    log:
+        f"{RESULTS}/logs/sums/{{run}}.log",
+
+
+rule sums_table:
+    input:
+        tables("sums", "sums.csv", studied("sums")),
+    output:
+        **table_files("sums", "Block-sparse sums"),
+    params:
+        **script_params("workflow/studies/sums/table.py"),
+    log:
+        f"{RESULTS}/logs/sums.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of sums"
+    script:
+        "table.py"
+
+
+rule sums_figure:
+    input:
+        table=f"{RESULTS}/sums.csv",
+    output:
+        **figure_files("sums", "Block-sparse sums"),
+    params:
+        **script_params("workflow/studies/sums/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-sums.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of sums"
+    script:
+        "figure.py"

@@ -1,0 +1,76 @@
+"""Block-sparse sums: OmniReduce beside a ring and an all-gather of the same blocks, timed in turns.
+
+Times are those of the slowest rank, medians over repeats. The bound is what the bytes alone allow against a ring over
+full-duplex links, 2 (N - 1) / N divided by the part of the blocks that anybody has (Fei et al., SIGCOMM 2021). The
+values are small integers, so that all ways end with the same bits, which every repeat checks."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.tidy import about_run
+from harness.statistics import repeatable
+from harness.timemodel.predict import spec_in
+
+ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit", "disturbed")
+SHAPE = ["aggregators", "fused", "in_flight"]
+UNION = {  # the part of the blocks that anybody has, by the part that each of n ranks has
+    "random": lambda n, d: 1 - (1 - d) ** n,
+    "overlapping": lambda n, d: d,
+    "disjoint": lambda n, d: n * d,
+}
+
+
+def of_run(path: Path) -> pd.DataFrame:
+    """A row for each way, density and places of one run."""
+    rows, spec = pd.read_csv(path), spec_in(path.parent)
+    about = about_run(path.parent)
+    found = []
+    for (places, density), case in rows.groupby(["places", "density"], sort=False):
+        ring = case[case["way"] == "ring"].set_index("repeat")["seconds"]
+        n = spec.cluster.workers
+        bound = 2 * (n - 1) / n / UNION[places](n, density)
+        for way, own in case.groupby("way", sort=False):
+            seconds = own.set_index("repeat")["seconds"]
+            gain = repeatable((ring / seconds).tolist())
+            found.append(
+                {key: about[key] for key in ABOUT} | spec.scheme.options
+                | {"entries": spec.measurement.largest_entries, "places": places, "density": density, "way": way}
+                | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
+                | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
+                | {"repeats": len(seconds)}
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    """OmniReduce's rows, with the times of the others beside it."""
+    case = ["workers", *SHAPE, "places", "density"]
+    times = table.pivot_table(index=case, columns="way", values="seconds")
+    return pd.DataFrame(
+        {
+            "Workers": row["workers"],
+            "Aggregators": row["aggregators"],
+            "Fused": row["fused"],
+            "Streams each": row["in_flight"],
+            "Places": row["places"],
+            "Density": f"{row['density']:g}",
+            "Ring (ms)": tables.number(times.loc[tuple(row[key] for key in case), "ring"] * 1e3),
+            "All-gather (ms)": tables.number(times.loc[tuple(row[key] for key in case), "all-gather"] * 1e3),
+            "OmniReduce (ms)": tables.number(row["seconds"] * 1e3),
+            "Against ring": tables.spread(row, "speedup"),
+            "Bound": tables.number(row["bound"]),
+            "Sent (MB)": tables.number(row["bytes"] / 1e6),
+            "n": row["repeats"],
+        }
+        for row in table[table["way"] == "omnireduce"].to_dict("records")
+    )
+
+
+log_errors(snakemake)
+table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+first = table.iloc[0]
+size = f"{first['entries'] * 4e-6:g} MB in blocks of {first['block']} entries. {captions.setting(table)}."
+tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
