@@ -51,6 +51,12 @@ def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
     assert said(cell(**slow))[0].startswith("No gain is certain on VGG16")
 
 
+def test_a_disturbed_run_and_one_of_two_blocks_say_nothing():
+    one = cell()
+    assert "DLGS" not in said(one.assign(disturbed=one["variant"].map({"dlgs": "other work"})))[0]
+    assert said(cell(**{method: [1.0, 1.0] for method in FASTER}))[0].startswith("No gain is certain")
+
+
 def test_what_selection_decides_needs_both_kinds():
     fast = cell(topk=1.0, about={"selection": "fast"})
     assert not any("(selection fast)" in sentence for sentence in said(cell()))

@@ -48,6 +48,10 @@ def report(tmp_path_factory) -> Path:
         folder / "figure05.svg",
         folder / "figure11.svg",
     ]
+    bare = (folder / "figure05.svg").read_text().replace("dc:description", "dc:other")
+    (folder / "older.svg").write_text(bare)
+    shutil.copy(folder / "figure05.png", folder / "older.png")
+    files.append(folder / "older.svg")
     found = findings.write(folder, NAMES)
     page.write(folder / "report.html", folder, [*map(str, files), "not-there.svg"], found, findings.TERMS)
     return folder / "report.html"
@@ -56,7 +60,7 @@ def report(tmp_path_factory) -> Path:
 def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
     text = report.read_text()
     ids = re.findall(r'<h2 id="(.*?)">', text)
-    assert ids == ["findings", "table1", "table2", "claims", "figure05", "figure11", "provenance"]
+    assert ids == ["findings", "table1", "table2", "claims", "figure05", "figure11", "older", "provenance"]
     assert set(re.findall(r'href="#(.*?)"', text)) == set(ids)
     assert not re.search(r'(src|href)="(?!data:|#)', text) and "http" not in re.sub(r'base64,[^"]*', "", text)
     assert "data:image/svg+xml" in text and "data:image/png" in text  # the smaller of both
@@ -94,7 +98,7 @@ def test_every_picture_loads_and_nothing_is_wider_than_the_screen(report, width)
         report, "[[...inside.images].map(i => [i.complete, i.naturalWidth, i.width]),"
                 "inside.documentElement.scrollWidth, page.innerWidth]", width
     )  # fmt: skip
-    assert len(pictures) == 2 and inner == width
+    assert len(pictures) == 3 and inner == width
     assert all(complete and natural > 100 and 100 < shown <= width for complete, natural, shown in pictures)
     assert wide <= width
 

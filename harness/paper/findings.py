@@ -37,10 +37,16 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
+def compressed(timing: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run of a method that was not disturbed; uncompressed stands beside each."""
+    table = summarise(timing)
+    return table[(table["variant"] != "none") & table["disturbed"].isna()]
+
+
 def pays(tables, names: Names) -> str:
     """Which models gain over all-gather, each by the variant whose gain is surest."""
-    table = summarise(tables["timing"])
-    table = table[(table["topology"] == ALL_GATHER.name) & (table["variant"] != "none")]
+    table = compressed(tables["timing"])
+    table = table[table["topology"] == ALL_GATHER.name]
     gains, uncertain = [], []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
@@ -108,9 +114,9 @@ def order(tables, names: Names) -> str:
 
 def server(tables, names: Names) -> str:
     """The surest gain with a server that gives dense weights."""
-    table = summarise(tables["timing"])
-    served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server")
-    table = table[served & (table["variant"] != "none") & (table["blocks"] >= LEAST_BLOCKS)]
+    table = compressed(tables["timing"])
+    served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
+    table = table[served & (table["blocks"] >= LEAST_BLOCKS)]
     if not len(table):
         return ""
     best = table.loc[table["speedup_low"].idxmax()]
@@ -126,8 +132,8 @@ def rates(tables, names: Names) -> str:
     """Up to which rate of the links DLGS gains."""
     if "rates_timing" not in tables:
         return ""
-    table = summarise(tables["rates_timing"])
-    table = table[table["variant"] == "dlgs"].sort_values("rate_mbit")
+    table = compressed(tables["rates_timing"])
+    table = table[(table["variant"] == "dlgs") & (table["blocks"] >= LEAST_BLOCKS)].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]

@@ -47,8 +47,8 @@ def table(csv: Path) -> dict:
 
 
 def figure(svg: Path) -> dict:
-    """The section of a figure: the smaller of its two files, and the caption that its SVG carries."""
-    caption = captions.unbroken(ElementTree.parse(svg).find(f".//{DESCRIPTION}").text)
+    """The section of a figure: the smaller of its two files, and the caption that its SVG carries, if it does."""
+    caption = captions.unbroken(ElementTree.parse(svg).findtext(f".//{DESCRIPTION}") or svg.stem)
     smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
     return {"name": svg.stem, "label": heading(caption), "picture": picture, "caption": caption}
