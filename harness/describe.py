@@ -65,7 +65,7 @@ def model(name: str) -> dict:
         if not hasattr(module, what):
             raise ValueError(f"{what} is missing: {meaning}")
     with torch.device("meta"):
-        net = module.build()
+        net = module.build().eval()  # BatchNorm cannot train on one sample
         inputs = data_set(module.DATA).example()
         with FlopCounterMode(display=False) as counter:
             net(inputs)

@@ -88,6 +88,15 @@ def test_a_model_file_that_lacks_something_is_described_by_one_line(lacks, said,
     assert said in error and "\n" not in error
 
 
+def test_a_model_that_cannot_train_on_one_sample_is_described(monkeypatch):
+    """Of BatchNorm where images are down to one pixel, as in many models for small images."""
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 4), torch.nn.BatchNorm1d(4))
+    file = vars(plugins.load("models", "resnet20")) | {"build": lambda: net.to("meta")}
+    monkeypatch.setattr(describe.plugins, "load", lambda kind, name: SimpleNamespace(**file))
+    found = describe.model("small")
+    assert (found["layers"], found["multiply_adds"]) == ([4, 4, 4, 3072 * 4], 3072 * 4)
+
+
 def samples(name: str, n: int = 2) -> torch.Tensor:
     """Random inputs in the shape of the model's data, but images of 32 x 32, which ResNet-50 takes as well."""
     example = data.load(plugins.load("models", name).DATA).example()
