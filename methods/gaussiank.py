@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from harness.exchange import Estimator, Threshold
+from harness.exchange import Estimator, Threshold, TopK
 
 
 @dataclass
@@ -18,6 +18,8 @@ class GaussianK(Estimator):
 
     def select(self, acc, bucket, at):
         k, magnitude = self.k(bucket), acc.abs()
+        if bucket.size < self.fewest:
+            return TopK(k)
         h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * acc.square().mean().sqrt().item()
         for _ in range(3):
             many = int((magnitude >= h).sum())

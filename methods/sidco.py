@@ -7,7 +7,6 @@ from harness.exchange import Estimator, Threshold, TopK
 
 FIRST = 0.25  # part of the entries that the first fit is to leave
 ADAPT_EVERY, TOLERANCE = 5, 0.2
-SMALLEST = 1000  # entries that a fit needs; below, Top-K
 
 
 @dataclass
@@ -28,7 +27,7 @@ class SIDCo(Estimator):
     def select(self, acc, bucket, at):
         k = self.k(bucket)
         ratio = k / bucket.size
-        if bucket.size < SMALLEST or ratio >= FIRST:
+        if bucket.size < self.fewest or ratio >= FIRST:
             return TopK(k)
         stages, sent = self.stages.get(bucket.index, 2), self.sent.setdefault(bucket.index, [])
         parts = [FIRST, *[(ratio / FIRST) ** (1 / (stages - 1))] * (stages - 1)] if stages > 1 else [ratio]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
-from harness.exchange import Bucket
+from harness.exchange import Bucket, Estimator
 from harness.exchange.wire import FORMATS, Indices
 
 WORKERS = 3
@@ -86,6 +86,7 @@ def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name):
+    torch.manual_seed(0)
     request = next(make(name, ratio=0.1).exchange(Bucket(0, torch.randn(100_000)), at(1)))
     assert abs(request.values.numel() - 10_000) <= CLASSES[name].count_within * 10_000
     request = next(make(name, ratio=0.001).exchange(Bucket(0, torch.randn(10)), at(1)))
@@ -95,7 +96,8 @@ def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name):
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_settling_gives_the_density_of_long_training(name):
     """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones, to 10 %
-    or to three deviations of two counts, where so few are sent that these are more."""
+    (an estimator, which settles on a sample: to 25 %), or to three deviations of two counts, where so few are sent
+    that these are more."""
 
     def density(method, bucket_of, first, steps):
         sent = 0
@@ -110,10 +112,12 @@ def test_settling_gives_the_density_of_long_training(name):
     def fresh():
         return Bucket(0, torch.randn(sum(layers), generator=generator) * scales, tuple((n,) for n in layers))
 
+    torch.manual_seed(0)
+    within = 0.25 if issubclass(CLASSES[name], Estimator) else 0.1
     long, settled = make(name, ratio=ratio), make(name, ratio=ratio)
     density(long, fresh, 1, 640)
     settled.settle(fresh())
     for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
         expected = density(long, fresh, 640 + first, steps)
         chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5
-        assert density(settled, fresh, first, steps) == pytest.approx(expected, rel=max(0.1, chance))
+        assert density(settled, fresh, first, steps) == pytest.approx(expected, rel=max(within, chance))

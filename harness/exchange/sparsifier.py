@@ -95,9 +95,10 @@ class Sparsifier(Selects, Ratio):
 @dataclass
 class Estimator(Sparsifier):
     """A sparsifier whose threshold is an estimate, so that it sends about k entries at first, and maybe another number
-    in long training."""
+    in long training. ``fewest``: entries that an estimate needs; of a smaller bucket it sends the k largest."""
 
     count_within = 1 / 3
+    fewest: ClassVar[int] = 1000
 
     def settle(self, bucket: Bucket) -> None:
         """Run the estimate for long on a sample of the bucket, whose entries are random walks with the rms of their
