@@ -57,7 +57,7 @@ def main() -> None:
     first = table.iloc[0]
     size = f"{first['entries'] * 4e-6:g} MB in blocks of {first['block']} entries"
     note = f"{captions.setting(table)}; {size}; n = {n} repeats a point"
-    looks.save(figure, note, snakemake.output)
+    looks.save(figure, note, snakemake)
 
 
 main()
