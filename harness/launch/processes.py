@@ -45,11 +45,25 @@ def stop(process: subprocess.Popen) -> None:
     """End what ``start`` started on this machine, politely, then by force; nothing happens if it has ended."""
     if process.poll() is not None:
         return
-    with suppress(psutil.NoSuchProcess):
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        _, left = psutil.wait_procs([psutil.Process(process.pid), *below], POLITE_S)
-        for one in left:
+    known = _suspended(psutil.Process(process.pid))
+    for ask in (psutil.Process.terminate, psutil.Process.resume):  # in this order, they end before they start more
+        for one in known:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                ask(one)
+    _, left = psutil.wait_procs(known, POLITE_S)
+    for one in left:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     process.wait()
+
+
+def _suspended(first: psutil.Process) -> list[psutil.Process]:
+    """The process and all below it, suspended, so that none starts another which nobody would know of."""
+    known: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        while new := [one for one in (first, *first.children(recursive=True)) if one not in known]:
+            for one in new:
+                with suppress(psutil.NoSuchProcess):
+                    one.suspend()
+            known += new
+    return known
