@@ -21,6 +21,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from saving import save
+
 from harness import plugins
 from harness.comm.collectives import Round
 from harness.exchange import At, Bucket, Gather, Max, Sum
@@ -164,13 +166,8 @@ def main(folder: Path, quick: bool) -> None:
     for shape in SHAPES[:1] if quick else SHAPES:
         print(f"layers of {shape[0]} x {shape[1]}", file=sys.stderr, flush=True)
         rows += measure(shape, rounds=9 if shape == SHAPES[0] and not quick else 3)
-    table = pd.DataFrame(rows)
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "exchanges.csv", index=False, float_format="%.4g")
     where = "One core of" if DEVICE.type == "cpu" else "On the GPU of"
-    text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\n{where} {machine(DEVICE.type)}, ratio {RATIO}.\n"
-    (folder / "exchanges.md").write_text(text)
-    print(text)
+    save(rows, folder, "exchanges", f"{where} {machine(DEVICE.type)}, ratio {RATIO}.")
 
 
 if __name__ == "__main__":

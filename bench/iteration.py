@@ -15,11 +15,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from saving import save
 
 from harness import comm as engines
 from harness import plugins
@@ -132,13 +133,8 @@ def work(engine: str, folder: Path, models: list[str]) -> None:
     comm = engines.connect(engine, DEVICE)
     rows = [compare(comm, engine, model) for model in models]
     if comm.rank == 0:
-        table = pd.DataFrame(rows)
-        folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / f"iteration_{engine}.csv", index=False, float_format="%.4g")
-        text = table.to_markdown(index=False, floatfmt=".4g")
-        text += f"\n\n{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}.\n"
-        (folder / f"iteration_{engine}.md").write_text(text)
-        print(text, flush=True)
+        words = f"{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}."
+        save(rows, folder, f"iteration_{engine}", words)
     comm.close()
 
 

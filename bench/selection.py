@@ -18,10 +18,11 @@ from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
-import pandas as pd
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from saving import save
 
 from harness.exchange.selection import Threshold, TopK, by_fast, by_torch
 from harness.training.results import machine
@@ -107,13 +108,8 @@ def main(folder: Path, quick: bool) -> None:
         for ratio in RATIOS:
             print(f"{size} entries at {ratio}", file=sys.stderr, flush=True)
             rows += measure(size, ratio, rounds=3 if quick else min(15, max(3, int(MOST / size))))
-    table = pd.DataFrame(rows)
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "selection.csv", index=False, float_format="%.4g")
     where = "One core of" if DEVICE.type == "cpu" else "On the GPU of"
-    text = table.to_markdown(index=False, floatfmt=".4g") + f"\n\n{where} {machine(DEVICE.type)}.\n"
-    (folder / "selection.md").write_text(text)
-    print(text)
+    save(rows, folder, "selection", f"{where} {machine(DEVICE.type)}.")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def behind_run(spec: RunSpec) -> list[Path]:
         roots.append(HARNESS / "exchange" / "selection" / f"by_{scheme.options['selection']}.py")
         roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
     if scheme.collective != "engine":
-        roots.append(HARNESS / "comm" / "collectives" / f"{scheme.collective.replace('-', '_')}.py")
+        roots.append(HARNESS / "comm" / "collectives" / f"{stem(scheme.collective)}.py")
     if spec.kind == "sums":  # times them all
         roots += (HARNESS / "comm" / "collectives").glob("[a-z]*.py")
     if spec.trains:
@@ -37,6 +37,11 @@ def behind_run(spec: RunSpec) -> list[Path]:
     if cluster.network == "testbed":
         roots.append(HARNESS / "launch" / "hosts.py")
     return sorted(frozenset().union(*map(imports, roots)) - NO_NUMBERS)
+
+
+def stem(plugin: str) -> str:
+    """The name of a plug-in's file: dashes in the configuration's name stand for underscores."""
+    return plugin.replace("-", "_")
 
 
 # What runs import to find and to watch them, which decides no number.

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from harness.code import ROOT
+from harness.code import ROOT, stem
 
 FOLDERS = {
     "methods": ROOT / "methods",
@@ -28,13 +28,13 @@ CACHE = ROOT / ".cache" / "plugins"
 @cache
 def names(kind: str) -> list[str]:
     """The plug-ins of a kind: "methods", "models", or "collectives", with dashes for their files' underscores."""
-    stems = (p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
-    return sorted(stem.replace("_", "-") if kind == "collectives" else stem for stem in stems)
+    found = (p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
+    return sorted(name.replace("_", "-") if kind == "collectives" else name for name in found)
 
 
 def load(kind: str, name: str) -> ModuleType:
     """The module of a plug-in."""
-    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, name.replace("-", "_")]))
+    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, stem(name)]))
 
 
 def describe(kind: str, name: str) -> dict:

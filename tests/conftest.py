@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,15 @@ def snakemake(project: Path, environment: dict, *arguments: str, timeout: int = 
     return subprocess.run(
         ["snakemake", *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=timeout
     )
+
+
+def watched(coroutine, note: Callable):
+    """The same rounds; ``note`` is told each before it is answered."""
+    answer = None
+    while True:
+        try:
+            round = coroutine.send(answer)
+        except StopIteration as end:
+            return end.value
+        note(round)
+        answer = yield round

@@ -1,9 +1,11 @@
 """Collectives: the laws of every file in harness/comm/collectives, all ranks in lock step, without an engine."""
 
 import operator
+from functools import partial
 
 import pytest
 import torch
+from conftest import watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,25 +96,18 @@ def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the
         assert outcome.time_s == pytest.approx(2 * steps + 1e-3 * sent)
 
 
-def watched(coroutine, seen: list):
-    """The same rounds, noted: what is sent to whom, as (peer, first entry, entries)."""
-    answer = None
-    while True:
-        try:
-            round = coroutine.send(answer)
-        except StopIteration as end:
-            return end.value
-        seen += [(peer, part.storage_offset(), part.numel()) for peer, part in round.sends.items()]
-        answer = yield round
-
-
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
 @given(entries=st.integers(0, 200))
 @settings(deadline=None, max_examples=20)
 def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
-    seen = [[] for _ in range(world)]
+    seen = [[] for _ in range(world)]  # of each rank what it sends to whom, as (peer, first entry, entries)
+
+    def note(rank: int, round: Round) -> None:
+        seen[rank] += [(peer, part.storage_offset(), part.numel()) for peer, part in round.sends.items()]
+
     mine = contributions(world, entries, whole=True)
-    lockstep.run([watched(halving_doubling.all_reduce(rank, world, t), seen[rank]) for rank, t in enumerate(mine)])
+    rounds = [halving_doubling.all_reduce(rank, world, tensor) for rank, tensor in enumerate(mine)]
+    lockstep.run([watched(one, partial(note, rank)) for rank, one in enumerate(rounds)])
     steps = halving_doubling.rounds(world) // 2
     partners = [rank ^ 2**step for rank in range(world) for step in range(steps)]
     assert [peer for sent in seen for peer, *_ in sent[:steps]] == partners

@@ -1,13 +1,16 @@
 """OmniReduce: what it sums, and every message and byte it sends, all ranks in lock step, against sets in Python."""
 
+from functools import partial
 from itertools import chain
 
 import pytest
 import torch
+from conftest import watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.comm import lockstep
+from harness.comm.collectives import Round
 from harness.comm.local import run_workers
 from harness.comm.omnireduce import nonzero_blocks, streams
 
@@ -151,23 +154,15 @@ def test_no_zero_block_is_sent_after_the_first_burst(given_):
     everyones = [streams(rank, world, tensor, **shape) for rank, tensor in enumerate(tensors)]
     for number, stream in enumerate(zip(*everyones, strict=True)):
         aggregator, uploads = number % shape["aggregators"], [[] for _ in range(world)]
-        lockstep.run([watched(ranks, uploads[rank]) for rank, ranks in enumerate(stream)])
+
+        def note(own: list, round: Round) -> None:
+            own.append([message.clone() for message in round.sends.values()])
+
+        lockstep.run([watched(ranks, partial(note, uploads[rank])) for rank, ranks in enumerate(stream)])
         for rank in set(range(world)) - {aggregator}:
             for message in chain(*uploads[rank][2:]):  # the first round to the aggregator, and the one from it
                 blocks = message[len(message) // width :].view(-1, shape["block"])
                 assert blocks.any(1).all()
-
-
-def watched(coroutine, seen: list):
-    """The same rounds; what each sends is noted."""
-    answer = None
-    while True:
-        try:
-            round = coroutine.send(answer)
-        except StopIteration as end:
-            return end.value
-        seen.append([message.clone() for message in round.sends.values()])
-        answer = yield round
 
 
 @given(entries=st.integers(1, 60), block=st.integers(1, 70), density=st.floats(0, 1), seed=st.integers(0, 999))

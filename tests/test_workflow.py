@@ -414,6 +414,16 @@ def test_a_killed_workflow_leaves_no_processes(smoke, environment):
         subprocess.run(["snakemake", "--unlock", *SMOKE], cwd=smoke, env=environment, capture_output=True)
 
 
+def test_one_target_in_a_fresh_folder_ends_without_a_report(tmp_path, environment):
+    project = copy_project(tmp_path / "project")
+    target = "results/smoke/runs/tested/calibration/layers/resnet20-2workers/layers.csv"
+    done = snakemake(project, environment, target, *SMOKE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"^done: tables in \S+, figures in \S+/$", done.stdout, re.M)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (project / "results" / "smoke" / "report.html").exists()
+
+
 def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")

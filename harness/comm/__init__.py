@@ -6,12 +6,17 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from harness.comm.collectives import Round, Rounds
+
+if TYPE_CHECKING:
+    from harness.comm.thread import OneAtATime
+
+Start = Callable[[Round], Callable[[], dict[int, Tensor]]]  # begins a round; what it returns waits for the answer
 
 
 class Pending(Protocol):
@@ -36,6 +41,7 @@ class Communicator(ABC):
     device: torch.device
     sent_messages: int = 0
     sent_bytes: int = 0
+    _calls: OneAtATime  # where coroutines of rounds are driven
 
     @abstractmethod
     def start_allreduce(self, tensor: Tensor) -> Pending:
@@ -55,17 +61,17 @@ class Communicator(ABC):
         Any dtype, the same on all ranks.
         """
 
-    @abstractmethod
     def start_streams(self, streams: Sequence[Rounds]) -> Pending:
         """Run coroutines of rounds side by side, a round of each under way at a time; ``wait`` returns their results.
 
         All ranks give equally many, and of each stream all ranks yield equally many rounds. The streams of several
         calls run one call after the other, in the order of the calls.
         """
+        return self._calls.submit(self._drive, streams, self._starter())
 
     def start_rounds(self, rounds: Rounds) -> Pending:
         """Run one coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result."""
-        return _Only(self.start_streams([rounds]))
+        return self._calls.submit(self._drive_one, rounds, self._starter())
 
     def start_round(self, round: Round) -> Pending:
         """One round, in which every rank takes part; ``wait`` returns {peer: what it sent}."""
@@ -95,8 +101,15 @@ class Communicator(ABC):
     def barrier(self) -> None:
         self.allreduce(torch.zeros(1, device=self.device))
 
-    def _drive(self, streams: Sequence[Rounds], start: Callable[[Round], Callable[[], dict[int, Tensor]]]) -> list:
-        """Run coroutines to their ends; ``start`` begins a round and returns what waits for its answer.
+    @abstractmethod
+    def _starter(self) -> Start:
+        """What begins the rounds of one call of ``start_streams`` or ``start_rounds``."""
+
+    def _drive_one(self, rounds: Rounds, start: Start) -> Any:
+        return self._drive([rounds], start)[0]
+
+    def _drive(self, streams: Sequence[Rounds], start: Start) -> list:
+        """Run coroutines to their ends.
 
         Streams take turns in one order on all ranks, so that a rank which waits for a round has begun every round
         that another can wait for before it.
@@ -122,23 +135,6 @@ class Communicator(ABC):
 
 def _only(round: Round) -> Rounds:
     return (yield round)
-
-
-class _Only:
-    """The first of the results of a communication."""
-
-    def __init__(self, pending: Pending):
-        self._pending = pending
-
-    @property
-    def ended_at(self) -> float | None:
-        return self._pending.ended_at
-
-    def done(self) -> bool:
-        return self._pending.done()
-
-    def wait(self) -> Any:
-        return self._pending.wait()[0]
 
 
 def words(tensor: Tensor) -> Tensor:

@@ -3,15 +3,14 @@
 import itertools
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import contextmanager
 
 import horovod.torch as hvd
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, Pending, words
-from harness.comm.collectives import Round, Rounds
+from harness.comm import Communicator, Pending, Start, words
+from harness.comm.collectives import Round
 from harness.comm.thread import OneAtATime
 
 PAUSE_S = 50e-6
@@ -111,11 +110,11 @@ class Horovod(Communicator):
             parts.append(gathered[start:place].view(dtype))
         return parts
 
-    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
+    def _starter(self) -> Start:
         # Named after this call, the rounds of two workers pair up whatever else either has under way.
         call = next(self._names)
         names = (f"{call}.{i}" for i in itertools.count())
-        return self._calls.submit(self._drive, streams, lambda round: self._round(round, next(names)).wait)
+        return lambda round: self._round(round, next(names)).wait
 
     def start_round(self, round: Round) -> Pending:
         self._count(round)

@@ -1,7 +1,7 @@
 """Workers as threads of one process: for tests. Reductions add in rank order; rounds that would hang are errors."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
@@ -9,8 +9,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from harness.comm import Communicator, Pending
-from harness.comm.collectives import Round, Rounds
+from harness.comm import Communicator, Pending, Start
+from harness.comm.collectives import Round
 from harness.comm.lockstep import mismatch
 from harness.comm.thread import OneAtATime
 
@@ -55,8 +55,8 @@ class Local(Communicator):
     def start_max(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, torch.maximum)
 
-    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
-        return self._calls.submit(self._drive, streams, self._round)
+    def _starter(self) -> Start:
+        return self._round
 
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._exchange, tensor)

@@ -78,23 +78,23 @@ def _stream(
     while (live := asked != NONE).any():
         due = live & (mine[sent, columns] == asked)
         sent += due
-        message = _message(mine[sent, columns][due], blocks.take(asked[due]))
+        message = message_of(mine[sent, columns][due], blocks.take(asked[due]))
         if rank == aggregator:
             dues = live & (nexts == asked)
-            lengths = {peer: blocks.message_length(int(dues[peer].sum())) for peer in others}
+            lengths = {peer: message_length(int(dues[peer].sum()), blocks.size) for peer in others}
             received = yield Round({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
             slot = torch.zeros(fused, blocks.size)
             for peer in range(world):  # in rank order
                 if dues[peer].any():
-                    nexts[peer, dues[peer]], data = blocks.read(message if peer == rank else received[peer])
+                    nexts[peer, dues[peer]], data = read(message if peer == rank else received[peer], blocks.size)
                     slot[dues[peer]] += data
-            answer = _message(nexts.amin(0)[live], slot[live])
+            answer = message_of(nexts.amin(0)[live], slot[live])
             yield Round(dict.fromkeys(others, answer), {}, torch.int32)
         else:
             yield Round({aggregator: message} if due.any() else {}, {}, torch.int32)
-            received = yield Round({}, {aggregator: blocks.message_length(int(live.sum()))}, torch.int32)
+            received = yield Round({}, {aggregator: message_length(int(live.sum()), blocks.size)}, torch.int32)
             answer = received[aggregator]
-        following, data = blocks.read(answer)
+        following, data = read(answer, blocks.size)
         blocks.put(asked[live], data)
         asked[live] = following
 
@@ -108,9 +108,20 @@ def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
     return queue.sort(dim=0).values
 
 
-def _message(nexts: Tensor, data: Tensor) -> Tensor:
-    """Numbers (k,) and blocks (k, size) as int32, shape (k + k * size,)."""
-    return torch.cat([nexts.to(torch.int32), data.view(torch.int32).view(-1)])
+def message_of(numbers: Tensor, data: Tensor) -> Tensor:
+    """Numbers (k,) and blocks (k, size), float32, as int32, shape (k + k * size,)."""
+    return torch.cat([numbers.to(torch.int32), data.view(torch.int32).view(-1)])
+
+
+def message_length(count: int, size: int) -> int:
+    """The words of a message of ``count`` blocks of ``size`` entries."""
+    return count * (1 + size)
+
+
+def read(message: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The numbers, int64, and the blocks, shape (k, size), in a message of ``message_of``."""
+    count = message.numel() // message_length(1, size)
+    return message[:count].to(torch.int64), message[count:].view(torch.float32).view(count, size)
 
 
 class _Blocks:
@@ -136,12 +147,3 @@ class _Blocks:
         self._whole[numbers[whole]] = data[whole]
         for last in data[~whole]:
             self._rest.copy_(last[: len(self._rest)])
-
-    def message_length(self, count: int) -> int:
-        """The words of a message of ``count`` blocks."""
-        return count * (1 + self.size)
-
-    def read(self, message: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers, int64, and the blocks in a message."""
-        count = message.numel() // (1 + self.size)
-        return message[:count].to(torch.int64), message[count:].view(torch.float32).view(count, self.size)

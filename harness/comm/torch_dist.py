@@ -1,14 +1,14 @@
 """torch.distributed: Gloo on CPU, NCCL on GPU (Gloo where several processes share one GPU)."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.comm import Communicator, Pending, words
-from harness.comm.collectives import Round, Rounds
+from harness.comm import Communicator, Pending, Start, words
+from harness.comm.collectives import Round
 from harness.comm.thread import OneAtATime
 
 
@@ -37,8 +37,8 @@ class TorchDist(Communicator):
     def start_allgather(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._allgather, tensor)
 
-    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
-        return self._calls.submit(self._drive, streams, self._round)
+    def _starter(self) -> Start:
+        return self._round
 
     def _reduce(self, tensor: Tensor, op) -> Tensor:
         dist.all_reduce(tensor, op)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from harness import plugins
 from harness.comm import Communicator
-from harness.comm.omnireduce import nonzero_blocks, streams
+from harness.comm.omnireduce import message_of, nonzero_blocks, read, streams
+from harness.exchange.packing import blocks
 from harness.spec import RunSpec
 
 ENGINES_OWN = ("engine", "all-gather")  # ways whose messages the engine makes
@@ -50,11 +51,11 @@ def contribution(rank: int, world: int, entries: int, block: int, places: str, d
     """A rank's tensor: integers, of which the part ``density`` of the blocks is not zero. Their places: "random" on
     each rank, "overlapping" (the same everywhere) or "disjoint" (no two ranks share any)."""
     own = torch.Generator().manual_seed(rank + 1)
-    blocks = -(-entries // block)
-    count = max(1, round(density * blocks))
-    shuffled = torch.randperm(blocks, generator=own if places == "random" else torch.Generator().manual_seed(0))
+    whole = -(-entries // block)
+    count = max(1, round(density * whole))
+    shuffled = torch.randperm(whole, generator=own if places == "random" else torch.Generator().manual_seed(0))
     first = rank * count if places == "disjoint" else 0
-    kept = torch.zeros(blocks, dtype=torch.bool).index_fill_(0, shuffled[first : first + count], True)
+    kept = torch.zeros(whole, dtype=torch.bool).index_fill_(0, shuffled[first : first + count], True)
     drawn = torch.randint(1, 99, (entries,), generator=own).float()
     return drawn.masked_fill_(~kept.repeat_interleave(block)[:entries], 0.0)
 
@@ -91,11 +92,9 @@ def _ways(shape: dict, world: int) -> dict[str, Callable[[Communicator, Tensor],
 
 def by_gather(comm: Communicator, tensor: Tensor, block: int) -> Tensor:
     """The sum by an all-gather of the blocks that are not zero and their numbers."""
-    rows = torch.nn.functional.pad(tensor, (0, -len(tensor) % block)).view(-1, block)
-    numbers = nonzero_blocks(tensor, block).nonzero().view(-1)
-    message = torch.cat([numbers.to(torch.int32), rows[numbers].view(torch.int32).view(-1)])
+    rows, numbers = blocks(tensor, block), nonzero_blocks(tensor, block).nonzero().view(-1)
+    message = message_of(numbers, rows[numbers])
     rows.zero_()
     for part in comm.allgather(message):
-        count = len(part) // (1 + block)
-        rows.index_add_(0, part[:count].long(), part[count:].view(torch.float32).view(count, block))
+        rows.index_add_(0, *read(part, block))
     return rows.view(-1)[: len(tensor)]

@@ -86,10 +86,11 @@ TARGETS, STUDY_TARGETS = [], []
 
 
 def make_report():
-    """One page of all tables and figures that are there, those of studies too."""
-    from harness.paper import (
-        findings,
-    )  # with pandas, which no job's own Snakemake needs
+    """One page of all tables and figures that are there, those of studies too; nothing before the runs are collected."""
+    if not Path(f"{RESULTS}/provenance.json").exists():
+        return ""
+    # With pandas, which no job's own Snakemake needs.
+    from harness.paper import findings
     from harness.report import page
     from harness.report.names import Names
 
@@ -98,7 +99,7 @@ def make_report():
     page.write(
         Path(VALUES["output"]["report"]), Path(RESULTS), files, found, findings.TERMS
     )
-    return VALUES["output"]["report"]
+    return f", all in {VALUES['output']['report']}"
 
 
 onstart:
@@ -115,6 +116,5 @@ onstart:
 
 
 onsuccess:
-    where = f"tables in {RESULTS}/, figures in {FIGURE_FOLDER}/"
-    print(f"done: {where}, all in {make_report()}")
+    print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{make_report()}")
     print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")

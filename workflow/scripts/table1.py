@@ -39,7 +39,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Training accuracy (%)": cell(row, "train_accuracy", 100),
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),
-            "Density": f"{row['density']:.3g}",
+            "Density": tables.number(row["density"]),
             "Epochs": f"{row['epochs_trained']:.3g}",
             "n": row["seeds"],
         }
