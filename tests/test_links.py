@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.timemodel.costs import Fit
+from harness.timemodel.costs import Curve
 from harness.timemodel.links import elsewhere
 from harness.timemodel.predict import sum_rounds
+from harness.timemodel.timeline import Costs
 from harness.topology import TOPOLOGIES, Traffic
 
 some_bytes = st.one_of(st.just(0.0), st.floats(0.01, 8))
@@ -15,30 +16,49 @@ traffics = st.builds(Traffic, some_bytes, some_bytes, some_bytes)
 places = st.tuples(st.integers(2, 1024), st.floats(1, 400_000))
 
 
+SIZES = (256.0, 1e4, 1e6)
+
+
+def costs(alpha: float, beta: float, latency_s: float = 0.0) -> Costs:
+    """Turns of alpha + beta * entries."""
+    turn = Curve(SIZES, tuple(alpha + beta * size for size in SIZES))
+    return Costs(0.0, [], Curve(SIZES, (0.0,) * 3), turn, Curve(SIZES, (latency_s,) * 3))
+
+
 @given(topologies, traffics, places, st.floats(0, 1e-2), st.floats(1e-10, 1e-6), st.floats(0, 1e-2))
-def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(topology, traffic, here, alpha, beta, once):
+def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
+    topology, traffic, here, alpha, beta, latency_s
+):
     workers, rate = here
+    known = costs(alpha, beta, latency_s)
+    same = elsewhere(known, topology, traffic, here, here)
     on_link = topology.link_bytes(traffic, 1, workers) * 8e-6 / rate
-    same = elsewhere(Fit(alpha, beta, 1.0, once), topology, traffic, here, here)
-    assert same.alpha == pytest.approx(alpha) and same.beta == pytest.approx(max(beta, on_link))
+    for size in SIZES:
+        assert same.communicate(size) == pytest.approx(max(known.communicate(size), on_link * size))
+        assert same.latency(size) >= latency_s * (1 - 1e-9)
+    if on_link <= beta:
+        assert same.latency(0) == pytest.approx(latency_s)
 
 
 @given(topologies, traffics, places, st.floats(1.01, 100))
 def test_faster_links_never_cost_more_and_more_workers_never_less(topology, traffic, here, factor):
-    fit = Fit(1e-3, 1e-8, 1.0, 1e-3)
+    known = costs(1e-3, 1e-8, 1e-3)
     workers, rate = here
-    faster = elsewhere(fit, topology, traffic, here, (workers, rate * factor))
-    larger = elsewhere(fit, topology, traffic, here, (workers + 1, rate))
-    at_home = elsewhere(fit, topology, traffic, here, here)(1e6)
-    assert faster(1e6) <= at_home <= larger(1e6) * (1 + 1e-9)
+
+    def cost(*there) -> float:
+        found = elsewhere(known, topology, traffic, here, there)
+        return found.communicate(1e6) + found.latency(1e6)
+
+    assert cost(workers, rate * factor) <= cost(*here) * (1 + 1e-9)
+    assert cost(*here) <= cost(workers + 1, rate) * (1 + 1e-9)
 
 
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
     all_gather, here = TOPOLOGIES["allgather"], (2, 1.0)
     whole, half = (
-        elsewhere(Fit(0.0, 0.0, 1.0), all_gather, Traffic(summed=4.0 * part), here, (8, 1.0)) for part in (1, 0.5)
+        elsewhere(costs(0.0, 1e-9), all_gather, Traffic(summed=4.0 * part), here, (8, 1.0)) for part in (1, 0.5)
     )
-    assert half.beta == pytest.approx(whole.beta / 2)
+    assert half.communicate(1e6) == pytest.approx(whole.communicate(1e6) / 2)
 
 
 def test_bytes_and_waits_on_the_busiest_link_by_hand():
@@ -58,6 +78,8 @@ def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():
     for collective, rounds in {"engine": 2046, "ring": 2046, "halving-doubling": 20}.items():
         waits = sum_rounds(collective)
         assert (waits(2), waits(1024)) == (2, rounds)
-        there = elsewhere(Fit(0.0, 0.0, 1.0, once=1e-3), all_gather, dense, (2, 100.0), (1024, 100.0), waits)
-        assert there.alpha == pytest.approx(1e-3 / 2 * (rounds - 2))
-        assert there.beta == pytest.approx(2 * 1023 / 1024 * 4 * 8e-6 / 100)
+        there = elsewhere(costs(1e-3, 0.0), all_gather, dense, (2, 100.0), (1024, 100.0), waits).communicate
+        on_link = 2 * 1023 / 1024 * 4 * 8e-6 / 100
+        here = 4 * 8e-6 / 100  # of two workers, each sends half twice
+        expected = max(0.0, 1e-3 - 1e6 * here) + 1e-3 / 2 * (rounds - 2) + 1e6 * on_link
+        assert there(1e6) == pytest.approx(expected)

@@ -25,9 +25,9 @@ SHAPES = {
 def chains(draw, longest: int):
     sizes = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=longest))
     backward = draw(st.lists(positive, min_size=len(sizes), max_size=len(sizes)))
-    shapes = [draw(st.sampled_from(sorted(SHAPES))) for _ in range(2)]
-    sparsify, communicate = (SHAPES[s](draw(positive), draw(st.floats(0, 0.01))) for s in shapes)
-    return sizes, Costs(draw(positive), backward, sparsify, communicate, per_layer=draw(st.booleans()))
+    shapes = [draw(st.sampled_from(sorted(SHAPES))) for _ in range(3)]
+    of_groups = (SHAPES[s](draw(positive), draw(st.floats(0, 0.01))) for s in shapes)
+    return sizes, Costs(draw(positive), backward, *of_groups, per_layer=draw(st.booleans()))
 
 
 def every_plan(layers: int):
@@ -109,7 +109,7 @@ def test_adaptive_ratios_hide_communication_where_they_can():
 
 
 def test_only_the_last_communications_latency_is_waited_for():
-    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, latency_s=10)
+    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, latency=lambda d: 2 * d)
     times = schedule([5, 5], costs, [(0, 1), (1, 2)])
     assert (times.iteration_s, times.communication_s) == (22, 14) and times.communicate == [(4, 8), (8, 12)]
 

@@ -1,8 +1,7 @@
-"""From calibration samples to the costs that planners use: robust fits. No torch."""
+"""From calibration samples to the costs that planners use: curves through medians. No torch."""
 
 import itertools
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -14,53 +13,25 @@ LEAST_R2 = 0.9  # below this a fit is called poor, in the plan and wherever it i
 
 
 @dataclass(frozen=True)
-class Fit:
-    """seconds = alpha + beta * entries for each bucket, and ``once`` for all buckets that go together.
-
-    ``r2``: of the logarithm of the seconds, since sizes span five decades.
-    """
-
-    alpha: float
-    beta: float
-    r2: float
-    once: float = 0.0
-
-    def __call__(self, entries):
-        return self.alpha + self.beta * entries
-
-    def warning(self) -> str:
-        return _warning(self.r2)
-
-
-@dataclass(frozen=True)
 class Curve:
-    """Seconds by entries, between measured sizes along straight lines on logarithmic axes.
+    """Seconds by entries, along straight lines between measured sizes.
 
-    Selection is no straight line: beyond the caches an entry costs two to three times as much. Beyond the
-    measured sizes the cost of an entry stays, below them that of a bucket.
+    Beyond the measured sizes the cost of an entry stays, below them that of a bucket.
     """
 
     entries: tuple[float, ...]
     seconds: tuple[float, ...]
-    r2: float  # as in ``Fit``, of all samples' medians
-
-    @cached_property
-    def _logarithms(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.log(np.maximum(self.entries, 1e-12)), np.log(np.maximum(self.seconds, 1e-12))
+    r2: float = 1.0  # of the logarithms of the samples, since sizes span five decades
 
     def __call__(self, entries):
-        inside = np.exp(np.interp(np.log(np.maximum(entries, 1e-12)), *self._logarithms)) * (self.seconds[-1] > 0)
+        inside = np.interp(entries, self.entries, self.seconds)
         return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])
 
     def warning(self) -> str:
-        return _warning(self.r2)
+        return "" if self.r2 >= LEAST_R2 else f"the fit is poor: R^2 = {self.r2:.2f}, below {LEAST_R2}"
 
 
-def _warning(r2: float) -> str:
-    return "" if r2 >= LEAST_R2 else f"the fit is poor: R^2 = {r2:.2f}, below {LEAST_R2}"
-
-
-def _r2(measured: np.ndarray, fitted: np.ndarray) -> float:
+def _r2(measured, fitted) -> float:
     """Of the logarithms; 1 where there is nothing to explain."""
     measured, fitted = (np.log(np.maximum(values, 1e-9)) for values in (measured, fitted))
     spread = ((measured - measured.mean()) ** 2).sum()
@@ -71,30 +42,51 @@ def curve(entries, seconds) -> Curve:
     """Through the median of each size."""
     points = pd.DataFrame({"entries": entries, "seconds": seconds})
     medians = points.groupby("entries")["seconds"].median()
-    found = Curve(tuple(medians.index), tuple(medians), 1.0)
-    return replace(found, r2=_r2(points["seconds"].to_numpy(), found(points["entries"].to_numpy())))
+    found = Curve(tuple(medians.index), tuple(medians))
+    return replace(found, r2=_r2(points["seconds"], found(points["entries"])))
 
 
-def fit(entries, seconds, buckets=None) -> Fit:
-    """Least absolute relative error, nothing negative, by reweighted least squares.
+def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
+    """t_c, by entries of the bucket: the turn that a communication has on the link, and how much longer it lasts.
 
-    ``buckets``: how many of these entries each took the seconds together; without, all were alone and
-    nothing is spent ``once``. Relative, since sizes span five decades and every size counts the same;
-    absolute, since single slow samples are noise of the machine, not of the method.
+    Of n buckets sent together the first takes T(1), and each of the others waits for its turn of
+    (T(n) - T(1)) / (n - 1). Where a size was too large to be sent n times, its turn is the same part of T(1) as that of
+    the largest that was not. A larger message never costs less: what contradicts that is noise, and evened out.
     """
-    x, y = np.asarray(entries, float), np.asarray(seconds, float)
-    n = np.ones_like(x) if buckets is None else np.asarray(buckets, float)
-    scale = np.maximum(y, 1e-9)
-    terms = np.stack([n, n * x] + ([np.ones_like(x)] if buckets is not None else []), axis=1)
-    columns = terms / scale[:, None]
-    target = y / scale
+    times = amortised(samples, "communication_s").pivot(index="entries", columns="buckets", values="communication_s")
+    alone, n = times[1], times.columns.max()
+    if n == 1:
+        turn = alone
+    else:
+        turn = ((times[n] - alone) / (n - 1)).clip(lower=0.0)
+        part = (turn / alone).dropna().clip(upper=1.0)
+        turn = turn.fillna(alone * (part.iloc[-1] if len(part) else 1.0))
+    turn = pd.Series(_rising(turn.to_numpy()), turn.index)
+    longer = (alone - turn).clip(lower=0.0)
+    fitted = pd.DataFrame({count: longer + count * turn for count in times}).stack()
+    sizes = tuple(map(float, turn.index))
+    return Curve(sizes, tuple(turn), _r2(times.stack(), fitted[times.stack().index])), Curve(sizes, tuple(longer))
+
+
+def _rising(values: np.ndarray) -> list[float]:
+    """The nearest sequence that never falls (isotonic regression)."""
+    sums, ends = [0.0, *np.cumsum(values)], range(1, len(values) + 1)
+
+    def mean(start: int, stop: int) -> float:
+        return float(sums[stop] - sums[start]) / (stop - start)
+
+    return [max(min(mean(i, j) for j in ends[k:]) for i in range(k + 1)) for k in range(len(values))]
+
+
+def slope(entries, values) -> float:
+    """The least absolute relative error of a line through positive values, its slope; neither part negative."""
+    x, y = np.asarray(entries, float), np.asarray(values, float)
+    columns = np.stack([np.ones_like(x), x], axis=1) / np.maximum(y, 1e-9)[:, None]
     weights = np.ones_like(x)
-    for _ in range(50):
-        solution = _not_negative(columns * weights[:, None], target * weights)
-        residual = np.abs(columns @ solution - target)
-        weights = 1 / np.sqrt(np.maximum(residual, 1e-6))
-    r2 = _r2(y, terms @ solution)
-    return Fit(float(solution[0]), float(solution[1]), r2, *map(float, solution[2:]))
+    for _ in range(50):  # reweighted least squares
+        solution = _not_negative(columns * weights[:, None], weights)
+        weights = 1 / np.sqrt(np.maximum(np.abs(columns @ solution - 1), 1e-6))
+    return float(solution[1])
 
 
 def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -128,7 +120,7 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
         if not samples[column].any():
             return 0.0
         known = amortised(samples, column)
-        return fit(known["entries"], known[column] / known["buckets"]).beta
+        return slope(known["entries"], known[column] / known["buckets"])
 
     return Traffic(*(per_entry(column) for column in ("summed_bytes", "gathered_bytes", "message_bytes")))
 
@@ -165,15 +157,15 @@ def calibration(
     if cost == "dearest":
         dearest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
         samples = samples[samples["phase"] == dearest]
-    alone, together = amortised(samples, "sparsify_s"), amortised(samples, "communication_s")
-    sparsify = curve(alone["entries"], alone["sparsify_s"] / alone["buckets"])
-    communicate = fit(together["entries"], together["communication_s"], together["buckets"])
+    selected = amortised(samples, "sparsify_s")
+    sparsify = curve(selected["entries"], selected["sparsify_s"] / selected["buckets"])
+    communicate, latency = turns(samples)
     backward = layers.groupby("layer")["backward_s"].median().tolist()
-    record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate)}
+    record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency)}
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, communicate.once, within == "layer")
+    measured = Costs(forward_s, backward, sparsify, communicate, latency, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
     return Calibration(sizes, measured, rest_s, traffic, record)

@@ -7,20 +7,33 @@ the network once.
 
 from dataclasses import replace
 
-from harness.timemodel.costs import Fit
+import numpy as np
+
+from harness.timemodel.costs import Curve
+from harness.timemodel.timeline import Costs
 from harness.topology import Rounds, Topology, Traffic, ring_rounds
 
 
 def elsewhere(
-    fit: Fit, topology: Topology, traffic: Traffic, here: tuple, there: tuple, sum_rounds: Rounds = ring_rounds
-) -> Fit:
-    """``fit``, measured ``here``, as it would be ``there``; both (workers, Mbit/s of every link).
+    costs: Costs, topology: Topology, traffic: Traffic, here: tuple, there: tuple, sum_rounds: Rounds = ring_rounds
+) -> Costs:
+    """``costs``, measured ``here``, as they would be ``there``; both (workers, Mbit/s of every link).
 
-    ``traffic``: what one worker hands over for each entry of a bucket. ``sum_rounds``: of its dense sums.
+    ``traffic``: what one worker hands over for each entry of a bucket. ``sum_rounds``: of its dense sums. A latency
+    stays the same part of its turn.
     """
     (workers, rate), (other_workers, other_rate) = here, there
     on_link, other_on_link = (topology.link_bytes(traffic, 1, n) * 8e-6 for n in (workers, other_workers))
-    processors = max(0.0, fit.beta - on_link / rate)
     waits, other_waits = (topology.waits(traffic, n, sum_rounds) for n in (workers, other_workers))
-    longer = fit.once / waits * (other_waits - waits)
-    return replace(fit, alpha=fit.alpha + max(0.0, longer), beta=processors + other_on_link / other_rate)
+    turn, latency = costs.communicate, costs.latency
+    smallest_s = turn(0) + latency(0)  # hardly any bytes: it waits for the network, and for little else
+    longer_s = smallest_s / waits * max(0, other_waits - waits)
+    entries, seconds = np.array(turn.entries), np.array(turn.seconds)
+    processors = np.maximum(0.0, seconds - entries * on_link / rate)
+    moved = processors + longer_s + entries * other_on_link / other_rate
+    factor = np.divide(moved, seconds, out=np.ones_like(moved), where=seconds > 0)
+    return replace(
+        costs,
+        communicate=Curve(turn.entries, tuple(moved)),
+        latency=Curve(latency.entries, tuple(factor * latency.seconds)),
+    )

@@ -89,6 +89,8 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
         sparsify_s = selected[stop] - selected[start] if costs.per_layer else costs.sparsify(entries)
         computed = states[:, 0] + backward[stop] - backward[start] + sparsify_s
         sent = np.maximum(computed, states[:, 1]) + costs.communicate(entries)
+        if stop == len(sizes):  # only the last group's latency is waited for
+            sent = sent + costs.latency(entries)
         order = np.lexsort((sent, computed))
         best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order][:-1]]))
         kept = order[sent[order] < best_before]

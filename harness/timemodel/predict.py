@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -89,8 +88,7 @@ class Elsewhere:
         """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
         known, there = self._known, (workers, rate_mbit)
         rounds = sum_rounds(self.spec.scheme.collective)
-        communicate = elsewhere(known.costs.communicate, self.spec.topology, known.traffic, self.here, there, rounds)
-        costs = replace(known.costs, communicate=communicate)
+        costs = elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, rounds)
         return schedule(known.sizes, costs, self._plan(known.sizes, costs)).iteration_s + known.rest_s
 
 

@@ -18,8 +18,8 @@ class Costs:
 
     ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify`` and ``communicate``: t_s and t_c of a
     group, from its number of entries before sparsification; both must also take numpy arrays.
-    ``latency_s``: what a communication takes beyond its turn on the link; it overlaps the next one's, so that
-    only the last one's is waited for (the paper has none: 0).
+    ``latency``: of a group, what its communication takes beyond its turn on the link. It overlaps the next one's
+    turn, so that only the last one's is waited for (the paper has none: 0).
     ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
     on the merged whole (eq. 6).
     """
@@ -28,7 +28,7 @@ class Costs:
     backward_s: Sequence[float]
     sparsify: Callable[[float], float]
     communicate: Callable[[float], float]
-    latency_s: float = 0.0
+    latency: Callable[[float], float] = lambda entries: 0.0 * entries
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
@@ -64,11 +64,12 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
         begun = max(now, link_free)  # (5)
         link_free = begun + costs.communicate(entries)
         communicate.append((begun, link_free))
+    ended = link_free + costs.latency(entries)
     return Schedule(
         backward, sparsify, communicate,
         forward_s=costs.forward_s,
         backward_s=sum(costs.backward_s),
         sparsify_s=sum(end - begin for begin, end in sparsify),
-        communication_s=link_free + costs.latency_s - now,  # (2)
-        iteration_s=link_free + costs.latency_s,  # (7)
+        communication_s=ended - now,  # (2)
+        iteration_s=ended,  # (7)
     )  # fmt: skip

@@ -5,6 +5,7 @@ All workers run, since communication takes the same cores as everything else.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -83,7 +84,14 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
 
 class Apart(WorkerExchange):
     """An exchange that does one thing after the other, so that t_s and t_c are timed apart: all selections, then
-    all communications, and only when the last has arrived is the first one unpacked."""
+    all communications, and only when the last has arrived is the first one unpacked.
+
+    ``beside``: what this worker computes while they are under way, if anything: as backward does.
+    """
+
+    def __init__(self, *exchange, beside: Callable[[], object] | None):
+        super().__init__(*exchange)
+        self._beside = beside
 
     def ready(self, layer: int) -> None:
         """Everything happens in ``finish``."""
@@ -95,6 +103,8 @@ class Apart(WorkerExchange):
         for item in self._open:
             if item.pending is not None:
                 with self._clock("communication"):
+                    while self._beside and not item.pending.done():
+                        self._beside()
                     item.pending.wait()
         self._advance(wait=True)
 
@@ -103,8 +113,9 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state; t_c until the last
     worker has what it waits for.
 
-    One bucket alone shows the latency of its communication as well, several together what each costs
-    when they follow each other, as they do behind backward.
+    Several buckets together show what each costs when they follow each other behind backward, so the workers compute
+    meanwhile: the processors' part of a communication takes longer on a core that computes. One bucket alone shows the
+    latency as well, which is waited for when backward has ended, so nobody computes.
     """
     largest, repeats = spec.measurement.largest_entries, spec.measurement.repeats
     sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
@@ -136,7 +147,11 @@ def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torc
     how = answers(spec.topology, comm, scheme.wire, scheme.collective)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
         return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
-    return Apart(method, groups, buckets, how, clock)
+    beside = None
+    if len(buckets) > 1:
+        matrix = torch.randn(128, 128, device=flat.device)
+        beside = partial(torch.matmul, matrix, matrix)  # about a tenth of a millisecond
+    return Apart(method, groups, buckets, how, clock, beside=beside)
 
 
 def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, number: int) -> dict:

@@ -1,9 +1,9 @@
 """Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
 
 Above: sparsification, t_s; below: communication, t_c. Points: medians of each size, amortised over the phases
-of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: for sparsification
-through the medians, for communication alpha + beta * entries and a latency that buckets sent together share, by
-least absolute relative error. In brackets R^2 of the logarithms, poor below 0.9."""
+of a cycle; full: one bucket alone, hollow: each of eight that are sent together, while the workers compute. Lines:
+for sparsification through the medians, for communication a bucket's turn on the link and a latency that buckets sent
+together share. In brackets R^2 of the logarithms, poor below 0.9."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,30 +28,35 @@ def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
     return list(pd.concat([with_ratio, others]).itertuples(index=False, name=None))
 
 
-def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, object, float]:
-    """Per size and number of buckets: seconds of each bucket, measured and fitted; the fit, and what is spent once."""
+def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Curve, costs.Curve | None]:
+    """Per size and number of buckets: seconds of each bucket, measured and fitted; and what is fitted: the curve of
+    each bucket, and the one that they share."""
     points = costs.amortised(rows, part)
     buckets = points["buckets"]
     points["measured_s"] = points[part] / buckets
     if part == "sparsify_s":
-        fit, once = costs.curve(points["entries"], points["measured_s"]), 0.0
+        each, shared = costs.curve(points["entries"], points["measured_s"]), None
     else:
-        fit = costs.fit(points["entries"], points[part], buckets)
-        once = fit.once
-    points["fitted_s"] = fit(points["entries"]) + once / buckets
+        each, shared = costs.turns(rows)
+    points["fitted_s"] = fitted(each, shared, points["entries"], buckets)
     points["residual_s"] = points["measured_s"] - points["fitted_s"]
-    return points.drop(columns=part), fit, once
+    return points.drop(columns=part), each, shared
 
 
-def draw(axes, look: dict, points: pd.DataFrame, fit, once: float) -> None:
+def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
+    return each(entries) if shared is None else each(entries) + shared(entries) / buckets
+
+
+def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None) -> None:
     """The points of one variant and the fit through them, for buckets alone and together."""
     for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
         here = points[points["buckets"] == count]
         x = here["entries"]
         axes.plot(x, here["measured_s"] * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
         x = np.geomspace(x.min(), x.max(), 100)
-        name, width = (f"{look['label']} ({fit.r2:.2f})", 1.2) if count == 1 else (None, 0.6)
-        axes.plot(x, (fit(x) + once / count) * 1e3, **look | {"marker": "", "label": name, "linewidth": width})
+        name, width = (f"{look['label']} ({each.r2:.2f})", 1.2) if count == 1 else (None, 0.6)
+        seconds = fitted(each, shared, x, count)
+        axes.plot(x, seconds * 1e3, **look | {"marker": "", "label": name, "linewidth": width})
 
 
 def finish(axes, topology: str, ratio: float) -> None:
@@ -81,16 +86,16 @@ def main() -> None:
                 rows = here[here["variant"] == variant]
                 if not rows[part].any():
                     continue
-                points, fit, once = fitted_points(rows, part)
-                draw(axes, looks.of_variant(variant, names), points, fit, once)
+                points, each, shared = fitted_points(rows, part)
+                draw(axes, looks.of_variant(variant, names), points, each, shared)
                 about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
-                residuals.append(points.assign(**about, r2=fit.r2))
+                residuals.append(points.assign(**about, r2=each.r2))
             finish(axes, topology, ratio)
         row[0].set_ylabel(label)
     for axes in grid[-1]:
         axes.set_xlabel("entries of the bucket before sparsification")
-    each = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
-    note = f"{captions.setting(samples)}; n = {captions.least_to_most(each)} samples of each size and phase"
+    sizes = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
+    note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase"
     looks.save(figure, note, snakemake)
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 

@@ -1,9 +1,9 @@
 """Predicted against measured: the time of one iteration by the time model and by the clock.
 
 Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's
-backward, the time to sparsify a bucket between measured sizes, and to communicate it as alpha + beta *
-entries and a latency (robust fits; R^2 of both beside them), plus optimizer, other, and what a worker waits for
-slower ones in an iteration without exchange. Measured: Table 2's iteration. The machine's speed drifts between
+backward, the time to sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes;
+R^2 of both beside them), plus optimizer, other, and what a worker waits for slower ones in an iteration without
+exchange. Measured: Table 2's iteration. The machine's speed drifts between
 calibration and run: "paired" scales what is computed by how long forward and backward of uncompressed took in the
 same run, against the calibration; what is communicated is left as predicted."""
 
