@@ -64,11 +64,13 @@ TABULAR}
 NARROW = 110  # characters of a row that a page takes upright
 LONG_CELL = 60  # characters: such a column is text, whose lines wrap
 NUMBERED = re.compile(r"^Table \d+: ")  # LaTeX numbers tables itself
+AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the whole caption once more on every further page
 
 
 def latex(shown: pd.DataFrame, caption: str) -> str:
     """A table that is never wider than its page, on its side if its rows are long; text wraps, over several pages."""
     words = NUMBERED.sub("", captions.unbroken(caption))
+    words = words[:1].upper() + words[1:]
     for character, command in (("%", r"\%"), ("_", r"\_"), ("^", r"\^{}"), ("#", r"\#"), ("&", r"\&"), ("\u00a0", "~")):
         words = words.replace(character, command)
     lengths = shown.astype(str).map(len).max()
@@ -76,6 +78,7 @@ def latex(shown: pd.DataFrame, caption: str) -> str:
         widths = lengths.clip(35, 150) / lengths.clip(35, 150).sum()
         columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{0.84 * width:.3f}\linewidth}}" for width in widths)
         table = shown.to_latex(index=False, escape=True, longtable=True, caption=words, column_format=columns)
+        table = AGAIN.sub("", table)
         return f"{LATEX.splitlines()[0].replace('graphicx', 'array')}\n{{\\footnotesize\n{table}}}\n"
     tabular = shown.to_latex(index=False, escape=True)
     longest = max(len(line) for line in tabular.splitlines())
