@@ -12,7 +12,7 @@ WITHIN = 0.95  # of all repeats should lie in an interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, and the interval in which a repeat's should lie, 19 times in 20."""
+    """A median, and the interval in which that of an immediate repeat should lie, 19 times in 20."""
 
     value: float
     low: float

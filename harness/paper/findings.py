@@ -17,7 +17,7 @@ TERMS = (
     "Ratio: the part of the gradient's entries that a method is to send; density, in the tables: what it sent. "
     "s: DLGS looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch "
     "operations as in the paper (torch) or in compiled passes (fast). n: blocks, in each of which uncompressed and the "
-    "method took turns. In brackets: where a repeat lies, 19 times in 20 (bootstrap over the blocks)."
+    "method took turns. In brackets: where an immediate repeat lies, 19 times in 20 (bootstrap over the blocks)."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 CEILING = 2.0  # with a server that gives dense weights: a dense push and pull by the pull alone

@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 
-WHISKERS = "whiskers: where a repeat lies, 19 times in 20"
+WHISKERS = "whiskers: where an immediate repeat lies, 19 times in 20"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
 
 
