@@ -5,50 +5,17 @@ A plug-in that cannot be loaded is described by its error, in one line.
 """
 
 import contextlib
-import dataclasses
 import inspect
 import io
 import json
 import sys
-import typing
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness import plugins
 from harness.data import load as data_set
-from harness.exchange.plugin import method_class
-
-
-def method(name: str) -> dict:
-    """Its parameters, and what its class says to the planner, the topologies and the tables."""
-    cls = method_class(name)
-    hints = typing.get_type_hints(cls, include_extras=True)
-    parameters = [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
-    return {
-        "title": vars(cls).get("title", name),  # not its base's
-        "scope": cls.scope,
-        "one_sum": cls.one_sum,
-        "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
-        "exact": cls.exact_when == {},
-        "fields": {f.name: parameter(hints[f.name]) | _default(f) for f in parameters},
-    }
-
-
-def parameter(hint) -> dict:
-    """A type hint as plain values: {"type": "int", "bound": [">=", 1]}, {"choices": [...]}, or {}."""
-    if typing.get_origin(hint) is typing.Annotated:
-        inner, bound = typing.get_args(hint)[:2]
-        sign, limit = bound.split()
-        return parameter(inner) | {"bound": [sign, float(limit)]}
-    if typing.get_origin(hint) is typing.Literal:
-        return {"choices": list(typing.get_args(hint))}
-    return {"type": hint.__name__} if hint in (int, float, bool, str) else {}
-
-
-def _default(f: dataclasses.Field) -> dict:
-    return {} if f.default is dataclasses.MISSING else {"default": f.default}
-
+from harness.exchange.plugin import about
 
 MODEL = {
     "TITLE": "the name to show in tables and figures",
@@ -104,5 +71,5 @@ def _line_of(error: Exception, kind: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    looks = {"methods": method, "models": model, "collectives": collective}
+    looks = {"methods": about, "models": model, "collectives": collective}
     json.dump({kind: described(kind, look) for kind, look in looks.items()}, sys.stdout)

@@ -41,8 +41,9 @@ ROOMS = {
     "timemodel": {"plugins", "spec", "topology"},
     "training": {"code", "comm", "data", "engines", "exchange", "launch", "plugins", "spec", "statistics", "timemodel"},
     "describe": {"data", "exchange", "plugins"},
+    "mistakes": set(),
     "launch": {"engines", "spec", "timemodel"},
-    "config": {"code", "data", "engines", "launch", "plugins", "spec", "timemodel", "topology"},
+    "config": {"code", "data", "engines", "launch", "mistakes", "plugins", "spec", "timemodel", "topology"},
     "report": {"plugins", "spec", "statistics", "timemodel", "topology"},
     "paper": {"report", "statistics", "topology"},
 }

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from harness import data, plugins
 from harness.config import grid
-from harness.config.errors import listed, meant
 from harness.config.variants import chosen
 from harness.data.fetch.imagenet100 import CLASSES
 from harness.launch import testbed
+from harness.mistakes import listed, meant
 
 
 def models(values: dict) -> str | None:

@@ -11,9 +11,10 @@ import yaml
 
 from harness.code import ROOT
 from harness.config import checks, grid, studies, variants
-from harness.config.errors import ConfigError, listed, meant
+from harness.config.errors import ConfigError
 from harness.engines import ENGINES
 from harness.launch import testbed
+from harness.mistakes import listed, meant
 from harness.spec import RunSpec
 from harness.topology import TOPOLOGIES
 

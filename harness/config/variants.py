@@ -1,16 +1,13 @@
 """Variants: a method and its parameters under a name. No torch."""
 
-import operator
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from harness import plugins
-from harness.config.errors import listed, meant
+from harness.mistakes import listed, meant, wrong_options
 
 ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
-BEYOND = {">=": operator.ge, ">": operator.gt}
-TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 @dataclass(frozen=True)
@@ -75,35 +72,8 @@ def problem(values: dict) -> str | None:
 
 
 def _wrong_options(one: Variant) -> str | None:
-    where, known = f"variants.{one.name}", one.fields
-    for key, value in one.options.items():
-        if key not in known:
-            return f"{where}: unknown key {key!r}{meant(key, known)}; {listed(known)}"
-        right = _right(known[key], value)
-        if right:
-            return f"{where}.{key}: {value!r} is not valid; give {right}"
-    for key, field in known.items():
-        if field and "default" not in field and key not in one.options and key != "ratio":
-            return f"{where}: {key!r} is missing; give {_expected(field)}"
-    return None
-
-
-def _right(field: dict, value) -> str | None:
-    """What would be right for a parameter, if ``value`` is not."""
-    if "choices" in field:
-        return None if value in field["choices"] else _expected(field)
-    wanted = TYPES.get(field.get("type"))
-    if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-        return _expected(field)
-    if "bound" in field and not BEYOND[field["bound"][0]](value, field["bound"][1]):
-        return f"a value {field['bound'][0]} {field['bound'][1]:g}"
-    return None
-
-
-def _expected(field: dict) -> str:
-    if "choices" in field:
-        return f"one of: {', '.join(map(str, field['choices']))}"
-    return f"a value of type {field['type']}"
+    ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
+    return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)
 
 
 def _same_titles(every: dict[str, Variant]) -> str | None:

@@ -26,6 +26,10 @@ class Ratio(ErrorFeedback):
 
     ratio: float  # k / d asked for, in (0, 1]
 
+    def __post_init__(self):
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio: {self.ratio!r} is not valid; give a number in (0, 1]")
+
     def ratio_of(self, bucket: Bucket) -> float:
         return bucket.ratio or self.ratio
 
