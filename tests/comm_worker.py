@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -14,6 +15,7 @@ from harness import plugins
 from harness.comm import Communicator
 from harness.comm.collectives import Round
 from harness.comm.omnireduce import streams
+from harness.comm.torch_dist import TorchDist
 
 GATHERED = (
     torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
@@ -152,6 +154,22 @@ def in_flight(comm: Communicator) -> dict:
     return {f"in flight: {what}": pending[what].wait() for what in order}
 
 
+def among_some(rank: int, world: int) -> dict:
+    """What all ranks but the first see in a group of their own, where each is known by its place in it."""
+    group = dist.new_group(range(1, world))
+    if rank == 0:
+        return {}
+    comm = TorchDist(torch.device("cpu"), group)
+    told = numbers(5, torch.float32, comm.rank)
+    comm.broadcast(told, root=comm.world_size - 1)
+    return {
+        "gather": comm.allgather(numbers(length(comm.rank), torch.float32, comm.rank)),
+        "round": comm.start_round(to_all(comm, torch.float32, headers=True)).wait(),
+        "max": comm.start_max(torch.tensor([float(rank)])).wait(),
+        "broadcast": told,
+    }
+
+
 def another_length(comm: Communicator) -> str:
     """What is said when the neighbour sends two entries where three are expected."""
     try:
@@ -166,6 +184,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     comm = engines.connect(sys.argv[1], torch.device("cpu"))
     found = seen(comm)
+    if sys.argv[1] == "torch_dist":
+        found["among some"] = among_some(comm.rank, comm.world_size)
     if sys.argv[1] == "horovod":  # torch.distributed does not notice
         found["another length"] = another_length(comm)
     torch.save(found, f"{sys.argv[2]}.{comm.rank}")

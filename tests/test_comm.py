@@ -134,6 +134,19 @@ def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
             assert same([got["round"][peer] for peer in expected], list(expected.values()))
 
 
+def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks, request):
+    if request.node.callspec.params["ranks"][0] != "torch_dist":
+        return
+    some = range(len(ranks) - 1)  # places in the group of all ranks but the first
+    for place in some:
+        found = ranks[1 + place]["among some"]
+        assert same(found["gather"], [numbers(length(other), torch.float32, other) for other in some])
+        expected = from_others(place, len(some), torch.float32)
+        assert same([found["round"][peer] for peer in expected], list(expected.values()))
+        assert found["max"].item() == len(some)
+        assert torch.equal(found["broadcast"], numbers(5, torch.float32, some[-1]))
+
+
 def test_one_rank_alone_sends_nothing():
     for found in run_workers(1, summed)[0].values():
         ours, sent, engines = found

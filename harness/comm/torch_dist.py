@@ -22,11 +22,14 @@ def connect(device: torch.device) -> "TorchDist":
 
 
 class TorchDist(Communicator):
-    def __init__(self, device: torch.device):
-        self.rank, self.world_size, self.device = dist.get_rank(), dist.get_world_size(), device
+    """``group``: the processes that take part, all if not given. Nobody else may use it: calls pair by order."""
+
+    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None):
+        self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
+        self._group = group
         self._calls = OneAtATime(device)
         # Gloo sends messages from the host's memory only.
-        self._messages_on = torch.device("cpu") if dist.get_backend() == "gloo" else device
+        self._messages_on = torch.device("cpu") if dist.get_backend(group) == "gloo" else device
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, dist.ReduceOp.SUM)
@@ -41,13 +44,13 @@ class TorchDist(Communicator):
         return self._round
 
     def _reduce(self, tensor: Tensor, op) -> Tensor:
-        dist.all_reduce(tensor, op)
+        dist.all_reduce(tensor, op, self._group)
         return tensor
 
     def _allgather(self, tensor: Tensor) -> list[Tensor]:
         """Lengths by the engine's all-gather, which wants equal ones, then messages between all pairs."""
         counts = torch.empty(self.world_size, dtype=torch.int64, device=tensor.device)
-        dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device))
+        dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device), self._group)
         entries = {rank: count for rank, count in enumerate(counts.tolist()) if rank != self.rank}
         mine = tensor.to(self._messages_on)  # once, whatever the number of peers
         received = self._messages(dict.fromkeys(entries, mine), entries, tensor.dtype)()
@@ -72,8 +75,8 @@ class TorchDist(Communicator):
         """
         received = {peer: torch.empty(n, dtype=dtype, device=self._messages_on) for peer, n in entries.items()}
         outgoing = {peer: t.to(self._messages_on) for peer, t in sends.items()}
-        parts = [dist.P2POp(dist.irecv, words(t), peer) for peer, t in received.items() if t.numel()]
-        parts += [dist.P2POp(dist.isend, words(t), peer) for peer, t in outgoing.items() if t.numel()]
+        parts = [self._part(dist.irecv, t, peer) for peer, t in received.items() if t.numel()]
+        parts += [self._part(dist.isend, t, peer) for peer, t in outgoing.items() if t.numel()]
         works = dist.batch_isend_irecv(parts) if parts else []
 
         def finish() -> dict[int, Tensor]:
@@ -83,8 +86,11 @@ class TorchDist(Communicator):
 
         return finish
 
+    def _part(self, call: Callable, tensor: Tensor, peer: int) -> dist.P2POp:
+        return dist.P2POp(call, words(tensor), group=self._group, group_peer=peer)
+
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
-        dist.broadcast(tensor, root)
+        dist.broadcast(tensor, group=self._group, group_src=root)
 
     def close(self) -> None:
         self._calls.close()

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness import plugins
 from harness.comm import Communicator
 from harness.data import DataSet, Shard
-from harness.exchange import At, Bucket, Method
+from harness.exchange import At, Method
 from harness.exchange.answers import answers
 from harness.exchange.driver import Exchange
 from harness.exchange.plugin import method_class
@@ -82,11 +82,7 @@ class Session:
         """Cut the gradient into the method's buckets, or into those of ``groups``; keep it under ``variant``."""
         scheme, flat = self.spec.scheme, self.flat
         groups = groups or cut(flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups)
-        ratios = scheme.ratios if scheme.ratios and method.ratios_from_plan else [None] * len(groups)
-        buckets = [
-            Bucket(i, flat.slice(start, stop), tuple(flat.shapes[start:stop]), ratio)
-            for i, ((start, stop), ratio) in enumerate(zip(groups, ratios, strict=True))
-        ]
+        buckets = flat.buckets(groups, scheme.ratios if method.ratios_from_plan else ())
         how = answers(self.spec.topology, self.comm, scheme.wire, scheme.collective)
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, how)
         return self.exchanges[variant]
