@@ -15,12 +15,19 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from harness.code import ROOT, stem
+from harness.code import HARNESS, ROOT, stem
+
+
+def _folder(kind: str) -> Path:
+    """Beside the harness in the repository, inside it where the project is installed, as one package."""
+    installed = HARNESS / kind
+    return installed if installed.exists() else ROOT / kind
+
 
 FOLDERS = {
-    "methods": ROOT / "methods",
-    "models": ROOT / "models",
-    "collectives": ROOT / "harness" / "comm" / "collectives",
+    "methods": _folder("methods"),
+    "models": _folder("models"),
+    "collectives": HARNESS / "comm" / "collectives",
 }
 CACHE = ROOT / ".cache" / "plugins"
 
@@ -51,8 +58,8 @@ def describe(kind: str, name: str) -> dict:
 def _descriptions() -> dict[str, dict]:
     """kind -> plug-in -> description."""
     sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
-    sources += [*(ROOT / "harness" / "exchange").glob("*.py"), *(ROOT / "harness" / "data").glob("*.py")]
-    sources += [ROOT / "harness" / "describe.py"]
+    sources += [*(HARNESS / "exchange").glob("*.py"), *(HARNESS / "data").glob("*.py")]
+    sources += [HARNESS / "describe.py"]
     about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
     kept = CACHE / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
     if not kept.exists():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from methods.lags import LAGS
+from .lags import LAGS
 
 
 @dataclass

@@ -42,12 +42,13 @@ ROOMS = {
     "training": {"code", "comm", "data", "engines", "exchange", "launch", "plugins", "spec", "statistics", "timemodel"},
     "describe": {"data", "exchange", "plugins"},
     "mistakes": set(),
+    "hooks": {"comm", "exchange", "mistakes", "plugins", "timemodel", "topology"},
     "launch": {"engines", "spec", "timemodel"},
     "config": {"code", "data", "engines", "launch", "mistakes", "plugins", "spec", "timemodel", "topology"},
     "report": {"plugins", "spec", "statistics", "timemodel", "topology"},
     "paper": {"report", "statistics", "topology"},
 }
-TORCH = {"comm", "data", "describe", "exchange", "training"}  # the other rooms must not import it
+TORCH = {"comm", "data", "describe", "exchange", "hooks", "training"}  # the other rooms must not import it
 
 
 def harness_files() -> list[Path]:
@@ -146,7 +147,8 @@ CONDA_NAMES = {"pytorch": "torch", "snakemake-minimal": "snakemake"}
 
 def test_conda_and_pip_pin_the_same_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    pinned = dict(p.split("==") for p in project["project"]["dependencies"] + project["dependency-groups"]["dev"])
+    groups = project["dependency-groups"]
+    pinned = dict(p.split("==") for p in groups["pinned"] + groups["dev"])
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     pairs = [entry.split("=")[:2] for entry in conda if "=" in entry]
     versions = {CONDA_NAMES.get(name, name): version for name, version in pairs}
@@ -172,6 +174,6 @@ def test_the_readme_shows_the_findings_and_its_page_the_tables():
     page = (kept / "README.md").read_text()
     for table in ("table1", "table2", "claims"):
         assert (kept / f"{table}.md").read_text() in page
-    assert len(readme.splitlines()) <= 150
+    assert len(readme.splitlines()) <= 165
     provenance = json.loads((ROOT / "results" / "reference" / "provenance.json").read_text())
     assert provenance["machine"][0] in readme

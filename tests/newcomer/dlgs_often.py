@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from methods.dlgs import DLGS
+from .dlgs import DLGS
 
 
 @dataclass

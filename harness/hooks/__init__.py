@@ -1,0 +1,1 @@
+"""Methods in anybody's training script: ``ddp`` for DistributedDataParallel, ``horovod`` for Horovod."""
