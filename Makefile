@@ -42,10 +42,11 @@ lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
-bench: $(STAMP) ## selection, methods and whole iterations, as ratios within one run
+bench: $(STAMP) ## selection, methods, whole iterations and hooks, as ratios within one run
 	$(RUN) python bench/selection.py results/bench
 	$(RUN) python bench/exchanges.py results/bench
 	$(RUN) python bench/iteration.py results/bench
+	$(RUN) python bench/hooks.py results/bench
 
 reference: ## keep the results as the reference set, and show its tables in the README
 	$(RUN) python workflow/scripts/reference.py

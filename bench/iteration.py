@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from saving import save
 
 from harness import comm as engines
 from harness import plugins
-from harness.engines import ENGINES
+from harness.engines import ENGINES, Engine
 from harness.spec import Cluster, RunSpec, Training
 from harness.training.results import machine
 from harness.training.session import Session, make_method
@@ -99,11 +100,10 @@ def block_time(comm, step, data) -> float:
     return (now() - begun) / REPEATS
 
 
-def compare(comm, engine: str, model: str) -> dict:
-    data = batch(comm.rank)
-    mine, theirs = ours(comm, engine, model), peer(engine, model)
+def in_turns(comm, mine, theirs, data, blocks: int = BLOCKS) -> dict:
+    """Both sides' seconds and their ratio, ours / theirs, over pairs of blocks; a first pair warms up."""
     pairs = []
-    for block in range(BLOCKS + 1):
+    for block in range(blocks + 1):
         # Who goes first changes from block to block, so that neither gains by its place.
         first, second = (mine, theirs) if block % 2 else (theirs, mine)
         a, b = block_time(comm, first, data), block_time(comm, second, data)
@@ -115,39 +115,43 @@ def compare(comm, engine: str, model: str) -> dict:
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
     medians = np.median(found, axis=0)
     return {
-        "engine": engine,
-        "model": model,
         "ours_s": medians[0],
         "theirs_s": medians[1],
         "ratio": np.median(ratios),
         "ratio_low": low,
         "ratio_high": high,
-        "blocks": BLOCKS,
-        "iterations": BLOCKS * REPEATS,
+        "blocks": blocks,
+        "iterations": blocks * REPEATS,
     }
+
+
+def save_rows(comm, rows: list[dict], folder: Path, name: str) -> None:
+    """Rank 0 saves them."""
+    if comm.rank == 0:
+        save(rows, folder, name, f"{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}.")
+
+
+def launch(environment: Callable[[Engine], dict[str, str]], program: str, *arguments: str) -> None:
+    """Two processes of a program here for every engine in turn, each with its own launcher; it is told the engine."""
+    for engine in ENGINES.values():
+        command = engine.command(2, [sys.executable, program, WORK, engine.name, *arguments])
+        subprocess.run(command, env=os.environ | environment(engine), check=True)
 
 
 def work(engine: str, folder: Path, models: list[str]) -> None:
     """One of an engine's two processes."""
     torch.set_num_threads(1)
     comm = engines.connect(engine, DEVICE)
-    rows = [compare(comm, engine, model) for model in models]
-    if comm.rank == 0:
-        words = f"{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}."
-        save(rows, folder, f"iteration_{engine}", words)
+    rows = []
+    for model in models:
+        found = in_turns(comm, ours(comm, engine, model), peer(engine, model), batch(comm.rank))
+        rows.append({"engine": engine, "model": model, **found})
+    save_rows(comm, rows, folder, f"iteration_{engine}")
     comm.close()
-
-
-def main(folder: str, *models: str) -> None:
-    """Every engine in turn, each with its own launcher."""
-    for engine in ENGINES.values():
-        program = [sys.executable, __file__, WORK, engine.name, folder, *(models or MODELS)]
-        environment = os.environ | engine.environment(threads=1)
-        subprocess.run(engine.command(2, program), env=environment, check=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == WORK:
         work(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
     else:
-        main(*sys.argv[1:])
+        launch(lambda engine: engine.environment(threads=1), __file__, sys.argv[1], *(sys.argv[2:] or MODELS))
