@@ -1,7 +1,8 @@
 """Draws one iteration's parts of one model as stacked bars, per variant and ratio; a panel for each topology.
 
-Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Whiskers: where an immediate
-repeat lies, 19 times in 20. Panels have scales of their own: over other topologies other links and workers are timed."""
+Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Whiskers: where an
+immediate repeat lies, 19 times in 20. Panels have scales of their own: over other topologies other links and workers
+are timed."""
 
 import pandas as pd
 

@@ -1,9 +1,9 @@
 """How much faster than uncompressed a method is with a parameter server, against the rate of the links.
 
-Points: measured, whiskers: where an immediate repeat lies, 19 times in 20; lines: eqs 2-7 with the costs calibrated at the
-fastest of the rates. Where workers pull the server's weights dense and links are slow, uncompressed takes the time of
-a dense push and a dense pull, and no method less than that of the pull: no speed-up can pass 2 (dashed). The paper's
-largest is 1.99 (dotted)."""
+Points: measured, whiskers: where an immediate repeat lies, 19 times in 20; lines: eqs 2-7 with the costs calibrated
+at the fastest of the rates. Where workers pull the server's weights dense and links are slow, uncompressed takes the
+time of a dense push and a dense pull, and no method less than that of the pull: no speed-up can pass 2 (dashed). The
+paper's largest is 1.99 (dotted)."""
 
 from itertools import product
 from pathlib import Path
