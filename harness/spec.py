@@ -77,6 +77,7 @@ class Measurement:
     evaluations: int = 10  # accuracy: points of the curve, the last at the end
     test_samples: int = 10_000  # accuracy: how many are used at points before the last
     final_test_samples: int = 10_000  # accuracy: how many are used at the last point
+    byte_budget: float = 0.0  # accuracy: a point more, where rank 0 has sent so many bytes; 0: none
     launches: int = 1  # timing: how often the processes are started anew
     blocks: int = 5  # timing: turns of (uncompressed, method) in a launch; more follow as long as
     width: float = 0.0  # the interval of the speed-up is wider than this part of it,

@@ -32,7 +32,8 @@ PARTS = ("forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_
 def describe(kind: str, name: str) -> dict:
     """In the place of ``harness.plugins.describe``, which loads torch."""
     if kind == "models":
-        return {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
+        parameters = {"parameters": sum(LAYERS)}
+        return parameters | {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
     has_ratio, scope = next((ratio, scope) for _, method, ratio, scope in VARIANTS.values() if method == name)
     fields = {"selection": {"default": "torch"}} if has_ratio else {}
     fields |= {"refresh_every": {"default": 32}} if name == "dlgs" else {}
@@ -167,11 +168,13 @@ class Runs:
         spec = RunSpec("accuracy", replace(self.training(model), seed=seed), scheme)
         step = np.arange(10, 101, 10)
         values = self.numbers.uniform(0.95, 1.05, len(step))
-        points = pd.DataFrame({"epoch": step / 50, "step": step, "elapsed_s": step * 1.0})
+        points = pd.DataFrame({"epoch": step / 50, "step": step, "sent_bytes": step * 1e5, "elapsed_s": step * 1.0})
         for split in ("train", "test"):
             points[f"{split}_loss"] = 5 / np.sqrt(step) * values + 0.02 * list(VARIANTS).index(spec.variant)
             points[f"{split}_accuracy"] = 1 - points[f"{split}_loss"] / 5
         sent = {"phase": "step", "density": np.arange(1, 101) / 1000, "sent_bytes": 1e5}
+        sent["squared_mean"] = np.where(np.arange(1, 101) % 10 == 0, 2.0, np.nan)  # in the steps of the points
+        sent["squared_error"] = sent["squared_mean"] / 4
         iterations = pd.DataFrame({"step": range(1, 101)} | sent)
         self.write(folder, spec, points=points, iterations=iterations)
 

@@ -117,6 +117,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
     assert in_order(shown, (title for title, *_ in VARIANTS.values()))
     assert table["density"].to_numpy() == pytest.approx(0.0955)  # of the steps 91 to 100
+    assert set(table["vnmse"]) == {0.25} and table["bits_per_entry"].to_numpy() == pytest.approx(8e5 / sum(LAYERS), 1e-4)
     assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
     assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])

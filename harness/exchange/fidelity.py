@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from torch import Tensor
 
 
-def vnmse(aggregates: Sequence[Tensor], means: Sequence[Tensor]) -> float:
-    """E |aggregate - mean|^2 / E |mean|^2 over steps, the mean being that of the workers' true gradients.
+def squares(aggregate: Tensor, mean: Tensor) -> tuple[float, float]:
+    """|aggregate - mean|^2 and |mean|^2 of one step, the mean being that of the workers' true gradients."""
+    return (aggregate - mean).square().sum().item(), mean.square().sum().item()
 
-    0: nothing was lost. 1: as much as by sending nothing.
-    """
-    pairs = zip(aggregates, means, strict=True)
-    lost = sum((aggregate - mean).square().sum().item() for aggregate, mean in pairs)
-    return lost / sum(mean.square().sum().item() for mean in means)
+
+def vnmse(aggregates: Sequence[Tensor], means: Sequence[Tensor]) -> float:
+    """E |aggregate - mean|^2 / E |mean|^2 over steps. 0: nothing was lost. 1: as much as by sending nothing."""
+    errors, sizes = zip(*map(squares, aggregates, means), strict=True)
+    return sum(errors) / sum(sizes)
 
 
 def bits_per_entry(sent_bytes: float, entries: int) -> float:

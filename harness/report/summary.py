@@ -48,6 +48,7 @@ def _row(run: pd.DataFrame) -> dict:
     row["received_bytes"] = amortise(own, "received_bytes")
     row["density"] = amortise(own, "density")
     row |= _parts(own, row["iteration_s"])
+    row["computing"] = (row["forward_s"] + row["backward_s"]) / row["iteration_s"]
     row["iterations"] = len(own)
     row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
     return row

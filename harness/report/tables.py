@@ -92,6 +92,11 @@ def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
     return f"{value} [{least}, {most}]"
 
 
+def error(value: float) -> str:
+    """A relative error, over many orders of magnitude; nothing where there is none."""
+    return "" if pd.isna(value) else f"{value:.2g}"
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent."""
     if pd.isna(value):

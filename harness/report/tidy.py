@@ -30,14 +30,22 @@ def read(paths: list) -> pd.DataFrame:
 
 
 def read_points(paths: list) -> pd.DataFrame:
-    """All points of accuracy runs, as ``read``; ``density``: the mean over the steps since the point before."""
-    return read(paths).assign(density=[density for path in paths for density in _densities(Path(path))])
+    """All points of accuracy runs, as ``read``, each with what the steps since the point before sent and lost.
+
+    ``density``, ``bits_per_entry``: means over these steps; ``squared_error``, ``squared_mean``: sums over those of
+    them in which the aggregate was held against the true mean, empty where there are none.
+    """
+    stretches = pd.concat([_stretches(Path(path)) for path in paths], ignore_index=True)
+    return pd.concat([read(paths), stretches], axis=1)
 
 
-def _densities(points: Path) -> list[float]:
+def _stretches(points: Path) -> pd.DataFrame:
     ends = pd.read_csv(points)["step"]
     iterations = pd.read_csv(points.with_name("iterations.csv"))
-    return iterations["density"].groupby(ends.searchsorted(iterations["step"])).mean().tolist()
+    entries = plugins.describe("models", about_run(points.parent)["model"])["parameters"]
+    stretches = iterations.groupby(ends.searchsorted(iterations["step"]))
+    sums = stretches[["squared_error", "squared_mean"]].sum(min_count=1)
+    return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
 
 
 def about_run(folder: Path) -> dict:

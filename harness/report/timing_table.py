@@ -23,6 +23,7 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             **tables.run_columns(row, names),
             "Speed-up": tables.spread(row, "speedup"),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Computing (%)": f"{row['computing'] * 100:.0f}",
             "Uncompressed beside it (ms)": f"{row['dense_s'] * 1e3:.0f}",
             "Epoch (s)": tables.number(row["epoch_s"]),
             "Training (h)": tables.number(row["training_s"] / 3600),

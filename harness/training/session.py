@@ -24,6 +24,7 @@ from harness.training.clock import Clock
 from harness.training.flat import FlatModel
 from harness.training.optimizer import SGD
 from harness.training.roles import Role, Server, Worker
+from harness.training.witness import Witness
 
 _SEEDING = threading.Lock()  # local workers are threads that share torch's one generator
 
@@ -31,8 +32,9 @@ _SEEDING = threading.Lock()  # local workers are threads that share torch's one 
 class Session:
     """Model, optimizer, exchanges, place in the data and rows of one process.
 
-    ``done``: steps made; ``drawn``: batches taken from the data; ``sums``: [loss sum, correct, predictions]
-    since the last point of the curve; ``rows``: table -> rows so far; ``exchanges``: those of each variant.
+    ``done``: steps made; ``drawn``: batches taken from the data; ``sent_bytes``: by this process, in all steps;
+    ``sums``: [loss sum, correct, predictions] since the last point of the curve; ``rows``: table -> rows so far;
+    ``exchanges``: those of each variant.
     ``state_dict`` holds all that changes, so that a session which loads it goes on as if never stopped.
     """
 
@@ -50,7 +52,7 @@ class Session:
         self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
         self.clock = Clock(device)
         self.exchanges: dict[str, Exchange] = {}
-        self.done = self.drawn = 0
+        self.done = self.drawn = self.sent_bytes = 0
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
         self._listener = None
@@ -87,9 +89,9 @@ class Session:
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, how)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int) -> dict:
+    def step(self, exchange: Exchange, number: int, witness: Witness | None = None) -> dict:
         """One iteration: its parts in seconds, its bytes and density. Loss and hits are added to ``sums``."""
-        self._listener = exchange
+        self._listener = witness or exchange
         self._drive(exchange.method)
         self.clock.start()
         exchange.begin(At(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
@@ -106,6 +108,7 @@ class Session:
             "received_bytes": counted.received_bytes,
             "density": counted.sent_entries / len(self.flat.gradients),
         }
+        self.sent_bytes += counted.sent_bytes
         if outcome is not None:
             self.sums += outcome.sums()
         return row
@@ -166,6 +169,7 @@ class Session:
         return {
             "done": self.done,
             "drawn": self.drawn,
+            "sent_bytes": self.sent_bytes,
             "elapsed_s": self.elapsed_s,
             "sums": self.sums,
             "rows": self.rows,
@@ -180,7 +184,8 @@ class Session:
         """Go on from ``state``, after the same variants were prepared; ValueError if they were not."""
         if set(state["methods"]) != set(self.exchanges):
             raise ValueError(f"the state is of {sorted(state['methods'])}, here are {sorted(self.exchanges)}")
-        self.done, self.drawn, self.rows = state["done"], state["drawn"], state["rows"]
+        for name in ("done", "drawn", "sent_bytes", "rows"):
+            setattr(self, name, state[name])
         self.sums.copy_(state["sums"])
         self.flat.parameters.copy_(state["parameters"])
         self.optimizer.velocity.copy_(state["velocity"])

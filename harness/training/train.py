@@ -13,13 +13,15 @@ from harness.exchange.driver import Exchange
 from harness.spec import RunSpec
 from harness.training.rows import group_rows, sent_row
 from harness.training.session import Session, make_method
+from harness.training.witness import COLUMNS, Witness
 
 
 def accuracy(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
     """An accuracy run: ``points`` of the curves, ``iterations`` with their parts, ``groups`` and ``sent``.
 
     Training accuracy and loss are means over the augmented batches since the point before, as the
-    model was when it saw them; test accuracy and loss are taken at the point.
+    model was when it saw them; test accuracy and loss are taken at the point. In the steps of the curve's points the
+    aggregate is held against the true mean of the gradients (``squared_error``, ``squared_mean`` of the iteration).
     """
     session, exchange = begin(spec, comm, data, device)
     total = steps(session)
@@ -46,12 +48,24 @@ def advance(session: Session, exchange: Exchange, total: int) -> None:
     """One step of an accuracy run, and a point of the curve where one is due."""
     spec, number = session.spec, session.done + 1
     session.optimizer.lr = spec.training.learning_rate(session.done / session.epoch_steps)
-    session.rows["iterations"].append(session.step(exchange, number))
-    session.rows["sent"].append(sent_row(exchange, step=number))
     points = spec.measurement.evaluations
-    if number in {round(total * (i + 1) / points) for i in range(points)}:
+    due = number in {round(total * (i + 1) / points) for i in range(points)}
+    # Aggregates that hold momentum, and a server's weights, are no estimates of the mean gradient.
+    comparable = not (exchange.method.owns_momentum or spec.topology.servers)
+    witness = Witness(exchange, session.flat) if due and comparable else None
+    row = session.step(exchange, number, witness)
+    found = witness.found(session.comm) if witness else dict.fromkeys(COLUMNS)
+    session.rows["iterations"].append(row | found)
+    session.rows["sent"].append(sent_row(exchange, step=number))
+    if _spends_budget(session, row) or due:
         limit = spec.measurement.final_test_samples if number == total else spec.measurement.test_samples
-        point = {"epoch": number / session.epoch_steps, "step": number}
+        point = {"epoch": number / session.epoch_steps, "step": number, "sent_bytes": session.sent_bytes}
         point |= session.train_means() | session.evaluate(limit)
         session.rows["points"].append(point | {"elapsed_s": session.elapsed_s})
     session.done = number
+
+
+def _spends_budget(session: Session, row: dict) -> bool:
+    """Whether rank 0 has in this step reached the bytes at which a point is wanted."""
+    budget = session.spec.measurement.byte_budget
+    return budget > 0 and session.decide(session.sent_bytes - row["sent_bytes"] < budget <= session.sent_bytes)

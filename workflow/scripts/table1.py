@@ -1,8 +1,10 @@
 """Table 1: final training accuracy and training loss per model and variant, and test accuracy beside them.
 
 Training values are means over the augmented batches of the last stretch of the curve, test values over the
-test set after the last step. The density is the part of the entries that was sent, over the same stretch. Mean
-over seeds, with the standard deviation where there are several."""
+test set after the last step. Over the same stretch: the density is the part of the entries that was sent; bits are
+what a worker handed to the engine, for each entry of the gradient; vNMSE is E |aggregate - mean|^2 / E |mean|^2, the
+mean being that of the workers' true gradients, in the last step of the stretch. Mean over seeds, with the standard
+deviation where there are several."""
 
 import pandas as pd
 
@@ -11,7 +13,7 @@ from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.tidy import ABOUT, LINKS
 
-VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density"]
+VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density", "bits_per_entry", "vnmse"]
 # What a row is about: all that does not differ between seeds, and could make another number.
 KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *LINKS)]
 
@@ -19,6 +21,7 @@ KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *LINKS)]
 def build(points: pd.DataFrame) -> pd.DataFrame:
     """The last point of every run, averaged over seeds: ``<value>`` and ``<value>_sd``."""
     last = points.sort_values("step", kind="stable").groupby("run", sort=False).tail(1)
+    last = last.assign(vnmse=last["squared_error"] / last["squared_mean"])
     groups = last.groupby(KEYS, dropna=False, sort=False)
     table = groups[VALUES].mean().join(groups[VALUES].std(), rsuffix="_sd")
     table["epochs_trained"] = groups["epoch"].mean()
@@ -40,6 +43,8 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),
             "Density": tables.number(row["density"]),
+            "Bits an entry": tables.number(row["bits_per_entry"]),
+            "vNMSE": tables.error(row["vnmse"]),
             "Epochs": f"{row['epochs_trained']:.3g}",
             "n": row["seeds"],
         }
