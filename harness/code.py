@@ -22,10 +22,12 @@ def behind_run(spec: RunSpec) -> list[Path]:
     """The project's files whose statements decide the numbers of a run."""
     training, scheme, cluster = spec.training, spec.scheme, spec.cluster
     roots = [HARNESS / "training" / "run.py", HARNESS / "training" / f"{KINDS[spec.kind]}.py"]
-    roots += [ROOT / "methods" / f"{scheme.method}.py", HARNESS / "comm" / f"{cluster.engine}.py"]
-    if "selection" in scheme.options:
-        roots.append(HARNESS / "exchange" / "selection" / f"by_{scheme.options['selection']}.py")
-        roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
+    roots.append(HARNESS / "comm" / f"{cluster.engine}.py")
+    for one in (scheme, *map(scheme.alone, scheme.beside)):
+        roots.append(ROOT / "methods" / f"{one.method}.py")
+        if "selection" in one.options:
+            roots.append(HARNESS / "exchange" / "selection" / f"by_{one.options['selection']}.py")
+            roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
     if scheme.collective != "engine":
         roots.append(HARNESS / "comm" / "collectives" / f"{stem(scheme.collective)}.py")
     if spec.kind == "sums":  # times them all

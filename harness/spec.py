@@ -55,6 +55,15 @@ class Scheme:
     groups: Groups = ()  # what the planner found
     ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
     plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": what each planner found
+    # timing: variants that take turns with this one, none of which takes a plan -> {"method": ..., "options": ...}
+    beside: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def alone(self, variant: str) -> "Scheme":
+        """As if ``variant``, this one, one of ``beside`` or uncompressed, had been timed without the others."""
+        if variant == (self.variant or self.method):
+            return replace(self, beside={})
+        other = self.beside.get(variant, {"method": "none", "options": {}})
+        return replace(self, variant=variant, groups=(), ratios=(), beside={}, **other)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Tidy tables from run folders: one row per observation, each with what its run was. No torch."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +30,20 @@ def read(paths: list) -> pd.DataFrame:
     return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
+def read_each(paths: list, against: list[str]) -> pd.DataFrame:
+    """Rows of timing runs as if every variant in them had a run of its own, named after run and variant, in which it
+    took turns with uncompressed and the variants ``against`` alone."""
+    found = []
+    for path in map(Path, paths):
+        rows = pd.read_csv(path).rename(columns={"variant": "timed"})
+        for variant in rows["timed"].unique():
+            about = about_run(path.parent, variant)
+            own = rows[rows["timed"].isin([variant, "none", *against])]
+            found.append(own.assign(**about | {"run": f"{about['run']}-{variant}"}))
+    rows = pd.concat(found, ignore_index=True)
+    return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]]
+
+
 def read_points(paths: list) -> pd.DataFrame:
     """All points of accuracy runs, as ``read``, each with what the steps since the point before sent and lost.
 
@@ -48,10 +63,11 @@ def _stretches(points: Path) -> pd.DataFrame:
     return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
 
 
-def about_run(folder: Path) -> dict:
-    """The columns ``ABOUT`` the run in a folder."""
+def about_run(folder: Path, variant: str = "") -> dict:
+    """The columns ``ABOUT`` the run in a folder, or about one of the variants that it timed."""
     run = json.loads((folder / "run.json").read_text())
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
+    spec = replace(spec, scheme=spec.scheme.alone(variant)) if variant else spec
     fields = plugins.fields(spec.scheme.method)
     options = {key: spec.scheme.options.get(key, fields.get(key, {}).get("default")) for key in OPTIONS}
     about = {key: spec.flat()[key] for key in SPEC} | options

@@ -16,15 +16,16 @@ from harness.training.session import Session, make_method
 
 
 def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
-    """A timing run: ``iterations`` of the method and of uncompressed, in turns, in one process.
+    """A timing run: ``iterations`` of uncompressed, the method and those ``beside`` it, in turns, in one process.
 
-    ``trace``: one iteration more, on rank 0. ``groups``: which layers each variant exchanged together. ``sent``:
-    entries that the method sent of each bucket.
+    ``groups``: which layers each variant exchanged together. Of the method alone: ``trace``, one iteration more, on
+    rank 0; ``sent``, entries that it sent of each bucket.
     """
-    session = Session(spec, comm, data, device)
+    session, scheme = Session(spec, comm, data, device), spec.scheme
     session.prepare("none", make_method("none", {}))
-    if spec.variant != "none":
-        session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
+    for variant in [spec.variant] * (spec.variant != "none") + [*scheme.beside]:
+        one = scheme.alone(variant)
+        session.prepare(variant, make_method(one.method, one.options))
     iterations, sent = in_turns(session, report)
     groups = [row for variant, exchange in session.exchanges.items() for row in group_rows(variant, exchange)]
     exchange = session.exchanges[spec.variant]
