@@ -439,4 +439,4 @@ def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
 def test_the_papers_configuration_lists_its_grid(environment):
     jobs = planned(ROOT, environment, "--nolock", "--configfile", "config/paper.yaml")
     kinds = [message.split(":")[0] for message in jobs]
-    assert (kinds.count("accuracy"), kinds.count("timing")) == (36, 21)
+    assert (kinds.count("accuracy"), kinds.count("timing")) == (45, 24)
