@@ -39,6 +39,11 @@ def names(kind: str) -> list[str]:
     return sorted(name.replace("_", "-") if kind == "collectives" else name for name in found)
 
 
+def usable(kind: str) -> list[str]:
+    """The plug-ins of a kind that can be described."""
+    return [name for name in names(kind) if "error" not in _descriptions()[kind].get(name, {"error": "no file"})]
+
+
 def load(kind: str, name: str) -> ModuleType:
     """The module of a plug-in."""
     return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, stem(name)]))

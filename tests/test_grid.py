@@ -9,14 +9,15 @@ from harness.config import load as config
 from harness.spec import RunSpec
 
 
-@pytest.mark.parametrize("name", ["quick", "paper"])
-def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name):
+@pytest.mark.parametrize("name, more", [("quick", 0), ("paper", 1)])
+def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name, more):
+    """``more``: methods of one dense sum beside uncompressed."""
     values = read(name)
     runs = config.load(values, name).runs
     kinds = [run.split("/")[0] for run in runs]
-    assert kinds.count("accuracy") == 12 * len(values["seeds"])
+    assert kinds.count("accuracy") == (12 + 3 * more) * len(values["seeds"])
     topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
-    assert kinds.count("timing") == 7 * len(topologies)
+    assert kinds.count("timing") == (7 + more) * len(topologies)
 
 
 def test_the_papers_recipe():
@@ -77,7 +78,7 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
     assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
     assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
-    assert len(studies["rates"]) == (1 + 2 * 3) * 4 * 2  # (uncompressed, 2 selections x 3 methods) x rates x models
+    assert len(studies["rates"]) == (2 + 2 * 3) * 4 * 2  # (2 dense, 2 selections x 3 methods) x rates x models
     assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
     served = studies["servers"].values()
     assert len(served) == 4 * 4  # methods x rates, of one model
@@ -138,7 +139,8 @@ def test_variants_are_runs_of_their_own_with_names_and_titles():
     assert loaded.runs["accuracy/vgg16-topk-0.1-seed0"].scheme.variant == ""
     lean = [spec for name, spec in loaded.every.items() if spec.variant == "lean"]
     assert {spec.ratio for spec in lean} == {0.05}  # neither accuracy.ratios nor timing.ratios
-    without = config.load(values | {"methods": ["none", "topk", "lean"]}, "c")
+    values |= {"studies": {"methods": {"methods": ["topk"]}}}  # unlike the other studies, not of the methods above
+    loaded, without = (config.load(values | {"methods": m}, "c") for m in (values["methods"], ["none", "topk", "lean"]))
     assert {n: s for n, s in loaded.every.items() if s.variant != "topk-plain"} == without.every
 
 

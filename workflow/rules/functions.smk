@@ -9,9 +9,17 @@ def studied(study):
     return [Path(name).name for name in CONFIG.studies[study]]
 
 
+# Timing runs of several variants, by what their first one would be called alone: it is the one that takes a plan.
+FIRST_OF = {
+    grid.timing_name(spec): replace(spec, scheme=spec.scheme.alone(spec.variant))
+    for spec in SPECS.values()
+    if spec.scheme.beside
+}
+
+
 def timed(run):
     """The spec of a timing run."""
-    return SPECS[f"timing/{run}"]
+    return SPECS.get(f"timing/{run}") or FIRST_OF[run]
 
 
 def tables(kind, table, runs):
@@ -69,7 +77,7 @@ def plan_of(kind):
     """The plan that a run of this kind reads, if any; what the plan says decides whether the run is repeated."""
 
     def file(wildcards):
-        name = grid.plan_name(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs)
+        name = grid.plan_name(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs | SPECS)
         return checkpoints.plan.get(run=name).output[0] if name else []
 
     return file

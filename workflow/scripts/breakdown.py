@@ -1,9 +1,10 @@
-"""Draws one iteration's parts of one model as stacked bars, per variant and ratio; a panel for each topology.
+"""Draws one iteration's parts as stacked bars, per variant and ratio; a panel for each model and topology.
 
 Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Whiskers: where an
 immediate repeat lies, 19 times in 20. Panels have scales of their own: over other topologies other links and workers
 are timed."""
 
+import numpy as np
 import pandas as pd
 
 from harness.report import captions, looks
@@ -39,7 +40,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
 
 
 def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
-    """The bars of one topology."""
+    """The bars of one panel."""
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
@@ -50,17 +51,17 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
 
 def main() -> None:
     log_errors(snakemake)
-    names, model = Names.of(snakemake), snakemake.params.model
-    timing = pd.read_csv(snakemake.input.tidy)
-    table = summarise(timing[timing["model"] == model])
-    panes = [(TOPOLOGIES[name], bars(rows, names)) for name, rows in table.groupby("topology", sort=False)]
-    most = max(len(rows) for _, rows in panes)
-    width = 5.2 + 0.075 * max(len(words) for _, rows in panes for words, _ in rows)
+    names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
+    table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
+    panes = [bars(rows, names) for _, rows in table.groupby(["model", "topology"], sort=False)]
+    most = max(map(len, panes))
+    width = 5.2 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
     figure, panels = looks.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
-    name = f"{names.model(model)}, {data_title(table.iloc[0])}"
-    for axes, (topology, rows) in zip(panels, panes, strict=True):
+    for axes, rows in zip(panels, panes, strict=True):
         draw(axes, rows)
-        axes.set_title(f"{name}; {topology.title}, {rows[0][1]['workers']} workers", fontsize=10)
+        first = rows[0][1]
+        name = f"{names.model(first['model'])}, {data_title(first)}"
+        axes.set_title(f"{name}; {TOPOLOGIES[first['topology']].title}, {first['workers']} workers", fontsize=10)
     panels[-1].set_xlabel("time of one iteration (ms)")
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = (

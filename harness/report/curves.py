@@ -1,0 +1,36 @@
+"""Curves of accuracy runs against what training costs: bytes, and time on the links of timing runs. No torch."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+
+def mean(points: pd.DataFrame) -> pd.DataFrame:
+    """The curve of several seeds: means of the points, by step, that all of them have."""
+    by_step = points.groupby("step")
+    whole = by_step["seed"].transform("nunique") == points["seed"].nunique()
+    return points[whole].groupby("step")[["test_accuracy", "sent_bytes"]].mean().reset_index()
+
+
+def at_bytes(run: pd.DataFrame, budget: float) -> pd.Series:
+    """The first point of a run at which ``budget`` bytes were sent, or the last one where they never were."""
+    reached = run[run["sent_bytes"] >= budget]
+    return reached.iloc[0] if len(reached) else run.iloc[-1]
+
+
+def steps_to(curve: pd.DataFrame, target: float) -> float:
+    """The step at which test accuracy first is ``target``, on straight lines between points; infinity if never."""
+    steps, accuracy = curve["step"].to_numpy(), curve["test_accuracy"].to_numpy()
+    reached = int(np.argmax(accuracy >= target))
+    if accuracy[reached] < target:
+        return math.inf
+    around = slice(max(0, reached - 1), reached + 1)
+    return float(np.interp(target, accuracy[around], steps[around]))
+
+
+def panes(variants: list[str], everywhere: list[str], most: int = 6) -> list[list[str]]:
+    """Variants shared out over panels, up to ``most`` in each, with those that are to be seen ``everywhere``."""
+    others = [variant for variant in variants if variant not in everywhere]
+    parts = [others[i : i + most] for i in range(0, len(others), most)] or [[]]
+    return [[*(variant for variant in everywhere if variant in variants), *part] for part in parts]

@@ -1,0 +1,161 @@
+"""The study of methods: its runs, and its table and pictures from made-up ones."""
+
+import sys
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import METHODS, read
+from report_runs import CLUSTER, VARIANTS, Runs, Scheme, describe
+from test_report import Items, Report
+
+from harness import plugins
+from harness.config import load as config
+from harness.report import curves
+from harness.spec import Cluster, RunSpec
+
+CURVE = pd.DataFrame({"step": [10, 20, 30], "test_accuracy": [0.2, 0.4, 0.3], "sent_bytes": [5.0, 9.0, 12.0], "seed": 0})
+
+
+@pytest.mark.parametrize("target, step", [(0.1, 10), (0.2, 10), (0.3, 15), (0.4, 20), (0.5, np.inf)])
+def test_steps_to_an_accuracy_lie_on_straight_lines_between_points(target, step):
+    assert curves.steps_to(CURVE, target) == pytest.approx(step)
+
+
+@pytest.mark.parametrize("budget, step", [(1, 10), (9, 20), (9.5, 30), (100, 30)])
+def test_the_point_at_a_number_of_bytes_is_the_first_that_spent_them(budget, step):
+    assert curves.at_bytes(CURVE, budget)["step"] == step
+
+
+def test_a_curve_of_seeds_is_the_mean_of_the_points_that_all_have():
+    other = CURVE.assign(seed=1, test_accuracy=0.6)[CURVE["step"] != 20]
+    found = curves.mean(pd.concat([CURVE, other]))
+    assert list(found["step"]) == [10, 30] and found["test_accuracy"].to_numpy() == pytest.approx([0.4, 0.45])
+
+
+def test_panels_share_out_variants_and_repeat_the_baselines():
+    parts = curves.panes(list("abcdefg"), ["a", "c", "x"], most=2)
+    assert parts == [["a", "c", "b", "d"], ["a", "c", "e", "f"], ["a", "c", "g"]]
+
+
+# Its runs
+
+
+def runs_of(**study) -> dict[str, RunSpec]:
+    values = read("quick") | {"network": "testbed", "studies": {"methods": study}}
+    return config.load(values, "c").studies["methods"]
+
+
+def timed(runs: dict[str, RunSpec], model: str) -> list[RunSpec]:
+    return [spec for spec in runs.values() if spec.kind == "timing" and spec.training.model == model]
+
+
+def test_every_method_is_trained_once_and_timed_once_on_each_model_and_at_each_rate():
+    runs = runs_of(rates_mbit=[30, 300], together=9)
+    trained = [spec for spec in runs.values() if spec.kind == "accuracy"]
+    assert sorted(spec.variant for spec in trained) == METHODS
+    assert {spec.training.model for spec in trained} == {"resnet20"}
+    for model, rates in (("vgg16", {()}), ("resnet50", {()}), ("resnet20", {(30.0, 30.0), (300.0, 300.0)})):
+        assert {spec.cluster.rates_mbit for spec in timed(runs, model)} == rates
+        for rate in rates:
+            together = [spec for spec in timed(runs, model) if spec.cluster.rates_mbit == rate]
+            entrants = [v for spec in together for v in (spec.variant, *spec.scheme.beside) if v != "cast"]
+            assert sorted(entrants) == sorted({*METHODS} - {"none", "cast"})
+            for spec in together:
+                assert "cast" in spec.scheme.beside and len(spec.scheme.beside) <= 9
+                plans = [plugins.describe("methods", o["method"])["plan"] for o in spec.scheme.beside.values()]
+                assert plans == [None] * len(plans)  # only the first of a run may take one
+
+
+def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
+    runs = runs_of(methods=["topk"], rates_mbit=[])
+    assert sorted(spec.variant for spec in runs.values() if spec.kind == "accuracy") == ["cast", "none", "topk"]
+    (spec,) = timed(runs, "vgg16")
+    assert (spec.variant, list(spec.scheme.beside), spec.ratio) == ("topk", ["cast"], 0.01)
+    assert spec.scheme.options["selection"] == "fast"
+
+
+@pytest.mark.parametrize(
+    "study, expected",
+    [
+        ({"methods": ["tpk"]}, "studies.methods.methods: no file methods/tpk.py and no variant 'tpk'.*did you mean"),
+        ({"variants": {"x": {"method": "topk", "k": 1}}}, "studies.methods.variants.x: unknown key 'k'"),
+        ({"baseline": "dlgs"}, "studies.methods.baseline: dlgs takes a plan, so it cannot stand beside others; give"),
+        ({"lr": {"topk": 0}}, "studies.methods.lr.topk: 0 is not valid; give a learning rate"),
+    ],
+)
+def test_a_mistake_in_the_study_is_one_line(study, expected):
+    with pytest.raises(config.ConfigError, match=expected):
+        runs_of(**study)
+
+
+# Its table and pictures
+
+
+def write_together(runs: Runs, model: str, rate: float) -> str:
+    """A timing run of DLGS, Top-K and QSGD together, at a rate; the path of its iterations."""
+    beside = {name: {"method": name, "options": {}} for name in ("topk", "qsgd")}
+    scheme = Scheme("dlgs", options={"ratio": 0.1}, beside=beside)
+    cluster = replace(CLUSTER, rates_mbit=(rate, rate))
+    rows = [runs.iterations(v, scheme if v == "dlgs" else Scheme(), 10 / rate) for v in ("none", "dlgs", *beside)]
+    spec = RunSpec("timing", runs.training(model), scheme, cluster)
+    place = runs.write(f"together/{model}-{rate:g}", spec, iterations=pd.concat(rows))
+    return str(place / "iterations.csv")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    stderr = sys.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "describe", describe)
+        made = Report.__new__(Report)
+        made.folder = tmp_path_factory.mktemp("methods")
+        made.runs = Runs(made.folder / "runs", ("resnet20", "vgg16", "resnet50"))
+        made.runs.titles["variants"] = {v: VARIANTS[v][0] for v in ("none", "qsgd", "topk", "dlgs")}
+        for variant, seed in product(made.runs.titles["variants"], (0, 1)):
+            method, ratio = VARIANTS[variant][1], {"ratio": 0.1} if VARIANTS[variant][2] else {}
+            made.runs.accuracy(f"accuracy/{variant}-{seed}", "resnet20", Scheme(method, variant, ratio), seed)
+        inputs = {
+            "accuracy": made.runs.every("accuracy", "points.csv"),
+            "timing": [write_together(made.runs, model, 500.0) for model in ("vgg16", "resnet50")],
+            "rates": [write_together(made.runs, "resnet20", rate) for rate in (100.0, 200.0)],
+        }
+        made.files = {name: made.folder / f"methods_{name}.csv" for name in inputs}
+        made.params = {"baseline": "qsgd", "megabytes": 5, "target": 0.5}
+        made.script("studies/methods/collect.py", Items(**inputs), Items(**made.files), **made.params)
+        yield made
+    sys.stderr = stderr
+
+
+def test_one_row_a_variant_with_what_it_sends_learns_and_takes(report):
+    table, shown = report.table("studies/methods/table.py", "methods", report.params, **report.files)
+    table = table.set_index("variant")
+    assert list(table.index) == ["none", "qsgd", "topk", "dlgs"] and (table["seeds"] == 2).all()
+    assert table["density"].to_numpy() == pytest.approx(0.0505) and set(table["vnmse"]) == {0.25}
+    at = pd.read_csv(report.files["accuracy"])
+    at = at[(at["variant"] == "topk") & (at["step"] == 50)]["test_accuracy"]  # 50 steps of 0.1 MB
+    assert table["accuracy_at_bytes"]["topk"] == pytest.approx(at.mean(), rel=1e-4)
+    assert table["vgg16_speedup"]["none"] == 1 and table["resnet50_against"]["qsgd"] == 1
+    slow, fast = table["to_target_s_100"], table["to_target_s_200"]
+    reached = np.isfinite(slow)
+    assert reached.any() and (slow[reached] > 1.5 * fast[reached]).all()
+    assert "VGG16, against QSGD" in shown and "at 100, 200 Mb/s (s)" in shown
+
+
+def test_its_pictures_show_every_variant_at_every_rate(report):
+    accuracy, rates = report.files["accuracy"], report.files["rates"]
+    text = report.figure("studies/methods/by_bytes.py", "bytes", Items(accuracy=accuracy), **report.params)
+    assert all(VARIANTS[v][0] in text for v in ("none", "qsgd", "topk", "dlgs")) and "sent by a worker (MB)" in text
+    text = report.figure("studies/methods/by_time.py", "time", Items(accuracy=accuracy, rates=rates), **report.params)
+    assert "links of 100 Mb/s" in text and "links of 200 Mb/s" in text
+    models = ["resnet50", "vgg16"]
+    text = report.figure("scripts/breakdown.py", "parts", Items(tidy=report.files["timing"]), model=models)
+    assert "VGG16" in text and "ResNet-50" in text
+
+
+def test_without_a_testbed_it_is_timed_on_the_hosts_network():
+    values = read("quick") | {"network": "host", "studies": {"methods": {"methods": ["topk"]}}}
+    runs = config.load(values, "c").studies["methods"]
+    assert {spec.cluster for spec in timed(runs, "resnet20")} == {Cluster("torch_dist")}

@@ -1,0 +1,127 @@
+# Every method in one table and three pictures: snakemake methods.
+METHODS = VALUES["studies"]["methods"]
+METHODS_RUNS = {
+    kind: [
+        Path(name).name for name in CONFIG.studies["methods"] if name.startswith(kind)
+    ]
+    for kind in ("accuracy", "timing")
+}
+METHODS_LARGE = [run for run in METHODS_RUNS["timing"] if "-methods-rates" not in run]
+METHODS_GIVEN = METHODS["variants"] | VALUES["variants"]
+METHODS_PARAMS = {key: METHODS[key] for key in ("baseline", "megabytes", "target")}
+METHODS_PARAMS |= {
+    "variants": {
+        spec.variant: variants.variant(
+            spec.variant, METHODS_GIVEN.get(spec.variant, {})
+        ).title
+        for spec in CONFIG.studies["methods"].values()
+        if spec.kind == "accuracy"
+    },
+    "model": sorted({timed(run).training.model for run in METHODS_LARGE}),
+    "value": "breakdown",
+}
+METHODS_CAPTION = "One iteration of every method. " + code.docstring(
+    "workflow/scripts/breakdown.py"
+)
+METHODS_TARGETS = [f"{RESULTS}/methods.csv"] + expand(
+    f"{FIGURE_FOLDER}/methods-{{name}}.svg", name=("bytes", "time", "breakdown")
+)
+STUDY_TARGETS += METHODS_TARGETS
+
+
+rule methods:
+    input:
+        METHODS_TARGETS,
+
+
+rule methods_collect:
+    input:
+        accuracy=tables("accuracy", "points.csv", METHODS_RUNS["accuracy"]),
+        timing=tables("timing", "iterations.csv", METHODS_LARGE),
+        rates=tables(
+            "timing",
+            "iterations.csv",
+            [run for run in METHODS_RUNS["timing"] if run not in METHODS_LARGE],
+        ),
+    output:
+        accuracy=f"{RESULTS}/methods_accuracy.csv",
+        timing=f"{RESULTS}/methods_timing.csv",
+        rates=f"{RESULTS}/methods_rates_timing.csv",
+    params:
+        **script_params("workflow/studies/methods/collect.py") | METHODS_PARAMS,
+    log:
+        f"{RESULTS}/logs/methods_collect.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "collecting the study of methods"
+    script:
+        "collect.py"
+
+
+rule methods_table:
+    input:
+        accuracy=f"{RESULTS}/methods_accuracy.csv",
+        timing=f"{RESULTS}/methods_timing.csv",
+        rates=f"{RESULTS}/methods_rates_timing.csv",
+    output:
+        **table_files("methods", "Methods"),
+    params:
+        **script_params("workflow/studies/methods/table.py") | METHODS_PARAMS,
+    log:
+        f"{RESULTS}/logs/methods.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of methods"
+    script:
+        "table.py"
+
+
+rule methods_bytes:
+    input:
+        accuracy=f"{RESULTS}/methods_accuracy.csv",
+    output:
+        **figure_files("methods-bytes", "Methods: accuracy by bytes"),
+    params:
+        **script_params("workflow/studies/methods/by_bytes.py") | METHODS_PARAMS,
+    log:
+        f"{RESULTS}/logs/figure-methods-bytes.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of methods by bytes"
+    script:
+        "by_bytes.py"
+
+
+rule methods_time:
+    input:
+        accuracy=f"{RESULTS}/methods_accuracy.csv",
+        rates=f"{RESULTS}/methods_rates_timing.csv",
+    output:
+        **figure_files("methods-time", "Methods: accuracy by time"),
+    params:
+        **script_params("workflow/studies/methods/by_time.py") | METHODS_PARAMS,
+    log:
+        f"{RESULTS}/logs/figure-methods-time.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of methods by time"
+    script:
+        "by_time.py"
+
+
+use rule breakdown as methods_breakdown with:
+    input:
+        tidy=f"{RESULTS}/methods_timing.csv",
+    output:
+        **figure_files("methods-breakdown", "Methods: one iteration"),
+    params:
+        **script_params("workflow/scripts/breakdown.py", METHODS_CAPTION)
+        | METHODS_PARAMS,
+    log:
+        f"{RESULTS}/logs/figure-methods-breakdown.log",
+    message:
+        "figure of methods by part"

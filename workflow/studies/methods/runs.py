@@ -1,0 +1,98 @@
+"""Every variant of the study: accuracy runs of the configuration's first model, and timing runs of many at a time."""
+
+from dataclasses import replace
+
+from harness import plugins
+from harness.config import grid, variants
+from harness.config.errors import ConfigError
+from harness.spec import RunSpec
+from harness.topology import ALL_GATHER
+
+RATES = "rates"  # in the names of the timing runs of the first model, which are there for its time to an accuracy
+
+
+def asked(values: dict) -> dict:
+    """The configuration with the study's variants, uncompressed and the baseline first."""
+    study = values["studies"]["methods"]
+    given = study["variants"] | values["variants"]
+    wanted = study["methods"]
+    if wanted == "all":
+        wanted = [*plugins.usable("methods"), *(name for name in given if name not in plugins.names("methods"))]
+    found = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
+    wrong = variants.problem(found)
+    if not wrong and variants.chosen(found)[study["baseline"]].about["plan"]:
+        wrong = f"baseline: {study['baseline']} takes a plan, so it cannot stand beside others; give another"
+    if wrong:
+        raise ConfigError(f"studies.methods.{wrong}")
+    return found
+
+
+def changed(values: dict) -> list[dict]:
+    """The configuration as the study times it: its models over the configuration's links, then the first model at each
+    of its rates, or over the host's network where there is no testbed."""
+    study, first = values["studies"]["methods"], next(iter(values["models"]))
+    turns = {"ratios": [study["ratio"]], "selection": study["selection"], "blocks": study["blocks"]}
+    turns |= {"repeats": 1, "limit_s": 0, "launches": 1}
+    timed = asked(values) | {"timing": values["timing"] | turns}
+    named = [model for model in study["models"] if model in values["models"]] or [first]
+    large, small = (timed | {"models": grid.only(values, models, [ALL_GATHER.name])} for models in (named, [first]))
+    if values["network"] != "testbed":
+        return [large, small]
+    rates = study["rates_mbit"]
+    return [large, *(small | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in rates)]
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    large, *small = changed(values)
+    found = accuracy(values) | together(large, "")
+    for one in small:
+        found |= together(one, RATES)
+    return found
+
+
+def accuracy(values: dict) -> dict[str, RunSpec]:
+    """Accuracy runs at a constant learning rate, so that any point of a curve is the end of a training as good."""
+    study, first = values["studies"]["methods"], next(iter(values["models"]))
+    recipe = values["models"][first] | {"train_epochs": study["train_epochs"], "lr_steps": []}
+    points = {key: study[key] for key in ("evaluations", "test_samples", "final_test_samples")}
+    learnt = asked(values) | {"accuracy": values["accuracy"] | points | {"ratios": [study["ratio"]]}}
+    found = {}
+    for variant in variants.chosen(learnt).values():
+        models = {first: recipe | {"lr": study["lr"].get(variant.name, recipe["lr"])}}
+        for ratio in grid.ratios(learnt, variant, "accuracy"):
+            for seed in values["seeds"]:
+                spec = grid.accuracy_run(learnt | {"models": models}, first, variant, ratio, seed)
+                measured = replace(spec.measurement, byte_budget=1e6 * study["megabytes"])
+                found[f"accuracy/methods-{grid.accuracy_name(spec)}"] = replace(spec, measurement=measured)
+    return found
+
+
+def together(timed: dict, name: str) -> dict[str, RunSpec]:
+    """The timing runs of a changed configuration, model by model, up to ``together`` variants in each."""
+    study, found = timed["studies"]["methods"], {}
+    for model in timed["models"]:
+        runs = grid.timing(timed | {"models": {model: timed["models"][model]}}).values()
+        shared = {spec.variant: spec for spec in runs if spec.variant in ("none", study["baseline"])}
+        rest = [spec for spec in runs if spec.variant not in shared]
+        for number, spec in enumerate(_dealt(rest, study["together"]) or [shared["none"]]):
+            baseline = {variant: beside(one) for variant, one in shared.items() if variant != "none"}
+            spec = replace(spec, scheme=replace(spec.scheme, beside=baseline | spec.scheme.beside))
+            called = replace(spec, scheme=replace(spec.scheme, variant=f"methods-{name}{number}", options={}))
+            found[f"timing/{grid.timing_name(called)}"] = spec
+    return found
+
+
+def _dealt(specs: list[RunSpec], most: int) -> list[RunSpec]:
+    """These timing runs as fewer, of ``most`` variants each; a variant that takes a plan is the first of its run."""
+    planned = [spec for spec in specs if plugins.describe("methods", spec.scheme.method)["plan"]]
+    order = planned + [spec for spec in specs if spec not in planned]
+    count = max(len(planned), -(-len(specs) // most))
+    found = []
+    for number, first in enumerate(order[:count]):
+        others = {one.variant: beside(one) for one in order[number + count :: count]}
+        found.append(replace(first, scheme=replace(first.scheme, beside=others)))
+    return found
+
+
+def beside(spec: RunSpec) -> dict:
+    return {"method": spec.scheme.method, "options": spec.scheme.options}
