@@ -42,8 +42,9 @@ lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
-bench: $(STAMP) ## selection, methods, whole iterations and hooks, as ratios within one run
+bench: $(STAMP) ## selection, zero blocks, methods, whole iterations and hooks, as ratios within one run
 	$(RUN) python bench/selection.py results/bench
+	$(RUN) python bench/blocks.py results/bench
 	$(RUN) python bench/exchanges.py results/bench
 	$(RUN) python bench/iteration.py results/bench
 	$(RUN) python bench/hooks.py results/bench

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.comm import lockstep
+from harness.comm.blocks import nonzero_blocks
 from harness.comm.collectives import Round
 from harness.comm.local import run_workers
-from harness.comm.omnireduce import nonzero_blocks, streams
+from harness.comm.omnireduce import streams
 
 WIRE_BYTES = 4  # of a number, and of an entry
 
@@ -165,14 +166,20 @@ def test_no_zero_block_is_sent_after_the_first_burst(given_):
                 assert blocks.any(1).all()
 
 
-@given(entries=st.integers(1, 60), block=st.integers(1, 70), density=st.floats(0, 1), seed=st.integers(0, 999))
+BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+
+
+@given(
+    dtype=st.sampled_from(list(BITS)), entries=st.integers(0, 60), block=st.integers(1, 70), density=st.floats(0, 1),
+    seed=st.integers(0, 999),
+)  # fmt: skip
 @settings(deadline=None)
-def test_a_block_is_zero_if_all_its_bits_are(entries, block, density, seed):
+def test_a_block_is_zero_if_all_its_bits_are(dtype, entries, block, density, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(entries, generator=generator) * (torch.rand(entries, generator=generator) < density)
-    bits = x.view(torch.int32).tolist()
-    assert nonzero_blocks(x, block).tolist() == [any(bits[i : i + block]) for i in range(0, entries, block)]
-    assert nonzero_blocks(torch.tensor([0.0, -0.0, 0.0]), 1).tolist() == [False, True, False]
+    bits = x.to(dtype).view(BITS[dtype]).tolist()
+    assert nonzero_blocks(x.to(dtype), block).tolist() == [any(bits[i : i + block]) for i in range(0, entries, block)]
+    assert nonzero_blocks(torch.tensor([0.0, -0.0, 0.0], dtype=dtype), 1).tolist() == [False, True, False]
 
 
 @given(inputs(whole=True))

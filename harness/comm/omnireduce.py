@@ -16,6 +16,7 @@ This is no file in ``collectives``: those say from a length alone how many round
 import torch
 from torch import Tensor
 
+from harness.comm.blocks import nonzero_blocks
 from harness.comm.collectives import Round, Rounds
 
 NONE = 2**31 - 1  # the number of a block that does not exist, larger than all that do
@@ -55,14 +56,6 @@ def streams(
         _stream(rank, world, blocks, share, present[share], fused, number % aggregators)
         for number, share in enumerate(shares)
     ]
-
-
-def nonzero_blocks(tensor: Tensor, block: int) -> Tensor:
-    """Of each block of ``block`` entries of ``tensor``, shape (n,), float32: whether one of its bits is set; a block
-    of -0.0 is not zero, so that what does not travel is the same everywhere. The last block may be shorter."""
-    bits, whole = tensor.view(torch.int32), len(tensor) // block * block
-    found = bits[:whole].view(-1, block).any(1)
-    return found if whole == len(bits) else torch.cat([found, bits[whole:].any().view(1)])
 
 
 def _stream(

@@ -1,6 +1,6 @@
 """How much of a gradient a sum that leaves out blocks of zeros has to carry."""
 
-from harness.comm.omnireduce import nonzero_blocks
+from harness.comm.blocks import nonzero_blocks
 from harness.training.flat import FlatModel
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from harness import plugins
 from harness.comm import Communicator
-from harness.comm.omnireduce import message_of, nonzero_blocks, read, streams
+from harness.comm.blocks import nonzero_blocks
+from harness.comm.omnireduce import message_of, read, streams
 from harness.exchange.packing import blocks
 from harness.spec import RunSpec
 
