@@ -18,7 +18,8 @@ from harness.config import load as config
 from harness.engines import ENGINES
 from harness.launch import testbed
 from harness.launch.launcher import launch
-from harness.launch.testbed import MARK, Testbed
+from harness.launch.namespaces import MARK
+from harness.launch.testbed import Testbed
 from harness.spec import Cluster, Measurement, Place, RunSpec
 
 

@@ -14,7 +14,8 @@ import time
 from functools import partial
 
 from harness.engines import ENGINES
-from harness.launch.testbed import LINK, Testbed, TestbedError, die_with_parent
+from harness.launch.namespaces import LINK, die_with_parent
+from harness.launch.testbed import Testbed, TestbedError
 
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:
