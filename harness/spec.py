@@ -76,6 +76,7 @@ class Cluster:
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
     rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link, in Mbit/s
+    latency_ms: float = 0.0  # testbed: from host to host, beside the time of a message's bytes
     in_proportion: bool = False  # the rates follow from a calibration, see harness/timemodel/dilation.py
 
 

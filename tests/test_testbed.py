@@ -94,8 +94,8 @@ def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
     assert until(lambda: not holds_any(spaces))
 
 
-def hosts(engine: str, rates_mbit: str, *command: str) -> list[str]:
-    return [sys.executable, "-m", "harness.launch.hosts", engine, rates_mbit, *command]
+def hosts(engine: str, rates_mbit: str, *command: str, latency_ms: str = "0") -> list[str]:
+    return [sys.executable, "-m", "harness.launch.hosts", engine, rates_mbit, latency_ms, *command]
 
 
 def test_a_killed_launcher_leaves_nothing(here):
@@ -179,13 +179,14 @@ def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
 
 
 def test_a_run_records_its_links(here, tmp_path):
-    cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0))
+    cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0), latency_ms=5)
     spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest_entries=1000))
     log = tmp_path / "log"
     assert launch(spec, Place(), tmp_path / "calibration" / "run", log) == 0, log.read_text()
     where = json.loads((tmp_path / "calibration" / "run" / "run.json").read_text())["provenance"]
     assert (where["network"], where["rate_mbit"], where["fastest_mbit"]) == ("testbed", 100, 200)
     assert 0 < where["measured_mbit"] <= 105
+    assert where["latency_ms"] == 5 and where["round_trip_ms"] >= 10
 
 
 def check(*without: str) -> subprocess.CompletedProcess:
@@ -228,7 +229,7 @@ def test_only_what_is_timed_uses_the_testbed():
 
 def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
     for reason, network in (("", "testbed"), ("no such kernel", "host")):
-        monkeypatch.setattr(testbed, "available", lambda reason=reason: reason)
+        monkeypatch.setattr(testbed, "available", lambda *_, reason=reason: reason)
         found = config.load(quick(network="auto"), "c")
         assert {s.cluster.network for s in found.runs.values() if s.kind == "timing"} == {network}
         assert found.warning == (reason and "c: network: auto is host, the network is not shaped: no such kernel")
@@ -237,12 +238,23 @@ def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatc
         config.check_machine(found.values, "c")
 
 
+def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
+    monkeypatch.setattr(testbed, "available", lambda latency_ms=0, rate_mbit=0: latency_ms and f"not {rate_mbit:g}")
+    for links, why in (({"rate_mbit": 50, "host_rates_mbit": {1: 80}}, "not 80"), ({}, "not 0")):
+        found = config.load(quick(network="testbed", testbed=links | {"latency_ms": 5}), "c")
+        with pytest.raises(config.ConfigError, match=f"^c: testbed.latency_ms: {why}; give 0, or slower links$"):
+            config.check_machine(found.values, "c")
+        config.check_machine(config.load(quick(network="testbed", testbed=links), "c").values, "c")
+
+
 @pytest.mark.parametrize(
     "changes, expected",
     [
         ({"network": "wifi"}, "network: 'wifi' is not valid; give .*one of: host"),
         ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give proportional .* or Mbit/s"),
         ({"testbed": {"rate_mbit": 9, "host_rates_mbit": {4: 100}}}, "no host 4; give hosts of 0 to 3"),
+        ({"testbed": {"latency_ms": -1}}, "testbed.latency_ms: -1 is not valid; give milliseconds .* from 0 to 1000"),
+        ({"testbed": {"latency_ms": "50ms"}}, "testbed.latency_ms: '50ms' is not valid; give milliseconds"),
         ({"network": "testbed", "workers": 1}, "network: testbed needs 2 workers"),
         ({"network": "testbed", "device": "cuda"}, "network: testbed is for device: cpu"),
     ],

@@ -137,8 +137,15 @@ def gpus(values: dict) -> str | None:
 
 
 def shaped(values: dict) -> str | None:
-    if values["network"] == "testbed" and testbed.available():
-        return f"network: no testbed here: {testbed.available()}; give host"
+    if values["network"] != "testbed":
+        return None
+    links, rates = values["testbed"], {}
+    if links["rate_mbit"] != grid.PROPORTIONAL:
+        rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
+    if why := testbed.available():
+        return f"network: no testbed here: {why}; give host"
+    if links["latency_ms"] and (why := testbed.available(links["latency_ms"], **rates)):
+        return f"testbed.latency_ms: {why}; give 0, or slower links"
     return None
 
 

@@ -60,7 +60,7 @@ def calibrations(values: dict) -> dict[str, RunSpec]:
     """Layer times per model, exchange times per timing run: a new method adds only its own."""
     found, merging = {}, Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
     for run in timing(values).values():
-        model, host = run.training.model, replace(run.cluster, network="host", rates_mbit=(), in_proportion=False)
+        model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=30, limit_s=20))
         scheme = replace(run.scheme, bucket_bytes=Scheme.bucket_bytes, planner=Scheme.planner)
         measured = Measurement(repeats=3, largest_entries=largest_bucket(run))
@@ -131,13 +131,15 @@ def layers_name(spec: RunSpec) -> str:
 
 def timing_name(spec: RunSpec) -> str:
     """The name of a timing run, of its plan and of the calibration of its exchanges: model, variant, selection
-    unless it is the paper's, ratio, topology, collective unless it is the engine's, workers and links."""
+    unless it is the paper's, ratio, topology, collective unless it is the engine's, workers and links, with their
+    latency if they have one."""
     scheme, cluster = spec.scheme, spec.cluster
     fast = "-fast" if scheme.options.get("selection") == "fast" else ""
     collective = "" if scheme.collective == "engine" else f"-{scheme.collective}"
     rates = sorted(set(cluster.rates_mbit))
     links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else cluster.network
     links = PROPORTIONAL if cluster.in_proportion else links
+    links += f"-{cluster.latency_ms:g}ms" if cluster.latency_ms else ""
     name = f"{spec.training.model}-{spec.variant}{fast}{_at(spec)}-{scheme.topology}{collective}"
     return f"{name}-{cluster.workers}workers-{links}"
 
@@ -189,7 +191,8 @@ def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
         return []
     models = only(values, study["models"], topologies)
     short = values | {"models": models, "timing": shorter(values) | {"ratios": [study["ratio"]]}}
-    return [short | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in study["rates_mbit"]]
+    links = values["testbed"] | {"host_rates_mbit": {}}
+    return [short | {"testbed": links | {"rate_mbit": rate}} for rate in study["rates_mbit"]]
 
 
 def data_of(values: dict, model: str) -> str:
@@ -242,9 +245,15 @@ def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
         shared["engine"] = values["timing"].get("engine", values["engine"])
     if topology is None or values["network"] == "host":
         return Cluster(**shared)
+    shared |= {"network": "testbed", "latency_ms": float(values["testbed"]["latency_ms"])}
     if values["testbed"]["rate_mbit"] == PROPORTIONAL:
-        return Cluster(**shared, network="testbed", in_proportion=True)
+        return Cluster(**shared, in_proportion=True)
     own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
     hosts = range(shared["workers"] + topology.servers)
     rates = tuple(float(own.get(str(host), values["testbed"]["rate_mbit"])) for host in hosts)
-    return Cluster(**shared, network="testbed", rates_mbit=rates)
+    return Cluster(**shared, rates_mbit=rates)
+
+
+def _without_links(cluster: Cluster) -> Cluster:
+    """The same processes where nothing is sent."""
+    return replace(cluster, network="host", rates_mbit=(), latency_ms=0.0, in_proportion=False)

@@ -109,6 +109,6 @@ def _with_network(values: dict) -> tuple[dict, str]:
     """``values`` with auto decided for this machine, and what a person should know of it."""
     if values["network"] != "auto":
         return values, ""
-    missing = checks.unfit(values) or testbed.available()
+    missing = checks.unfit(values) or testbed.available(values["testbed"]["latency_ms"])
     warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
     return values | {"network": "host" if missing else "testbed"}, warning

@@ -1,6 +1,6 @@
 """Starts workers on the hosts of a testbed, one each: what horovodrun and torchrun do through ssh. No torch.
 
-python -m harness.launch.hosts <engine> <Mbit/s of every host's link, with commas> <command ...>
+python -m harness.launch.hosts <engine> <Mbit/s of every host's link, with commas> <ms from host to host> <command ...>
 
 Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one worker fails, all end.
 """
@@ -14,20 +14,24 @@ import time
 from functools import partial
 
 from harness.engines import ENGINES
-from harness.launch.namespaces import LINK, die_with_parent
+from harness.launch.namespaces import die_with_parent
+from harness.launch.network import LINK
 from harness.launch.testbed import Testbed, TestbedError
 
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     """Run ``command`` on every host to its end, or until the first failure; return the status."""
-    shared = os.environ | {"TESTBED_MEASURED_MBIT": f"{testbed.measure_mbit():.0f}"}  # for their run.json
+    measured = {  # for their run.json
+        "TESTBED_MEASURED_MBIT": f"{testbed.measure_mbit():.0f}",
+        "TESTBED_ROUND_TRIP_MS": f"{testbed.measure_round_trip_ms():.3g}",
+    }
     addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
     workers, readers = [], []
     for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
         worker = testbed.popen(
             rank,
             command,
-            env=shared | own,
+            env=os.environ | measured | own,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -61,11 +65,11 @@ def _forward(rank: int, worker: subprocess.Popen) -> None:
         sys.stdout.flush()
 
 
-def main(engine: str, rates_mbit: str, *command: str) -> int:
+def main(engine: str, rates_mbit: str, latency_ms: str, *command: str) -> int:
     die_with_parent(os.getppid())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the testbed's end
     try:
-        with Testbed([float(rate) for rate in rates_mbit.split(",")]) as testbed:
+        with Testbed([float(rate) for rate in rates_mbit.split(",")], float(latency_ms)) as testbed:
             return run(testbed, engine, list(command))
     except TestbedError as error:
         sys.exit(f"error: no testbed here: {error}")

@@ -19,7 +19,8 @@ def command(spec: RunSpec, program: list[str]) -> list[str]:
     cluster = spec.cluster
     if cluster.network == "testbed":
         rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)
-        return [sys.executable, "-m", "harness.launch.hosts", cluster.engine, rates_mbit, *program]
+        links = [rates_mbit, f"{cluster.latency_ms:g}"]
+        return [sys.executable, "-m", "harness.launch.hosts", cluster.engine, *links, *program]
     return ENGINES[cluster.engine].command(spec.processes, program)
 
 

@@ -1,12 +1,13 @@
 """Hosts and links on one machine: processes that talk real TCP over links of a known rate.
 
 Every host is a network namespace; a bridge in one more namespace, the switch, joins them, and a token
-bucket at both ends of each link shapes it. Nothing of it has a name or a file: the namespaces belong to
-the process that made the ``Testbed`` and to those it started in them, and the kernel removes them with
-the last of these, however it ended. So testbeds exist side by side and all use the same addresses.
-Root may make them, and so may others where the kernel lets them have user namespaces.
+bucket at both ends of each link shapes it. Links may have a latency: by netem where the kernel has it; else a program
+stands between the hosts in the place of the bridge (``harness.launch.latency``), good for some hundred Mbit/s.
+Nothing of it has a name or a file: the namespaces belong to the process that made the ``Testbed`` and to those it
+started in them, and the kernel removes them with the last of these, however it ended. So testbeds exist side by side
+and all use the same addresses. Root may make them, and so may others where the kernel lets them have user namespaces.
 
-python -m harness.launch.testbed check   says whether it works here, and the rate of a 1000 Mbit/s link
+python -m harness.launch.testbed check   says whether it works here, the rate of a link and the latency of another
 python -m harness.launch.testbed clean   ends processes in the testbeds of processes that are gone
 """
 
@@ -21,8 +22,11 @@ from pathlib import Path
 
 import psutil
 
-from harness.launch import namespaces
+from harness.launch import latency, namespaces, network
 from harness.launch.namespaces import MARK
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
 
 
 class TestbedError(Exception):
@@ -32,12 +36,15 @@ class TestbedError(Exception):
 
 
 class Testbed:
-    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mbit/s, both directions), while the context is open."""
+    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mbit/s, both directions), while the context is open.
+
+    ``latency_ms``: what a message takes from host to host beside the time of its bytes.
+    """
 
     __test__ = False
 
-    def __init__(self, rates_mbit: list[float]):
-        self.rates_mbit = list(rates_mbit)
+    def __init__(self, rates_mbit: list[float], latency_ms: float = 0.0):
+        self.rates_mbit, self.latency_ms = list(rates_mbit), latency_ms
         self._user: list[int] = []  # the user namespace, where one was needed
         self._hosts: list[list[int]] = []
         self._open: list[int] = []
@@ -45,17 +52,29 @@ class Testbed:
 
     def __enter__(self) -> "Testbed":
         ours, theirs = socket.socketpair()
+        hosts = 2 * len(self.rates_mbit)
         with ours, theirs:
-            call = _inside("build", str(theirs.fileno()), *map(str, self.rates_mbit))
-            built = subprocess.run(call, pass_fds=[theirs.fileno()], capture_output=True, text=True)
-            if built.returncode:
-                raise TestbedError(built.stderr.strip().splitlines()[-1])
-            count = 2 + 2 * len(self.rates_mbit)
-            _, self._open, _, _ = socket.recv_fds(ours, 1, count)
-        hosts = self._open[-2 * len(self.rates_mbit) :]
-        self._hosts = [hosts[i : i + 2] for i in range(0, len(hosts), 2)]
-        self._user = self._open[: -len(hosts) - 1]
+            links = [f"{self.latency_ms / 1e3}", *map(str, self.rates_mbit)]
+            _run("network", str(theirs.fileno()), *links, pass_fds=[theirs.fileno()])
+            count, found, _, _ = socket.recv_fds(ours, 10, 2 + 2 * hosts)
+        devices, self._open = found[: int(count)], found[int(count) :]
+        self._hosts = [self._open[i : i + 2] for i in range(0, hosts, 2)]
+        self._user = self._open[hosts:-1]
+        if devices:
+            self._carry(devices)
+        if devices and max(self.rates_mbit) > latency.MOST_MBIT:
+            self.__exit__()
+            most = f"links with latency carry up to {latency.MOST_MBIT} Mbit/s where the kernel has no netem"
+            raise TestbedError(f"{most}, not {max(self.rates_mbit):g}")
         return self
+
+    def _carry(self, devices: list[int]) -> None:
+        """Leave what the hosts send to a program, which ends with this process, however that ends."""
+        ends = [f"{network.bytes_s(rate)},{device}" for rate, device in zip(self.rates_mbit, devices, strict=True)]
+        call = [sys.executable, "-P", latency.__file__, f"{self.latency_ms / 1e3}", *ends]
+        self._start(call, devices, os.environ, stdin=subprocess.PIPE)
+        for device in devices:
+            os.close(device)
 
     def __exit__(self, *_) -> None:
         self.stop()
@@ -64,18 +83,23 @@ class Testbed:
 
     @staticmethod
     def address(host: int) -> str:
-        return namespaces.address(host)
+        return network.address(host)
 
     def popen(self, host: int, command: list[str], **settings) -> subprocess.Popen:
         """Start ``command`` on ``host``, as the leader of a group; it dies with this process.
 
         Call it from the main thread: the kernel takes the end of a thread for that of the process.
         """
-        owner = os.getpid()
-        environment = settings.pop("env", os.environ) | {MARK: f"{owner} {_birth(owner)}"}
+        environment = settings.pop("env", os.environ)
         spaces = self._user + self._hosts[host]
-        call = _inside("enter", ",".join(map(str, spaces)), *map(str, command))
-        process = subprocess.Popen(call, pass_fds=spaces, env=environment, start_new_session=True, **settings)
+        call = [sys.executable, "-P", namespaces.__file__, ",".join(map(str, spaces)), *map(str, command)]
+        return self._start(call, spaces, environment, **settings)
+
+    def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
+        """Of this project's files, run from any folder; -P: none hides an installed package of the same name."""
+        owner = os.getpid()
+        marked = environment | {MARK: f"{owner} {_birth(owner)}"}
+        process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
         self._started.append(process)
         return process
 
@@ -88,30 +112,44 @@ class Testbed:
 
     def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
         """Mbit/s of payload of one TCP stream; from the host with the slowest link to the next if not said."""
+        sender, receiver = self._pair(sender, receiver)
+        # The first burst passes at once, and TCP takes some round trips to reach the rate: counting begins after them.
+        rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
+        settle_s = 0.2 + 2 * network.burst(rate_mbit) / network.bytes_s(rate_mbit) + ROUND_TRIPS * self.latency_ms / 500
+        return self._measure("stream", sender, receiver, f"{settle_s}")
+
+    def measure_round_trip_ms(self, sender: int | None = None, receiver: int | None = None) -> float:
+        """Milliseconds for a small message there and back, between the hosts that ``measure_mbit`` takes."""
+        return self._measure("round_trip", *self._pair(sender, receiver))
+
+    def _pair(self, sender: int | None, receiver: int | None) -> tuple[int, int]:
         hosts = range(len(self._hosts))
         sender = min(hosts, key=lambda host: self.rates_mbit[host]) if sender is None else sender
-        receiver = (sender + 1) % len(hosts) if receiver is None else receiver
-        # The first burst passes at once, which says nothing about the rate: counting begins after it.
-        rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
-        settle_s = 0.2 + 2 * namespaces.burst(rate_mbit) / namespaces.bytes_s(rate_mbit)
+        return sender, (sender + 1) % len(hosts) if receiver is None else receiver
+
+    def _measure(self, what: str, sender: int, receiver: int, *how: str) -> float:
         spaces = [*self._user, self._hosts[receiver][0], self._hosts[sender][0]]
-        call = _inside("stream", ",".join(map(str, spaces)), self.address(receiver), f"{settle_s}")
-        done = subprocess.run(call, pass_fds=spaces, capture_output=True, text=True)
-        if done.returncode:
-            raise TestbedError(f"no stream from host {sender} to {receiver}: {done.stderr.strip().splitlines()[-1]}")
-        return float(done.stdout)
+        arguments = [what, ",".join(map(str, spaces)), self.address(receiver), *how]
+        try:
+            return float(_run("measure", *arguments, pass_fds=spaces))
+        except TestbedError as error:
+            raise TestbedError(f"nothing came from host {sender} to {receiver}: {error}") from error
 
 
-def _inside(*arguments: str) -> list[str]:
-    """The program for the namespaces; -P: no neighbour of it may hide an installed package of the same name."""
-    return [sys.executable, "-P", namespaces.__file__, *arguments]
+def _run(program: str, *arguments: str, **settings) -> str:
+    """What a neighbour of this file says, as a program; TestbedError with the last line of its complaint."""
+    call = [sys.executable, "-m", f"harness.launch.{program}", *arguments]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
+    if done.returncode:
+        raise TestbedError(done.stderr.strip().splitlines()[-1])
+    return done.stdout
 
 
 @cache
-def available() -> str:
-    """Empty if this process can have testbeds, else why not, in one line."""
+def available(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str:
+    """Empty if this process can have testbeds with such links, else why not, in one line."""
     try:
-        with Testbed([1000, 1000]):
+        with Testbed([rate_mbit, rate_mbit], latency_ms):
             return ""
     except TestbedError as error:
         return str(error)
@@ -143,6 +181,8 @@ def main(what: str = "") -> None:
             try:
                 with Testbed([1000, 1000]) as testbed:
                     print(f"the testbed works: {testbed.measure_mbit():.0f} Mbit/s over links of 1000 Mbit/s")
+                with Testbed([100, 100], 5) as testbed:
+                    print(f"links with latency work: {testbed.measure_round_trip_ms():.1f} ms there and back at 5 ms")
             except TestbedError as error:
                 sys.exit(f"error: no testbed here: {error}")
         case "clean":

@@ -89,8 +89,8 @@ def dlgs_by_topk(timing: pd.DataFrame, names: Names) -> str:
             continue
         dlgs, topk = (claims.speedups(runs[method]) for method in ("dlgs", "topk"))
         estimate = quotient(dlgs, topk)
-        rate = runs["dlgs"]["rate_mbit"].iloc[0]
-        inside = ", ".join([f"ratio {about['ratio']:g}", *links(rate), f"n = {min(len(dlgs), len(topk))}"])
+        over = links(runs["dlgs"].iloc[0])
+        inside = ", ".join([f"ratio {about['ratio']:g}", *over, f"n = {min(len(dlgs), len(topk))}"])
         if estimate.low <= 1 <= estimate.high:
             uncertain.append(f"on {names.model(model)}, {interval(estimate)} ({inside})")
         else:
@@ -178,12 +178,13 @@ def factor(row, names: Names) -> tuple[str, str]:
     inside += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
     inside += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
     inside += [] if pd.isna(row["selection"]) else [f"selection {row['selection']}"]
-    inside += [*links(row["rate_mbit"]), f"{row['workers']} workers", f"n = {row['blocks']} blocks"]
+    inside += [*links(row), f"{row['workers']} workers", f"n = {row['blocks']} blocks"]
     return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(inside)
 
 
-def links(rate: float) -> list[str]:
-    return [] if pd.isna(rate) else [f"links of {rate:g} Mb/s"]
+def links(row) -> list[str]:
+    words = [] if pd.isna(row["rate_mbit"]) else [f"links of {row['rate_mbit']:g} Mb/s"]
+    return words + ([f"{row['latency_ms']:g} ms from host to host"] if row.get("latency_ms", 0) > 0 else [])
 
 
 def interval(found: Estimate) -> str:

@@ -29,17 +29,27 @@ def setting(table: pd.DataFrame) -> str:
 
 
 def network(rows: pd.DataFrame) -> str:
-    """What joined the workers of rows that share a kind of network; of a testbed its rates and what a TCP stream
-    reached."""
+    """What joined the workers of rows that share a kind of network; of a testbed its rates, what a TCP stream reached,
+    and the latency where there is one."""
     words = f"{rows['network'].iloc[0]} network"
     if rows["network"].iloc[0] != "testbed":
         return words
     slowest, fastest = rows["rate_mbit"].min(), rows["fastest_mbit"].max()
     if slowest == fastest:
         reached = least_to_most(rows["measured_mbit"])
-        return f"{words}, {slowest:g} Mb/s links (measured {reached})"
+        return f"{words}, {slowest:g} Mb/s links (measured {reached}){latency(rows)}"
     reached = least_to_most(100 * rows["measured_mbit"] / rows["rate_mbit"])
-    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {reached} % of the rate)"
+    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {reached} % of the rate){latency(rows)}"
+
+
+def latency(rows: pd.DataFrame) -> str:
+    """How long a message takes from host to host beside its bytes, and a round trip as measured; nothing where the
+    links were given no latency. Tables from before there was any do not say."""
+    asked = sorted(rows["latency_ms"].dropna().unique()) if "latency_ms" in rows else []
+    if not any(asked):
+        return ""
+    words = " or ".join(f"{ms:g}" for ms in asked)
+    return f", {words} ms from host to host (round trips of {least_to_most(rows['round_trip_ms'], 1)} ms)"
 
 
 def too_short(row) -> bool:
@@ -59,13 +69,13 @@ def seeds(points: pd.DataFrame) -> str:
 def over_rates(table: pd.DataFrame, beside: str = "") -> str:
     """Of timing runs over links of several rates; ``beside``: what works beside the workers."""
     first, n = table.iloc[0], least_to_most(table["blocks"])
-    who = f"{first['machine']}; testbed; {first['engine']}, {first['workers']} workers{beside}"
+    who = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{beside}"
     return f"{who}; points: measured, n = {n} blocks each, {WHISKERS}; lines: the time model"
 
 
-def least_to_most(numbers: pd.Series) -> str:
+def least_to_most(numbers: pd.Series, digits: int = 0) -> str:
     """As "6 to 9", or "9" where all are the same."""
-    return " to ".join(dict.fromkeys(f"{n:.0f}" for n in (numbers.min(), numbers.max())))
+    return " to ".join(dict.fromkeys(f"{n:.{digits}f}" for n in (numbers.min(), numbers.max())))
 
 
 def off(table: pd.DataFrame, column: str) -> str:

@@ -24,20 +24,22 @@ def run_columns(row, names: Names) -> dict[str, str]:
         "Workers": row["workers"],
         "Collective": row["collective"],
         "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
+        "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
         "Data": data_title(row),
     }
 
 
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
-    collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, what
-    disturbed a run if something did."""
+    collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
+    links' latency if some have one, what disturbed a run if something did."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
         "Collective": lambda column: (column == ENGINE_SUMS).all(),
         "Workers": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
+        "Latency (ms)": lambda column: (column == "").all(),
         "Disturbed": lambda column: (column == "").all(),
     }
     return shown.drop(columns=[name for name, is_usual in usual.items() if name in shown and is_usual(shown[name])])

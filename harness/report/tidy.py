@@ -12,7 +12,8 @@ from harness.spec import RunSpec
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
 SPEC += ("topology", "collective", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
-LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit")  # of a testbed: slowest, fastest, slowest measured
+# Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
+LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")
 # What a row says of its run, in every tidy table. ``run`` is the name of its folder.
 ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS, "disturbed")
 

@@ -3,6 +3,9 @@
 The bytes on the busiest link take their time at the link's rate. Whatever else the measured cost holds is the
 processors' and stays. A collective of N workers makes its steps one after the other, and each step waits for
 the network once.
+
+What a calibration measures holds the latency of its links already: in the time of a bucket of hardly any bytes, which
+grows with the steps. On Gloo each of them takes a round trip, since a receiver first tells the sender that it is ready.
 """
 
 from dataclasses import replace

@@ -85,7 +85,8 @@ class Elsewhere:
         self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
 
     def iteration_s(self, workers: int, rate_mbit: float) -> float:
-        """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
+        """One iteration, merged as the method's scope, or the model's planner, would merge it there, over links of the
+        latency that was calibrated."""
         known, there = self._known, (workers, rate_mbit)
         rounds = sum_rounds(self.spec.scheme.collective)
         costs = elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, rounds)

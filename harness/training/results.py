@@ -32,11 +32,14 @@ def provenance(spec: RunSpec) -> dict:
 
 
 def _network(cluster: Cluster) -> dict:
-    """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured."""
+    """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured, and the time
+    from host to host as asked, there and back as measured."""
     if cluster.network == "testbed":
-        slowest, fastest = min(cluster.rates_mbit), max(cluster.rates_mbit)
-        measured = float(os.environ["TESTBED_MEASURED_MBIT"])  # set by harness/launch/hosts.py
-        return {"network": "testbed", "rate_mbit": slowest, "fastest_mbit": fastest, "measured_mbit": measured}
+        rates = {"rate_mbit": min(cluster.rates_mbit), "fastest_mbit": max(cluster.rates_mbit)}
+        # Set by harness/launch/hosts.py.
+        rates["measured_mbit"] = float(os.environ["TESTBED_MEASURED_MBIT"])
+        latency = {"latency_ms": cluster.latency_ms, "round_trip_ms": float(os.environ["TESTBED_ROUND_TRIP_MS"])}
+        return {"network": "testbed"} | rates | latency
     return {"network": "loopback" if ENGINES[cluster.engine].one_machine(os.environ) else "host"}
 
 

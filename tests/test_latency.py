@@ -1,0 +1,125 @@
+"""Links with latency: what arrives when, over the program that carries packets and over the links themselves."""
+
+import subprocess
+
+import pandas as pd
+import psutil
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_testbed import here, holds_any, hosts, inside, networks, quick, until, within  # noqa: F401
+
+from harness.config import load as config
+from harness.launch import latency
+from harness.launch.latency import HEADER, QUEUE_S, Way, receiver
+from harness.launch.testbed import Testbed, TestbedError
+from harness.report import captions, tables
+from harness.spec import RunSpec
+
+# Powers of two: times add up exactly, so that the oracle drops what the program drops.
+LATENCY_S, BYTES_S = 1 / 16, 1024.0
+pauses = st.integers(0, 12).map(lambda n: n / 64)
+lengths = st.integers(1, 100)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(pauses, lengths), min_size=1, max_size=40))
+def test_packets_arrive_in_order_late_and_no_faster_than_the_link(sent):
+    way, now, kept = Way(LATENCY_S, BYTES_S), 0.0, []
+    for number, (pause, length) in enumerate(sent):
+        now += pause
+        waits = max(0.0, kept[-1][0] + kept[-1][1] / BYTES_S - now - LATENCY_S) if kept else 0.0
+        way.send(now, bytes([number]) * length)
+        if waits <= QUEUE_S:
+            kept.append((now + LATENCY_S + waits, length, number))
+    for arrival, length, number in kept:
+        assert way.next() == arrival
+        assert way.arrived(arrival - 1e-6) == []
+        assert way.arrived(arrival) == [bytes([number]) * length]
+    assert way.next() is None and way.arrived(1e9) == []
+
+
+def test_a_packet_is_for_the_host_whose_address_it_bears():
+    def packet(version: int, to: int) -> bytes:
+        return bytes(HEADER) + bytes([version << 4, *range(1, 16), 10, 77, 0, to, 99])
+
+    assert [receiver(packet(4, to), 3) for to in (1, 3, 4, 255)] == [0, 2, None, None]
+    assert receiver(packet(6, 1), 3) is None
+
+
+def test_rate_and_round_trip_are_those_asked_for(here):  # noqa: F811
+    with Testbed([50, 20, 50], 20) as bed:
+        assert within(bed, 50, 0, 2) and within(bed, 20, 0, 1) and within(bed, 20, 1, 2)
+        assert min(bed.measure_round_trip_ms(0, 2) for _ in range(5)) == pytest.approx(40, rel=0.1)
+    with Testbed([50, 50]) as bed:
+        assert min(bed.measure_round_trip_ms() for _ in range(5)) < 5
+
+
+def carriers(owner: int) -> list[psutil.Process]:
+    return [p for p in inside(owner) if latency.__file__ in p.cmdline()]
+
+
+def test_a_killed_launcher_leaves_no_link(here):  # noqa: F811
+    launcher = subprocess.Popen(hosts("torch_dist", "200,200", "sleep", "600", latency_ms="20"), cwd=ROOT)
+    assert until(lambda: sum(p.name() == "sleep" for p in inside(launcher.pid)) == 2)
+    carrying = carriers(launcher.pid)
+    if not carrying:
+        launcher.kill()
+        pytest.skip("the kernel has netem")
+    spaces = networks([p for p in inside(launcher.pid) if p.name() == "sleep"])
+    assert len(spaces) == 2
+    launcher.kill()
+    launcher.wait()
+    assert until(lambda: not any(p.is_running() for p in carrying))
+    assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
+
+
+def test_a_testbed_that_is_closed_leaves_no_link_and_faster_links_are_refused(here):  # noqa: F811
+    with Testbed([100, 100], 5):
+        carrying = carriers(psutil.Process().pid)
+    assert not any(p.is_running() for p in carrying)
+    if carrying:
+        with pytest.raises(TestbedError, match=r"^links with latency carry up to 1000 Mbit/s .*, not 1500$"):
+            Testbed([100, 1500], 5).__enter__()
+        assert not carriers(psutil.Process().pid)
+
+
+def test_latency_is_part_of_what_is_timed_and_of_its_name():
+    near, far = (
+        config.load(quick(network="testbed", testbed={"rate_mbit": 50, "latency_ms": ms}), "c") for ms in (0, 50)
+    )
+    timed = {name: spec for name, spec in far.runs.items() if spec.kind == "timing"}
+    assert all(name.endswith("workers-50mbit-50ms") for name in timed) and not timed.keys() & near.runs.keys()
+    assert {spec.cluster.latency_ms for spec in timed.values()} == {50.0}
+    assert all(RunSpec.from_json(spec.to_json()) == spec for spec in timed.values())
+    for name, spec in far.calibrations.items():
+        assert spec.cluster.latency_ms == (50.0 if spec.kind == "exchanges" else 0.0)
+        assert spec.kind == "exchanges" or near.calibrations[name] == spec
+    for spec in near.runs.values():
+        assert "latency" not in spec.to_json()
+    proportional = config.load(quick(network="testbed", testbed={"latency_ms": 0.5}), "c").runs
+    assert "timing/resnet20-none-allgather-2workers-proportional-0.5ms" in proportional
+    studied = config.load(quick(network="testbed", testbed={"latency_ms": 5}), "c").studies["rates"]
+    assert studied and all(spec.cluster.latency_ms == 5 for spec in studied.values())
+
+
+def test_rows_and_captions_say_it_where_there_is_one():
+    row = {"network": "testbed", "rate_mbit": 50.0, "fastest_mbit": 50.0, "measured_mbit": 49.0}
+    about = {
+        "model": "m",
+        "variant": "none",
+        "ratio": None,
+        "refresh_every": None,
+        "topology": "allgather",
+        "workers": 2,
+    }
+    about |= {"collective": "engine", "data_title": "d", "stand_in": False}
+    names = type("Names", (), {"model": str, "variant": str})
+    for links, said in (
+        ({}, ""),
+        ({"latency_ms": 0.0, "round_trip_ms": 0.1}, ""),
+        ({"latency_ms": 50.0, "round_trip_ms": 100.62}, ", 50 ms from host to host (round trips of 100.6 ms)"),
+    ):
+        assert captions.network(pd.DataFrame([row | links])) == f"testbed network, 50 Mb/s links (measured 49){said}"
+        assert tables.run_columns(row | about | links, names)["Latency (ms)"] == ("50" if said else "")
