@@ -16,7 +16,9 @@ from harness.config import load as config
 from harness.report import curves
 from harness.spec import Cluster, RunSpec
 
-CURVE = pd.DataFrame({"step": [10, 20, 30], "test_accuracy": [0.2, 0.4, 0.3], "sent_bytes": [5.0, 9.0, 12.0], "seed": 0})
+CURVE = pd.DataFrame(
+    {"step": [10, 20, 30], "test_accuracy": [0.2, 0.4, 0.3], "sent_bytes": [5.0, 9.0, 12.0], "seed": 0}
+)
 
 
 @pytest.mark.parametrize("target, step", [(0.1, 10), (0.2, 10), (0.3, 15), (0.4, 20), (0.5, np.inf)])
