@@ -39,7 +39,8 @@ def changed(values: dict) -> list[dict]:
     if values["network"] != "testbed":
         return [large, small]
     rates = study["rates_mbit"]
-    return [large, *(small | {"testbed": {"rate_mbit": rate, "host_rates_mbit": {}}} for rate in rates)]
+    links = values["testbed"] | {"host_rates_mbit": {}}
+    return [large, *(small | {"testbed": links | {"rate_mbit": rate}} for rate in rates)]
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
