@@ -17,13 +17,14 @@ import torch
 import torch.distributed as dist
 from conftest import CPU, METHODS, ROOT
 from equal_worker import Noise
-from hook_script import CAP_MB, LR, STEPS, STOP, Given, batch, built, flat
+from hook_script import CAP_MB, LR, STEPS, STOP, Given, batch, built, flat, given
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from harness import plugins
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
+from harness.exchange import At
 from harness.hooks.ddp import DDPHook
 from harness.spec import Cluster, RunSpec, Scheme, Training
 from harness.training.session import Session, make_method
@@ -209,6 +210,16 @@ def test_a_loaded_state_is_a_copy(alone):
     other.load_state_dict(state)
     other.method.residuals[0].zero_()
     assert state["method"]["residuals"][0].all()
+
+
+def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch):
+    model, hook = attached("none")
+    optimizer, seen, exchange = hook._optimizer, [], hook.method.exchange
+    monkeypatch.setattr(hook.method, "exchange", lambda bucket, at: seen.append(at) or exchange(bucket, at))
+    for step, lr in enumerate((0.5, 0.25)):
+        optimizer.param_groups[0]["lr"] = lr
+        model(given(step, 0)).backward()
+    assert seen == [At(1, 0, 1, 0.5), At(2, 0, 1, 0.25)]
 
 
 def test_gradients_that_accumulated_without_synchronising_are_exchanged_together(alone):
