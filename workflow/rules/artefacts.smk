@@ -115,7 +115,7 @@ rule curve:
         "../scripts/curve.py"
 
 
-# Figures 11 to 13 for the paper's models.
+# Figures 11 to 13 for the paper's models; the study of methods inherits from it.
 rule breakdown:
     input:
         tidy=f"{RESULTS}/timing.csv",
@@ -132,4 +132,4 @@ rule breakdown:
     message:
         "{wildcards.figure}"
     script:
-        "../scripts/breakdown.py"
+        f"{workflow.basedir}/workflow/scripts/breakdown.py"
