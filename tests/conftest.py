@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# An example may take as long as a busy machine needs: speed lives in bench/.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402

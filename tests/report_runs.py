@@ -59,8 +59,9 @@ class Runs:
         place = self.root / folder
         place.mkdir(parents=True)
         provenance = {"machine": "a machine of 2 cores", "date": "2026-01-01T00:00:00+00:00", "commit": "abc"}
-        provenance |= {"network": "loopback"} if spec.kind == "accuracy" else {
-            "network": "testbed", "rate_mbit": 500.0, "fastest_mbit": 500.0, "measured_mbit": 480.0,
+        rate = min(spec.cluster.rates_mbit, default=None)
+        provenance |= {"network": "loopback"} if rate is None else {
+            "network": "testbed", "rate_mbit": rate, "fastest_mbit": rate, "measured_mbit": 0.96 * rate,
         }  # fmt: skip
         run = {"spec": json.loads(spec.to_json()), "provenance": provenance, "train_samples": 640}
         run |= {"titles": {"data": "Made-up data"}} if spec.training.data == "cifar10" else {}

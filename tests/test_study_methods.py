@@ -93,6 +93,12 @@ def test_a_mistake_in_the_study_is_one_line(study, expected):
         runs_of(**study)
 
 
+def test_without_a_testbed_it_is_timed_on_the_hosts_network():
+    values = read("quick") | {"network": "host", "studies": {"methods": {"methods": ["topk"]}}}
+    runs = config.load(values, "c").studies["methods"]
+    assert {spec.cluster for spec in timed(runs, "resnet20")} == {Cluster("torch_dist")}
+
+
 # Its table and pictures
 
 
@@ -155,9 +161,3 @@ def test_its_pictures_show_every_variant_at_every_rate(report):
     models = ["resnet50", "vgg16"]
     text = report.figure("scripts/breakdown.py", "parts", Items(tidy=report.files["timing"]), model=models)
     assert "VGG16" in text and "ResNet-50" in text
-
-
-def test_without_a_testbed_it_is_timed_on_the_hosts_network():
-    values = read("quick") | {"network": "host", "studies": {"methods": {"methods": ["topk"]}}}
-    runs = config.load(values, "c").studies["methods"]
-    assert {spec.cluster for spec in timed(runs, "resnet20")} == {Cluster("torch_dist")}

@@ -25,8 +25,9 @@ TIMED = ("iteration_s", "speedup", "against", "computing", "density", "sent_byte
 def learnt(points: pd.DataFrame, budget: float) -> dict:
     """What the accuracy runs of one variant, one for each seed, say of it."""
     runs = [run for _, run in points.groupby("run", sort=False)]
-    ends = pd.DataFrame([run.iloc[-1] for run in runs])
-    spent = pd.DataFrame([curves.at_bytes(run, budget) for run in runs])
+    values = ["step", "test_accuracy", "sent_bytes"]
+    ends = pd.DataFrame([run.iloc[-1][values] for run in runs]).astype(float)
+    spent = pd.DataFrame([curves.at_bytes(run, budget)[values] for run in runs]).astype(float)
     steps = [np.diff(run["step"], prepend=0) for run in runs]
     weighed = {
         column: np.mean([np.average(run[column], weights=n) for run, n in zip(runs, steps, strict=True)])
@@ -36,7 +37,7 @@ def learnt(points: pd.DataFrame, budget: float) -> dict:
     found = {key: points.iloc[0][key] for key in ("variant", "ratio")} | weighed | {"vnmse": errors / means}
     for name, rows in (("accuracy", ends), ("accuracy_at_bytes", spent)):
         found |= {name: rows["test_accuracy"].mean(), f"{name}_sd": rows["test_accuracy"].std()}
-    return found | {"seeds": len(runs), "steps": ends["step"].iloc[0], "sent_mb": spent["sent_bytes"].mean() / 1e6}
+    return found | {"seeds": len(runs), "steps": int(ends["step"].iloc[0]), "sent_mb": spent["sent_bytes"].mean() / 1e6}
 
 
 def times(rates: pd.DataFrame, points: pd.DataFrame, target: float) -> dict[str, float]:
