@@ -160,9 +160,9 @@ def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
     assert "\\begin{sidewaystable}" in wide and "\\resizebox" in wide and "\\caption{A caption." in wide
     assert tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %").count("Table") == 0
     narrow = tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %")
-    assert "\\begin{table}" in narrow and "\\caption{words, n~=~6~\\%}" in narrow
+    assert "\\begin{table}" in narrow and "\\caption{Words, n~=~6~\\%}" in narrow
     text = tables.latex(pd.DataFrame({"a": ["1"], "b": ["word " * 40]}), "Claims.")
-    assert "\\begin{longtable}" in text and "p{" in text
+    assert "\\begin{longtable}" in text and "p{" in text and text.count("Claims.") == 1  # not on every page
 
 
 def test_a_disturbed_run_is_marked_in_table_and_figure(report):
