@@ -9,6 +9,11 @@ def studied(study):
     return [Path(name).name for name in CONFIG.studies[study]]
 
 
+def of_kind(study, kind):
+    """The names of a study's runs of a kind, without the kind."""
+    return [Path(name).name for name in CONFIG.studies[study] if name.startswith(kind)]
+
+
 # Timing runs of several variants, by what their first one would be called alone: it is the one that takes a plan.
 FIRST_OF = {
     grid.timing_name(spec): replace(spec, scheme=spec.scheme.alone(spec.variant))

@@ -3,15 +3,10 @@ if studied("densities"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/densities.svg")
 
 
-def sent_by(kind):
-    names = [name for name in CONFIG.studies["densities"] if name.startswith(kind)]
-    return tables(kind, "sent.csv", [Path(name).name for name in names])
-
-
 rule densities_collect:
     input:
-        trained=sent_by("accuracy"),
-        timed=sent_by("timing"),
+        trained=tables("accuracy", "sent.csv", of_kind("densities", "accuracy")),
+        timed=tables("timing", "sent.csv", of_kind("densities", "timing")),
     output:
         f"{RESULTS}/densities.csv",
     params:
