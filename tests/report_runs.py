@@ -98,12 +98,13 @@ class Runs:
     def samples(self, scheme: Scheme) -> pd.DataFrame:
         rows, dense = [], scheme.method == "none"
         each = 4.0 if dense else 8 * scheme.options.get("ratio", 0.05)
-        for entries, buckets, (phase, share), _ in product((256, 4096, 65536, 400_000), (1, 8), phases(scheme), "ab"):
+        cases = product((256, 4096, 65536, 400_000), ((1, False), (8, False), (8, True)), phases(scheme), "ab")
+        for entries, (buckets, beside), (phase, share), _ in cases:
             total = entries * buckets
             rows.append({
-                "entries": entries, "buckets": buckets, "phase": phase, "share": share,
+                "entries": entries, "buckets": buckets, "beside": beside, "phase": phase, "share": share,
                 "sparsify_s": 0 if dense else total * 2e-9 * self.numbers.uniform(1, 1.1),
-                "communication_s": 1e-3 + each * total * 1.6e-8 + 2e-4 * buckets,
+                "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * beside) * buckets,
                 "sent_bytes": each * total, "summed_bytes": each * total * dense,
                 "gathered_bytes": each * total * (not dense), "message_bytes": 0,
             })  # fmt: skip

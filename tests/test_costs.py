@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.timemodel.costs import LEAST_R2, amortised, calibration, curve, slope, traffic_per_entry, turns
+from harness.timemodel.costs import (
+    LEAST_R2,
+    amortised,
+    calibration,
+    contention,
+    curve,
+    slope,
+    traffic_per_entry,
+    turns,
+)
 from harness.timemodel.planner import exact
 
 SIZES = np.logspace(2.5, 7.4, 9).round()
@@ -16,7 +25,7 @@ def sent(seconds_of, counts=(1, 8)) -> pd.DataFrame:
     """Samples of every size, sent alone and together, which take ``seconds_of(entries, buckets)``."""
     rows = [(n, size, seconds_of(size, n)) for n in counts for size in SIZES if n == 1 or size < 1e6]
     samples = pd.DataFrame(rows, columns=["buckets", "entries", "communication_s"])
-    return samples.assign(phase="step", share=1.0)
+    return samples.assign(beside=False, phase="step", share=1.0)
 
 
 @settings(deadline=None)
@@ -40,11 +49,27 @@ def test_buckets_that_were_never_sent_together_have_turns_as_long_as_they_last()
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=9))
 def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
-    samples = pd.DataFrame({"entries": SIZES[: len(seconds)], "buckets": 1, "communication_s": seconds})
+    samples = pd.DataFrame(
+        {"entries": SIZES[: len(seconds)], "buckets": 1, "beside": False, "communication_s": seconds}
+    )
     found = turns(samples.assign(phase="step", share=1.0))[0].seconds
     assert list(found) == sorted(found) and sum(found) == pytest.approx(sum(seconds))
     if seconds == sorted(seconds):
         assert found == pytest.approx(seconds)
+
+
+@settings(max_examples=20)
+@given(st.floats(0, 1e-2), st.lists(st.floats(0, 1e-3), min_size=9, max_size=9))
+def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait, odd):
+    """Of the sizes that were sent together beside computing; none was: nothing is known, and nothing is added."""
+    idle = sent(lambda d, n: 1e-3 + n * 1e-9 * d)
+    beside = idle[idle["buckets"] == 8].assign(beside=True)
+    assert contention(idle) == 0
+    longer = wait + np.array(odd)[: len(beside)]
+    assert contention(pd.concat([idle, beside.assign(communication_s=beside["communication_s"] + 8 * longer)])) == (
+        pytest.approx(np.median(longer))
+    )
+    assert contention(pd.concat([idle, beside.assign(communication_s=0.0)])) == 0
 
 
 def test_noise_is_told_from_what_the_curves_say():
@@ -108,20 +133,24 @@ def test_samples_become_costs_that_planners_take():
     iterations = pd.DataFrame(
         {"forward_s": [1.0, 2.0, 3.0], "optimizer_s": 0.5, "other_s": 0.25, "skew_s": [0.0, 0.0, 3.0]}
     )
-    samples = pd.concat([pd.DataFrame({"entries": SIZES, "buckets": n, "phase": "step", "share": 1.0}) for n in (1, 8)])
+    cases = ((1, False), (8, False), (8, True))
+    samples = pd.concat(
+        [pd.DataFrame({"entries": SIZES, "buckets": n, "beside": b, "phase": "step", "share": 1.0}) for n, b in cases]
+    )
     n, entries = samples["buckets"], samples["entries"]
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
+    samples["communication_s"] += 8 * 0.25 * samples["beside"]
     known = calibration(layers, iterations, samples.assign(**BYTES))
     found, record = known.costs, known.fits
     assert known.sizes == [10, 99] and known.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
-    assert found.latency(99) == pytest.approx(0.5, rel=1e-3)
+    assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
     assert exact([10, 99], found) == [(0, 2)]
 
 
 def test_the_dearest_phase_counts_for_every_step_if_asked_for():
-    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "communication_s": 1e-3, **BYTES})
+    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "beside": False, "communication_s": 1e-3, **BYTES})
     refresh, reuse = (
         samples.assign(phase=p, share=s, sparsify_s=t) for p, s, t in (("a", 0.25, 8.0), ("b", 0.75, 4.0))
     )

@@ -71,6 +71,7 @@ def test_timing_runs_and_calibrations_go_through(topology):
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
     for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest_entries=1000)):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
+        assert {(row["buckets"], row["beside"]) for row in tables["samples"]} == {(1, False), (8, False), (8, True)}
         for row in tables["samples"]:
             assert row["sent_bytes"] == row["summed_bytes"] + row["gathered_bytes"] + row["message_bytes"] > 0
 

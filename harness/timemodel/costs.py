@@ -53,6 +53,7 @@ def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
     (T(n) - T(1)) / (n - 1). Where a size was too large to be sent n times, its turn is the same part of T(1) as that of
     the largest that was not. A larger message never costs less: what contradicts that is noise, and evened out.
     """
+    samples = samples[~samples["beside"]]
     times = amortised(samples, "communication_s").pivot(index="entries", columns="buckets", values="communication_s")
     alone, n = times[1], times.columns.max()
     if n == 1:
@@ -66,6 +67,20 @@ def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
     fitted = pd.DataFrame({count: longer + count * turn for count in times}).stack()
     sizes = tuple(map(float, turn.index))
     return Curve(sizes, tuple(turn), _r2(times.stack(), fitted[times.stack().index])), Curve(sizes, tuple(longer))
+
+
+def contention(samples: pd.DataFrame) -> float:
+    """How much longer each of the buckets sent together takes while the workers compute, in the median of sizes.
+
+    A thread that sends waits for a core then, as long for a small message as for a large one.
+    """
+    together = samples[samples["buckets"] == samples["buckets"].max()]
+    beside, alone = (
+        amortised(together[together["beside"] == beside], "communication_s").set_index("entries")["communication_s"]
+        for beside in (True, False)
+    )
+    longer = ((beside - alone) / together["buckets"].max()).dropna()
+    return max(0.0, float(longer.median())) if len(longer) else 0.0
 
 
 def _rising(values: np.ndarray) -> list[float]:
@@ -160,12 +175,14 @@ def calibration(
     selected = amortised(samples, "sparsify_s")
     sparsify = curve(selected["entries"], selected["sparsify_s"] / selected["buckets"])
     communicate, latency = turns(samples)
+    contention_s = contention(samples)
     backward = layers.groupby("layer")["backward_s"].median().tolist()
-    record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency)}
+    record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
+              "contention_s": contention_s}  # fmt: skip
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, latency, within == "layer")
+    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
     return Calibration(sizes, measured, rest_s, traffic, record)

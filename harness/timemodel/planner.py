@@ -7,6 +7,8 @@ import numpy as np
 from harness.timemodel.groups import Plan, fixed
 from harness.timemodel.timeline import Costs, schedule
 
+TOLERANCE = 1e-3  # of an iteration
+
 
 def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
     """From layer 0 on, merge each group with its following layer if ``better(merged, apart)``."""
@@ -35,7 +37,7 @@ def paper(sizes: Sequence[int], costs: Costs) -> Plan:
 def mg_wfbp(sizes: Sequence[int], costs: Costs) -> Plan:
     """MG-WFBP (Shi, Chu, Li, INFOCOM 2019): merge if the next layer's gradient is ready before waiting
     for it costs more than the start-up of one communication."""
-    startup = costs.communicate(0)
+    startup = costs.behind(0)
 
     def better(merged: Plan, apart: Plan) -> bool:
         at = _differ(merged, apart)
@@ -56,7 +58,7 @@ def omgs(sizes: Sequence[int], costs: Costs) -> Plan:
         one, two = sum(sizes[start:middle]), sum(sizes[middle:stop])
         idle_until = times.communicate[at][0] - times.sparsify[at][1]
         next_backward = times.backward[at + 1][1] - times.backward[at + 1][0]
-        sparsify, communicate = costs.sparsify_group, costs.communicate
+        sparsify, communicate = costs.sparsify_group, costs.behind
         apart_s = sparsify(sizes[start:middle]) + sparsify(sizes[middle:stop])
         longer = next_backward + sparsify(sizes[start:stop]) - apart_s - idle_until
         return longer < communicate(one) + communicate(two) - communicate(one + two)
@@ -70,7 +72,31 @@ def _differ(merged: Plan, apart: Plan) -> int:
 
 
 def exact(sizes: Sequence[int], costs: Costs) -> Plan:
-    """The best plan under the model: a dynamic program over where the last group starts.
+    """The best plan under the model, within ``TOLERANCE`` of the iteration where communications wait for a core.
+
+    How long they wait depends on when computing ends, which only a whole plan knows. If it ended at the beginning of a
+    span, no plan that ends computing within the span would be slower than it is; so the best of these is a bound.
+    A span is cut in two until its bound is no better than the best plan found.
+    """
+    found, least = [], np.inf
+    spans = [(costs.forward_s + sum(costs.backward_s), np.inf)]
+    while spans:
+        first, last = spans.pop()
+        bound, plan = _best_within(sizes, costs, first, last)
+        if bound >= least:
+            continue
+        times = schedule(sizes, costs, plan)
+        if times.iteration_s < least:
+            found, least = plan, times.iteration_s
+        if bound < least * (1 - TOLERANCE):
+            middle = (first + times.iteration_s - times.communication_s) / 2
+            spans += [(middle, last), (first, middle)]
+    return found
+
+
+def _best_within(sizes: Sequence[int], costs: Costs, first: float, last: float) -> tuple[float, Plan]:
+    """Of all plans that end computing by ``last``, the best one as if it ended at ``first``, and its iteration; with
+    infinity if there is none. A dynamic program over where the last group starts.
 
     What comes after layer j depends on the groups before it only through when computing and when
     communicating ended. Of those pairs only the ones that no other beats in both matter: per j
@@ -88,20 +114,24 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
         entries = total[stop] - total[start]
         sparsify_s = selected[stop] - selected[start] if costs.per_layer else costs.sparsify(entries)
         computed = states[:, 0] + backward[stop] - backward[start] + sparsify_s
-        sent = np.maximum(computed, states[:, 1]) + costs.communicate(entries)
+        sent = costs.has_core(np.maximum(computed, states[:, 1]), first) + costs.communicate(entries)
         if stop == len(sizes):  # only the last group's latency is waited for
             sent = sent + costs.latency(entries)
         order = np.lexsort((sent, computed))
-        best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order][:-1]]))
+        order = order[computed[order] <= last]
+        best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order]]))[:-1]
         kept = order[sent[order] < best_before]
         fronts.append(np.stack([computed[kept], sent[kept], start[kept], before[kept]], axis=1))
-    plan, stop = [], len(sizes)
+    stop = len(sizes)
+    if not len(fronts[stop]):
+        return np.inf, []
     place = int(fronts[stop][:, 1].argmin())
+    bound, plan = fronts[stop][place, 1], []
     while stop:
         _, _, start, place_before = fronts[stop][place]
         plan.append((int(start), stop))
         stop, place = int(start), int(place_before)
-    return plan[::-1]
+    return bound, plan[::-1]
 
 
 def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[float]:
@@ -110,10 +140,10 @@ def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[fl
 
     The time that grows with the size is taken as proportional to what is sent. Nothing hides the last layer's.
     """
-    startup = costs.communicate(0)
+    startup = costs.behind(0)
     ratios = []
     for size, hidden in zip(sizes, [*costs.backward_s[1:], 0.0], strict=True):
-        grows = costs.communicate(size) - startup
+        grows = costs.behind(size) - startup
         left = hidden - costs.sparsify(size) - startup
         fits = ratio * left / grows if grows > 0 else float(left >= 0)
         ratios.append(min(1.0, max(ratio, fits)))

@@ -7,6 +7,8 @@ merged layers are (start, stop) ranges in that order.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.timemodel.groups import Plan
 
 Interval = tuple[float, float]
@@ -20,6 +22,8 @@ class Costs:
     group, from its number of entries before sparsification; both must also take numpy arrays.
     ``latency``: of a group, what its communication takes beyond its turn on the link. It overlaps the next one's
     turn, so that only the last one's is waited for (the paper has none: 0).
+    ``contention_s``: what a communication that begins while the workers still compute waits for a core, at most until
+    computing ends; ``communicate`` is measured while nobody computes (the paper's nodes compute on GPUs: 0).
     ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
     on the merged whole (eq. 6).
     """
@@ -29,11 +33,20 @@ class Costs:
     sparsify: Callable[[float], float]
     communicate: Callable[[float], float]
     latency: Callable[[float], float] = lambda entries: 0.0 * entries
+    contention_s: float = 0.0
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
         """t_s of a group of layers of these sizes."""
         return sum(map(self.sparsify, sizes)) if self.per_layer else self.sparsify(sum(sizes))
+
+    def behind(self, entries):
+        """t_c of a group that is sent while the workers compute."""
+        return self.contention_s + self.communicate(entries)
+
+    def has_core(self, begun, computed):
+        """When a communication has a core that begins at ``begun``, where computing ends at ``computed``."""
+        return np.minimum(begun + self.contention_s, np.maximum(begun, computed))
 
 
 @dataclass(frozen=True)
@@ -56,13 +69,13 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
     backward, sparsify, communicate = [], [], []
     now, link_free = costs.forward_s, 0.0
     for start, stop in plan:
-        entries = sum(sizes[start:stop])
         begun, now = now, now + sum(costs.backward_s[start:stop])
         backward.append((begun, now))  # (3), (6)
         begun, now = now, now + costs.sparsify_group(sizes[start:stop])
         sparsify.append((begun, now))  # (4)
-        begun = max(now, link_free)  # (5)
-        link_free = begun + costs.communicate(entries)
+    for (start, stop), (_, ready) in zip(plan, sparsify, strict=True):
+        entries, begun = sum(sizes[start:stop]), max(ready, link_free)  # (5)
+        link_free = float(costs.has_core(begun, now) + costs.communicate(entries))
         communicate.append((begun, link_free))
     ended = link_free + costs.latency(entries)
     return Schedule(

@@ -113,17 +113,18 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state; t_c until the last
     worker has what it waits for.
 
-    Several buckets together show what each costs when they follow each other behind backward, so the workers compute
-    meanwhile: the processors' part of a communication takes longer on a core that computes. One bucket alone shows the
-    latency as well, which is waited for when backward has ended, so nobody computes.
+    One bucket alone shows the latency, several together what each costs when they follow each other, and several
+    ``beside`` computing how long a communication waits for a core. That is as long for a small message as for a large
+    one, so it is measured where samples are cheap.
     """
     largest, repeats = spec.measurement.largest_entries, spec.measurement.repeats
     sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
-    cases = [(size, count) for size in sizes for count in (1, TOGETHER) if count * size <= largest]
+    ways = ((1, False, largest), (TOGETHER, False, largest), (TOGETHER, True, min(CHEAP, largest)))
+    cases = [(size, count, beside) for size in sizes for count, beside, most in ways if count * size <= most]
     samples = []
-    for done, (size, count) in enumerate(cases, start=1):
+    for done, (size, count, beside) in enumerate(cases, start=1):
         clock = Clock(device)
-        exchange = _alone(spec, comm, clock, [torch.randn(size, device=device) for _ in range(count)])
+        exchange = _alone(spec, comm, clock, [torch.randn(size, device=device) for _ in range(count)], beside)
         exchange.settle()
         turns = repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
@@ -132,12 +133,13 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
                 if turn:
                     phase = exchange.method.phase(step)
                     share = phase_share(exchange.method, phase)
-                    samples.append({"entries": size, "buckets": count, "phase": phase, "share": share} | row)
+                    case = {"entries": size, "buckets": count, "beside": beside, "phase": phase, "share": share}
+                    samples.append(case | row)
         report(done, len(cases))
     return {"samples": slowest(samples, "communication_s", comm, spec.cluster.workers)}
 
 
-def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor]) -> Exchange:
+def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor], beside: bool) -> Exchange:
     """The method of the run on buckets without a model, in this process's role."""
     scheme = spec.scheme
     method = make_method(scheme.method, scheme.options)
@@ -147,11 +149,9 @@ def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torc
     how = answers(spec.topology, comm, scheme.wire, scheme.collective)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
         return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
-    beside = None
-    if len(buckets) > 1:
-        matrix = torch.randn(128, 128, device=flat.device)
-        beside = partial(torch.matmul, matrix, matrix)  # about a tenth of a millisecond
-    return Apart(method, groups, buckets, how, clock, beside=beside)
+    matrix = torch.randn(128, 128, device=flat.device)
+    product = partial(torch.matmul, matrix, matrix)  # about a tenth of a millisecond
+    return Apart(method, groups, buckets, how, clock, beside=product if beside else None)
 
 
 def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, number: int) -> dict:

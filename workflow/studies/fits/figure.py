@@ -1,9 +1,9 @@
 """Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
 
 Above: sparsification, t_s; below: communication, t_c. Points: medians of each size, amortised over the phases
-of a cycle; full: one bucket alone, hollow: each of eight that are sent together, while the workers compute. Lines:
-for sparsification through the medians, for communication a bucket's turn on the link and a latency that buckets sent
-together share. In brackets R^2 of the logarithms, poor below 0.9."""
+of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: for sparsification through the
+medians, for communication a bucket's turn on the link and a latency that buckets sent together share. In brackets: R^2
+of the logarithms, poor below 0.9; and how much longer a communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,7 +31,7 @@ def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
 def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Curve, costs.Curve | None]:
     """Per size and number of buckets: seconds of each bucket, measured and fitted; and what is fitted: the curve of
     each bucket, and the one that they share."""
-    points = costs.amortised(rows, part)
+    points = costs.amortised(rows[~rows["beside"]], part)
     buckets = points["buckets"]
     points["measured_s"] = points[part] / buckets
     if part == "sparsify_s":
@@ -47,14 +47,14 @@ def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
     return each(entries) if shared is None else each(entries) + shared(entries) / buckets
 
 
-def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None) -> None:
-    """The points of one variant and the fit through them, for buckets alone and together."""
+def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None, note: str) -> None:
+    """The points of one variant and the fit through them, for buckets alone and together; ``note`` in the legend."""
     for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
         here = points[points["buckets"] == count]
         x = here["entries"]
         axes.plot(x, here["measured_s"] * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
         x = np.geomspace(x.min(), x.max(), 100)
-        name, width = (f"{look['label']} ({each.r2:.2f})", 1.2) if count == 1 else (None, 0.6)
+        name, width = (f"{look['label']} ({note})", 1.2) if count == 1 else (None, 0.6)
         seconds = fitted(each, shared, x, count)
         axes.plot(x, seconds * 1e3, **look | {"marker": "", "label": name, "linewidth": width})
 
@@ -87,7 +87,8 @@ def main() -> None:
                 if not rows[part].any():
                     continue
                 points, each, shared = fitted_points(rows, part)
-                draw(axes, looks.of_variant(variant, names), points, each, shared)
+                note = f"{each.r2:.2f}" if shared is None else f"{each.r2:.2f}; +{1e3 * costs.contention(rows):.1f} ms"
+                draw(axes, looks.of_variant(variant, names), points, each, shared, note)
                 about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
                 residuals.append(points.assign(**about, r2=each.r2))
             finish(axes, topology, ratio)
