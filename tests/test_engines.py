@@ -1,4 +1,4 @@
-"""Engines: the same training, to the bit, on local threads, Horovod and torch.distributed."""
+"""Engines: the same training, to the bit, on local threads, Horovod and torch.distributed, stopped or not."""
 
 import json
 import subprocess
@@ -16,12 +16,14 @@ from harness.comm.local import run_workers
 from harness.engines import ENGINES
 from harness.topology import TOPOLOGIES
 
-SERVERS = [name for name, topology in TOPOLOGIES.items() if topology.servers]
+STOPPED = STEPS // 2
+SERVERS = tuple(name for name, topology in TOPOLOGIES.items() if topology.servers)
+SERVED = [m for m in METHODS if CLASSES[m].one_sum]
 
 
 def run_engine(
-    engine: str, processes: int, folder: Path, environment: dict,
-    methods: list[str], topologies: Sequence[str] = ("allgather",), stops: tuple[int, ...] = (STEPS,), resume: str = "",
+    engine: str, processes: int, folder: Path, environment: dict, methods: list[str],
+    topologies: Sequence[str] = ("allgather",), stops: tuple[int, ...] = (STEPS,), resume: str = "",
 ) -> list[dict]:  # fmt: skip
     """Per process: the state of its session at the last stop, by "<method> <topology>".
 
@@ -38,36 +40,63 @@ def run_engine(
     return [torch.load(f"{target}-{stops[-1]}.{rank}", weights_only=True) for rank in range(processes)]
 
 
+@pytest.fixture(
+    scope="module",
+    params=[(engine, topologies) for engine in ENGINES for topologies in (("allgather",), SERVERS)],
+    ids=lambda p: f"{p[0]}-{'server' if p[1] == SERVERS else 'allgather'}",
+)
+def trained(request, tmp_path_factory, environment) -> tuple[list[dict], list[dict]]:
+    """What two workers have after their last step, never stopped and stopped half-way, with every method."""
+    torch.set_num_threads(1)
+    engine, topologies = request.param
+    folder, (processes, methods) = tmp_path_factory.mktemp("engines"), (2, METHODS)
+    if topologies == SERVERS:
+        processes, methods = 3, SERVED
+    run = partial(run_engine, engine, processes, folder, environment, methods, topologies)
+    return run(stops=(STOPPED, STEPS)), run(resume=str(folder / f"{engine}-{STOPPED}"))
+
+
 @cache
-def local_parameters(method: str, steps: int = STEPS) -> torch.Tensor:
-    first, second = run_workers(2, lambda comm: parameters_after(comm, method, steps=steps))
+def local_parameters(method: str) -> torch.Tensor:
+    first, second = run_workers(2, lambda comm: parameters_after(comm, method))
     assert torch.equal(first, second)
     return first
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_two_workers_end_with_the_same_bits_as_local_threads(engine, tmp_path, environment):
-    """The contract tests run on local threads; here every method runs once on each real engine."""
-    torch.set_num_threads(1)
-    for found in run_engine(engine, 2, tmp_path, environment, METHODS):
-        for method in METHODS:
-            assert torch.equal(found[f"{method} allgather"]["parameters"], local_parameters(method)), method
+def test_two_workers_end_with_the_same_bits_as_local_threads(trained):
+    """The contract tests run on local threads; here every method runs on each real engine, without and with a server.
+
+    Where weights are pulled, the server ends with them too.
+    """
+    for rank, states in enumerate(trained[0]):
+        for key, state in states.items():
+            method, topology = key.split()
+            if rank < 2 or TOPOLOGIES[topology].owner == "server":
+                assert torch.equal(state["parameters"], local_parameters(method)), key
 
 
-@pytest.mark.parametrize("engine", ["local", *ENGINES])
-def test_with_a_server_two_workers_end_with_the_same_bits_as_without(engine, tmp_path, environment):
-    """On real processes and on threads; where weights are pulled, the server ends with them too."""
+def same(a, b) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a if key != "elapsed_s")
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_a_session_goes_on_in_other_processes_as_if_never_stopped(trained):
+    for before, after in zip(*trained, strict=True):
+        assert before.keys() == after.keys()
+        for key in before:
+            assert same(before[key], after[key]), key
+
+
+@pytest.mark.parametrize("topology", SERVERS)
+def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology):
     torch.set_num_threads(1)
-    methods, steps = [m for m in METHODS if CLASSES[m].one_sum], 4
-    if engine == "local":
-        runs = {(m, t): run_workers(3, partial(parameters_after, method=m, topology=t, steps=steps))
-                for m in methods for t in SERVERS}  # fmt: skip
-    else:
-        found = run_engine(engine, 3, tmp_path, environment, methods, SERVERS, (steps,))
-        runs = {(m, t): [process[f"{m} {t}"]["parameters"] for process in found] for m in methods for t in SERVERS}
-    for (method, topology), parameters in runs.items():
-        for one in parameters if TOPOLOGIES[topology].owner == "server" else parameters[:-1]:
-            assert torch.equal(one, local_parameters(method, steps)), (method, topology)
+    for method in SERVED:
+        *workers, server = run_workers(3, partial(parameters_after, method=method, topology=topology))
+        for one in [*workers, server] if TOPOLOGIES[topology].owner == "server" else workers:
+            assert torch.equal(one, local_parameters(method)), method
 
 
 def test_three_workers_agree_to_the_bit_and_across_engines_to_rounding(tmp_path, environment):
