@@ -69,7 +69,7 @@ def test_timing_runs_and_calibrations_go_through(topology):
         block = [("none", "step"), ("dlgs", "refresh"), ("dlgs", "reuse")]
         assert variants == [(b, *rest) for b in (1, 2) for rest in block]
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
-    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest_entries=1000)):
+    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest_entries=10_000)):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
         assert {(row["buckets"], row["beside"]) for row in tables["samples"]} == {(1, False), (8, False), (8, True)}
         for row in tables["samples"]:
