@@ -1,5 +1,6 @@
 """Two-step quantised all-reduce: 8 or 4 bits an entry to the worker that sums it up, and as many back to all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -30,17 +31,25 @@ class Quantised(Method):
 
     def exchange(self, bucket: Bucket, at: At):
         parts = bucket.gradient.tensor_split(at.workers)
-        messages = dict(enumerate(map(self._encoded, parts)))
+        messages = dict(enumerate(self.encoded_parts(parts, bucket)))
         own = messages.pop(at.rank)
         sent, size = bucket.size - len(parts[at.rank]), len(parts[at.rank])
         received = yield Round(messages, dict.fromkeys(messages, len(own)), torch.uint8, entries=sent)
         total = torch.zeros_like(parts[at.rank])
         for _, message in sorted([*received.items(), (at.rank, own)], key=lambda one: one[0]):
             total += self._decoded(message, size)
-        gathered = yield Gather(self._encoded(total), entries=size)
+        gathered = yield Gather(self.encoded_sum(total, bucket), entries=size)
         for part, message in zip(parts, gathered, strict=True):
             part.copy_(self._decoded(message, len(part)))
         return bucket.gradient
+
+    def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
+        """What this worker sends of each part of the bucket."""
+        return map(self._encoded, parts)
+
+    def encoded_sum(self, total: Tensor, bucket: Bucket) -> Tensor:
+        """What it sends on of the sum of its part."""
+        return self._encoded(total)
 
     @property
     def _levels(self) -> int:

@@ -42,8 +42,9 @@ class Noise:
 
 
 def session_of(comm, method: str, topology: str = "allgather", collective: str = "engine") -> Session:
-    """A session that has prepared the method, with ratio 0.1 where it has one."""
-    options = {"ratio": 0.1} if "ratio" in plugins.fields(method) else {}
+    """A session that has prepared the method, at ratio 0.1, or with an exchange of weights after the last step."""
+    given = {"ratio": 0.1, "local_steps": STEPS}
+    options = {key: value for key, value in given.items() if key in plugins.fields(method)}
     scheme = Scheme(method=method, options=options, topology=topology, collective=collective)
     spec = RunSpec("accuracy", Training("small", momentum=0.9), scheme)
     spec = RunSpec("accuracy", spec.training, scheme, Cluster(workers=comm.world_size - spec.topology.servers))

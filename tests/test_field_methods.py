@@ -182,13 +182,14 @@ def test_terngrad_is_unbiased_for_the_clipped_gradient():
     assert ((found.mean(0) - clipped).abs() <= 5 * found.std(0) / draws**0.5 + 1e-6).all() and clipped[0] < 30
 
 
+@pytest.mark.parametrize("name", ["quantised", "loco"])
 @pytest.mark.parametrize("bits", [4, 8])
 @given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @settings(max_examples=10, deadline=None)
-def test_two_steps_of_quantisation_err_by_two_roundings(bits, size, workers, seed):
-    """For every size, those that the workers do not divide too."""
+def test_two_steps_of_quantisation_err_by_two_roundings(name, bits, size, workers, seed):
+    """For every size, those that the workers do not divide too; before there are old errors to come back."""
     step, levels = shares(1, workers, size, seed)[0], 2 ** (bits - 1) - 1
-    found = run("quantised", [step], bits=bits)
+    found = run(name, [step], bits=bits)
     first = sum(share.abs().max() / levels / 2 for share in step)
     second = (mean(step).abs().max() + first) / levels / 2
     assert ((found[0].aggregates[0] - mean(step)).abs() <= (first + second) * 1.001).all()
@@ -202,7 +203,26 @@ def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_
             assert worker.answers.sent_bytes == (workers - 1) * part + part + COUNT_BYTES
 
 
-@pytest.mark.parametrize("name", ["cast", "efsign", "qsgd", "terngrad", "powersgd", "quantised"])
+def test_loco_adds_an_average_of_old_errors_and_forgets_them_in_time():
+    steps, error = [[random(300, step)] for step in range(1, 8)], torch.zeros(300)
+    (worker,) = run("loco", steps, average=0.8, reset_every=4)
+    for number, ((gradient,), found) in enumerate(zip(steps, worker.aggregates, strict=True), start=1):
+        error = torch.zeros(300) if number == 5 else error
+        wanted = gradient + error
+        rounded = run("quantised", [[wanted]], bits=4)[0].aggregates[0]
+        torch.testing.assert_close(found, rounded)
+        error = 0.8 * error + 0.2 * (wanted - rounded)
+    torch.testing.assert_close(worker.method.errors[0], error)
+
+
+def test_loco_without_an_average_loses_nothing_in_either_rounding():
+    steps = shares(5, 3, 500)
+    workers = run("loco", steps, average=0.0)
+    kept = sum(w.method.errors[0] for w in workers) + torch.cat([w.method.sum_errors[0] for w in workers])
+    torch.testing.assert_close(sum(workers[0].aggregates) + kept, sum(map(mean, steps)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cast", "efsign", "qsgd", "terngrad", "powersgd", "quantised", "loco"])
 def test_nan_on_one_worker_reaches_all(name):
     step = shares(1, 3, 60)[0]
     step[2][7] = float("nan")

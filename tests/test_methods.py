@@ -74,7 +74,7 @@ def test_what_is_sent_and_what_is_kept_add_up(name, size, seed):
 
     def work(comm):
         generator = torch.Generator().manual_seed(seed)
-        method = make(name)
+        method = make(name, **CLASSES[name].conserves_when)
         exchange = exchange_of(comm, method, [torch.zeros(size)])
         for number in range(1, 5):
             gradient = torch.randn(size, generator=generator)

@@ -12,10 +12,12 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+import torch
 from torch import Tensor
 
 from harness.comm import Pending
 from harness.exchange.answers import Answers, Served
+from harness.exchange.local_steps import LocalSteps
 from harness.exchange.method import At, Bucket, Method, Request
 
 
@@ -40,6 +42,14 @@ class Exchange(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Backward has ended: wait for what is still under way."""
+
+    def updated(self) -> None:  # noqa: B027 - most have nothing left to do
+        """The optimizer has made its step."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether workers may now have weights of their own."""
+        return False
 
     @abstractmethod
     def settle(self) -> None:
@@ -157,6 +167,49 @@ class WorkerExchange(Exchange):
             f"{name}.rounds announces {item.announced} request(s) for bucket {item.bucket.index}, "
             f"but the exchange {makes}: engines would pair the wrong calls"
         )
+
+
+class LocalExchange(WorkerExchange):
+    """A worker's part where weights are exchanged, every so many steps, once the optimizer has made its own.
+
+    ``parameters``: shape (d,), the model's weights, which the buckets cut as they cut the gradient.
+    """
+
+    method: LocalSteps
+
+    def __init__(self, method: LocalSteps, groups, buckets: list[Bucket], answers: Answers, clock, parameters: Tensor):
+        super().__init__(method, groups, buckets, answers, clock)
+        self._weights = parameters.split([bucket.size for bucket in buckets])
+
+    def begin(self, at: At) -> None:
+        super().begin(at)
+        if not self.apart:
+            self.method.shared = {b.index: w.clone() for b, w in zip(self.buckets, self._weights, strict=True)}
+
+    def ready(self, layer: int) -> None:
+        """The gradient stays here."""
+
+    def finish(self) -> None:
+        for bucket in self.buckets:
+            bucket.gradient.mul_(self._at.workers)  # it is a share of a mean no more
+
+    def updated(self) -> None:
+        if not self.method.sends(self._at.step):
+            return
+        shared = self.method.shared
+        with self._clock(self._label):
+            for bucket, weights in zip(self.buckets, self._weights, strict=True):
+                torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._at.workers)
+        for layer in range(len(self._bucket_of)):
+            super().ready(layer)
+        super().finish()
+        with self._clock("optimizer"):
+            for bucket, weights in zip(self.buckets, self._weights, strict=True):
+                torch.sub(shared.pop(bucket.index), bucket.gradient, out=weights)
+
+    @property
+    def apart(self) -> bool:
+        return bool(self.method.shared)
 
 
 class ServerExchange(Exchange):

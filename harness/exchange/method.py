@@ -107,6 +107,7 @@ class Method:
     ``exact_when``: parameters with which the first exchange returns the dense mean; {}: it always does, in every
     exchange. Such a method compresses nothing, so its copies are not counted as sparsification.
     ``conserves_mass``: sent + residual == gradient + old residual, to the "bits", to "rounding", or "at most".
+    ``conserves_when``: parameters with which it does; {}: it always does.
     ``unbiased_when``: parameters with which the mean over many draws is the dense mean; {}: it always is.
     ``relative_error``: with one worker, |aggregate - gradient| is always at most this part of |gradient| (2-norms),
     for gradients whose largest magnitude is 1.
@@ -121,6 +122,7 @@ class Method:
 
     exact_when: ClassVar[dict[str, Any] | None] = None
     conserves_mass: ClassVar[Literal["bits", "rounding", "at most"] | None] = None
+    conserves_when: ClassVar[dict[str, Any]] = {}
     unbiased_when: ClassVar[dict[str, Any] | None] = None
     relative_error: ClassVar[float | None] = None
 
@@ -137,6 +139,10 @@ class Method:
     def phase(self, step: int) -> str:
         """Name of what is done at ``step`` (1, 2, ...); timing tells phases apart."""
         return "step"
+
+    def sends(self, step: int) -> bool:
+        """Whether anything is exchanged at ``step`` (1, 2, ...)."""
+        return True
 
     def rounds(self, bucket: Bucket, at: At) -> int:
         """How many requests the exchange of this bucket makes: neither more nor fewer.

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from harness import plugins
 from harness.comm import Communicator
-from harness.exchange import At, Method
+from harness.exchange import At, LocalSteps, Method
 from harness.exchange.answers import answers
 from harness.exchange.driver import WorkerExchange
 from harness.exchange.flat import FlatGradients
@@ -77,6 +77,8 @@ def _made(name: str, options: dict[str, Any]) -> Method:
     known = plugins.names("methods")
     if name not in known:
         raise ValueError(f"no method {name!r}{meant(name, known)}; {listed(known)}")
+    if issubclass(method_class(name), LocalSteps):
+        raise ValueError(f"{name} exchanges weights after local steps, and a hook gradients: give another method")
     if wrong := wrong_options(name, about(name)["fields"], options):
         raise ValueError(wrong)
     return method_class(name)(**options)

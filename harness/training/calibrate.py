@@ -161,9 +161,10 @@ def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange,
     comm.barrier()
     clock.start()
     exchange.begin(At(number, comm.rank, spec.cluster.workers, lr=0.1))
-    for layer in range(len(exchange.buckets)):
-        exchange.ready(layer)
-    exchange.finish()
+    if exchange.method.sends(number):
+        for layer in range(len(exchange.buckets)):
+            exchange.ready(layer)
+        exchange.finish()
     parts, traffic = clock.stop(), exchange.answers.traffic
     return {
         "sparsify_s": parts["sparsify_s"],

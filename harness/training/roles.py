@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from harness.exchange import Bucket, Method
+from harness.exchange import Bucket, LocalSteps, Method
 from harness.exchange.answers import Answers
-from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
+from harness.exchange.driver import Exchange, LocalExchange, ServerExchange, WorkerExchange
 
 if TYPE_CHECKING:
     from harness.training.session import Session
@@ -62,7 +62,10 @@ class Role(ABC):
 
 class Worker(Role):
     def exchange(self, method, groups, buckets, answers):
-        return WorkerExchange(method, groups, buckets, answers, self.session.clock)
+        clock = self.session.clock
+        if isinstance(method, LocalSteps):
+            return LocalExchange(method, groups, buckets, answers, clock, self.session.flat.parameters)
+        return WorkerExchange(method, groups, buckets, answers, clock)
 
     def compute(self, begun):
         session = self.session

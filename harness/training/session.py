@@ -99,6 +99,7 @@ class Session:
         exchange.finish()
         with self.clock("optimizer"):
             self.role.update()
+        exchange.updated()
         counted = exchange.answers
         row = {
             "step": number,
@@ -145,9 +146,17 @@ class Session:
         return found
 
     def evaluate(self, limit: int) -> dict[str, float]:
-        """Loss and accuracy on the first ``limit`` test samples, the work shared by the workers."""
+        """Loss and accuracy on the first ``limit`` test samples, the work shared by the workers.
+
+        Between exchanges of weights it is the mean of the workers' weights that is tested.
+        """
         self._average_buffers()
-        return _means("test", self.comm.allreduce(self.role.test_sums(limit)))
+        own = self.flat.parameters.clone()
+        if any(exchange.apart for exchange in self.exchanges.values()):
+            self.flat.parameters.copy_(self.comm.allreduce(self.role.share(own)))
+        sums = self.comm.allreduce(self.role.test_sums(limit))
+        self.flat.parameters.copy_(own)
+        return _means("test", sums)
 
     def _average_buffers(self) -> None:
         """BatchNorm's running statistics are each worker's own: use their mean."""

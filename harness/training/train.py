@@ -9,7 +9,7 @@ import torch
 
 from harness.comm import Communicator
 from harness.data import DataSet
-from harness.exchange.driver import Exchange
+from harness.exchange.driver import Exchange, LocalExchange
 from harness.spec import RunSpec
 from harness.training.rows import group_rows, sent_row
 from harness.training.session import Session, make_method
@@ -50,8 +50,8 @@ def advance(session: Session, exchange: Exchange, total: int) -> None:
     session.optimizer.lr = spec.training.learning_rate(session.done / session.epoch_steps)
     points = spec.measurement.evaluations
     due = number in {round(total * (i + 1) / points) for i in range(points)}
-    # Aggregates that hold momentum, and a server's weights, are no estimates of the mean gradient.
-    comparable = not (exchange.method.owns_momentum or spec.topology.servers)
+    # Aggregates that hold momentum, a server's weights, and how far weights went: none estimates the mean gradient.
+    comparable = not (exchange.method.owns_momentum or spec.topology.servers or isinstance(exchange, LocalExchange))
     witness = Witness(exchange, session.flat) if due and comparable else None
     row = session.step(exchange, number, witness)
     found = witness.found(session.comm) if witness else dict.fromkeys(COLUMNS)

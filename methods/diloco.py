@@ -1,0 +1,33 @@
+"""DiLoCo: workers train alone, and now and then an outer optimizer steps along the mean of where they went."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from harness.exchange import At, Bucket, LocalSteps, Sum
+
+
+@dataclass
+class DiLoCo(LocalSteps):
+    """Distributed low-communication training (Douillard et al., DiLoCo, arXiv 2311.08105, 2023, Algorithm 1).
+
+    After ``local_steps`` steps of the inner optimizer, delta is the mean of shared weights - own weights, and SGD with
+    Nesterov momentum takes it for a gradient: v = m v + delta; shared -= lr (delta + m v). Every inner optimizer keeps
+    its own momentum. The authors make 500 local steps; 30 is SparseLoCo's.
+    """
+
+    title = "DiLoCo"
+    exact_when = {"outer_lr": 1.0, "outer_momentum": 0.0}  # noqa: RUF012 - a constant, read by tests
+    state = ("velocities",)
+
+    outer_lr: Annotated[float, "> 0"] = 0.7
+    outer_momentum: Annotated[float, ">= 0"] = 0.9
+    velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def exchange(self, bucket: Bucket, at: At):
+        delta = yield Sum(bucket.gradient)
+        velocity = self.velocities.setdefault(bucket.index, torch.zeros_like(delta))
+        velocity.mul_(self.outer_momentum).add_(delta)
+        return delta.add_(velocity, alpha=self.outer_momentum).mul_(self.outer_lr)

@@ -1,0 +1,57 @@
+"""LoCo: the two-step quantised all-reduce, with an average of past rounding errors added before each rounding."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from harness.exchange import At, Bucket
+
+from .quantised import Quantised
+
+
+@dataclass
+class LoCo(Quantised):
+    """Low-bit communication (Xie et al., LoCo, arXiv 2407.04480, 2024), with DeepSpeed's defaults.
+
+    h = vector + e is rounded, then e = average e + (1 - average) (h - rounded h): once for what a worker sends, once
+    for the sum that it sends on. Errors are forgotten every ``reset_every`` steps. DeepSpeed keeps them in 8 bits, here
+    they are whole.
+    """
+
+    title = "LoCo"
+    relative_error = None  # an old error is no part of the gradient
+    conserves_mass = "rounding"
+    conserves_when = {"average": 0.0}  # noqa: RUF012 - a constant, read by tests
+    state = ("errors", "sum_errors")
+
+    bits: Literal[4, 8] = 4
+    average: Annotated[float, ">= 0"] = 0.8
+    reset_every: Annotated[int, ">= 1"] = 1024
+    errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    sum_errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def residual(self, bucket: Bucket) -> Tensor:
+        """The error of what this worker sends, shape (d,)."""
+        return self.errors.setdefault(bucket.index, torch.zeros_like(bucket.gradient))
+
+    def exchange(self, bucket: Bucket, at: At):
+        if (at.step - 1) % self.reset_every == 0:
+            self.errors.pop(bucket.index, None)
+            self.sum_errors.pop(bucket.index, None)
+        return (yield from super().exchange(bucket, at))
+
+    def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
+        return map(self._corrected, parts, self.residual(bucket).tensor_split(len(parts)))
+
+    def encoded_sum(self, total: Tensor, bucket: Bucket) -> Tensor:
+        return self._corrected(total, self.sum_errors.setdefault(bucket.index, torch.zeros_like(total)))
+
+    def _corrected(self, vector: Tensor, error: Tensor) -> Tensor:
+        wanted = vector + error
+        message = self._encoded(wanted)
+        rounded = self._decoded(message, len(wanted))
+        error.mul_(self.average).add_(wanted - rounded, alpha=1 - self.average)
+        return message

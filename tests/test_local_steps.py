@@ -1,0 +1,204 @@
+"""Local steps: workers train alone, then exchange how far their weights went. Whole sessions, and slow oracles."""
+
+from functools import cache
+
+import pandas as pd
+import pytest
+import torch
+from conftest import CPU, at, exchange_steps, make
+from equal_worker import Noise, go_on
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.comm.local import run_workers
+from harness.exchange import Bucket
+from harness.exchange.answers import COUNT_BYTES, answers
+from harness.exchange.driver import LocalExchange
+from harness.exchange.packing import blocks
+from harness.hooks.hook import Hook
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.timemodel.costs import traffic_per_entry
+from harness.topology import ALL_GATHER
+from harness.training.calibrate import exchanges
+from harness.training.clock import Clock
+from harness.training.session import Session
+from harness.training.timed import phase_share, timed_steps
+
+WHOLE = {"outer_lr": 1.0, "outer_momentum": 0.0}  # DiLoCo that takes the mean of the weights
+LOCAL = ["diloco", "sparseloco"]
+
+
+def trained(name: str, steps: int, workers: int = 2, momentum: float = 0.0, **options) -> list[Session]:
+    """Every worker's session of the small model after these steps."""
+
+    def work(comm) -> Session:
+        spec = RunSpec("accuracy", Training("small", momentum=momentum), cluster=Cluster(workers=workers))
+        session = Session(spec, comm, Noise(), CPU)
+        session.prepare(name, make(name, **options))
+        return go_on(session, steps)
+
+    torch.set_num_threads(1)
+    return run_workers(workers, work)
+
+
+@cache
+def initial() -> Tensor:
+    return trained("none", 0)[0].flat.parameters
+
+
+def moved(session: Session) -> Tensor:
+    """How far the weights went since the start; as a step of SGD is short, it shows what weights hide."""
+    return session.flat.parameters - initial()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_diloco_of_one_step_without_outer_momentum_is_data_parallel_sgd(workers):
+    local = trained("diloco", 3, workers, local_steps=1, **WHOLE)[0]
+    dense = trained("none", 3, workers)[0]
+    torch.testing.assert_close(moved(local), moved(dense), atol=1e-5, rtol=1e-3)
+    assert moved(dense).abs().max() > 1e-2
+
+
+def test_diloco_sends_the_dense_bytes_once_in_so_many_steps():
+    local, dense = trained("diloco", 6, local_steps=3)[0], trained("none", 6)[0]
+    assert 3 * local.sent_bytes == dense.sent_bytes == 6 * 4 * len(initial())
+
+
+def test_workers_are_apart_between_exchanges_and_together_after_each():
+    for name in LOCAL:
+        first, second = trained(name, 2, momentum=0.9, local_steps=3)
+        assert not torch.equal(first.flat.parameters, second.flat.parameters)
+        assert all(session.exchanges[name].apart for session in (first, second))
+        first, second = trained(name, 3, momentum=0.9, local_steps=3)
+        assert torch.equal(first.flat.parameters, second.flat.parameters)
+        assert not torch.equal(first.optimizer.velocity, second.optimizer.velocity)  # the inner one is each worker's
+        assert not first.exchanges[name].apart
+
+
+@given(every=st.integers(1, 4), workers=st.integers(1, 3), seed=st.integers(0, 2**16))
+@settings(max_examples=15, deadline=None)
+def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, seed):
+    """Inner steps of plain SGD on random gradients, in two buckets, against the algorithm written down."""
+    sizes, steps, inner_lr, lr, m = (5, 12), 7, 0.1, 0.7, 0.9
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(steps, workers, sum(sizes), generator=generator)
+    start = torch.randn(sum(sizes), generator=generator)
+
+    def work(comm) -> Tensor:
+        flat, weights = torch.zeros_like(start), start.clone()
+        buckets = [Bucket(i, part) for i, part in enumerate(flat.split(sizes))]
+        method, clock = make("diloco", local_steps=every, outer_lr=lr, outer_momentum=m), Clock(CPU)
+        exchange = LocalExchange(method, [(0, 1), (1, 2)], buckets, answers(ALL_GATHER, comm), clock, weights)
+        clock.start()
+        for number, gradient in enumerate(gradients[:, comm.rank], start=1):
+            exchange.begin(at(number, comm.rank, workers))
+            flat.copy_(gradient / workers)
+            exchange.ready(0)
+            exchange.ready(1)
+            exchange.finish()
+            weights -= inner_lr * flat
+            exchange.updated()
+        return weights
+
+    shared, velocity = start.clone(), torch.zeros_like(start)
+    own = start.repeat(workers, 1)
+    for number, gradient in enumerate(gradients, start=1):
+        own -= inner_lr * gradient
+        if number % every == 0:
+            delta = (shared - own).mean(0)
+            velocity = m * velocity + delta
+            shared -= lr * (delta + m * velocity)
+            own = shared.repeat(workers, 1)
+    for rank, weights in enumerate(run_workers(workers, work)):
+        torch.testing.assert_close(weights, own[rank], atol=1e-5, rtol=1e-4)
+
+
+def test_diloco_steps_as_torchs_sgd_with_nesterov_momentum():
+    deltas = torch.randn(5, 40)
+    found = run_workers(1, lambda comm: exchange_steps(comm, make("diloco"), [[delta] for delta in deltas]))[0]
+    weights = torch.nn.Parameter(torch.zeros(40))
+    optimizer = torch.optim.SGD([weights], lr=0.7, momentum=0.9, nesterov=True)
+    for delta, (update,) in zip(deltas, found, strict=True):
+        before, weights.grad = weights.detach().clone(), delta
+        optimizer.step()
+        torch.testing.assert_close(before - weights, update)
+
+
+def test_sparseloco_that_sends_all_and_keeps_nothing_is_diloco_without_momentum():
+    sparse = trained("sparseloco", 4, 3, momentum=0.9, local_steps=2, top=4096, decay=0.0, bits=32)[0]
+    dense = trained("diloco", 4, 3, momentum=0.9, local_steps=2, **WHOLE)[0]
+    torch.testing.assert_close(moved(sparse), moved(dense), atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bits, each", [(2, 64 * 14 // 8 + 2 * 4), (32, 64 * (4 + 1.5))])
+def test_sparseloco_sends_64_of_each_4096_in_14_bits(bits, each):
+    (session,) = trained("sparseloco", 2, 1, local_steps=2, bits=bits)
+    chunks = -(-len(initial()) // 4096)
+    assert session.sent_bytes == chunks * each + COUNT_BYTES
+    assert session.exchanges["sparseloco"].answers.sent_entries == chunks * 64
+
+
+def test_sparseloco_sends_the_largest_of_each_chunk_and_keeps_the_rest_with_decay():
+    deltas, kept = torch.randn(4, 3 * 4096 + 700), torch.zeros(3 * 4096 + 700)
+    method = make("sparseloco")
+    found = run_workers(1, lambda comm: exchange_steps(comm, method, [[delta] for delta in deltas]))[0]
+    for delta, (update,) in zip(deltas, found, strict=True):
+        kept = 0.95 * kept + delta
+        for chunk, sent in zip(blocks(kept, 4096), blocks(update, 4096), strict=True):
+            places = chunk.abs().topk(64).indices
+            sizes = chunk[places].abs()
+            large = sizes > sizes.mean()
+            of_kind = torch.where(large, sizes[large].mean(), sizes[~large].mean())
+            expected = torch.zeros(4096).index_copy(0, places, chunk[places].sign() * of_kind)
+            torch.testing.assert_close(sent, expected)
+        kept = kept - update
+    torch.testing.assert_close(method.residuals[0], kept)
+
+
+class Watched(Noise):
+    """One test batch; notes with which weights it is asked for."""
+
+    def test(self, size, shard, limit):
+        self.weights = self.flat.parameters.clone()
+        yield torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64)
+
+
+def test_what_is_tested_between_exchanges_is_the_mean_of_the_workers():
+    def work(comm):
+        data = Watched()
+        session = Session(RunSpec("accuracy", Training("small")), comm, data, CPU)
+        session.prepare("diloco", make("diloco", local_steps=3))
+        data.flat, (own, between, restored) = session.flat, ([], [], [])
+        for steps in (2, 3):
+            go_on(session, steps)
+            own.append(session.flat.parameters.clone())
+            session.evaluate(2)
+            between.append(data.weights)
+            restored.append(torch.equal(session.flat.parameters, own[-1]))
+        return own, between, restored
+
+    (own, tested, restored), (other, again, _) = run_workers(2, work)
+    assert all(restored) and torch.equal(tested[0], again[0])
+    torch.testing.assert_close(tested[0], (own[0] + other[0]) / 2)
+    assert torch.equal(tested[1], own[1]) and torch.equal(again[1], own[1])  # after an exchange, as they are
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
+    method = make(name)
+    assert timed_steps(method, 2) == [1, 2, 30]
+    assert phase_share(method, "local") == 29 / 30
+    scheme = Scheme(method=name, options={"local_steps": 4})
+    spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest_entries=20_000))
+    rows, _ = run_workers(2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None)["samples"])
+    samples = pd.DataFrame(rows)
+    assert not samples[samples["phase"] == "local"][["sent_bytes", "communication_s"]].any(axis=None)
+    if name == "diloco":
+        assert traffic_per_entry(samples).sent == pytest.approx(4 / 4, rel=0.01)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
+    with pytest.raises(ValueError, match=f"{name} exchanges weights .* give another method"):
+        Hook([], None, None, name, {}, 8.0)
