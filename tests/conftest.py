@@ -15,7 +15,7 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 
 # An example may take as long as a busy machine needs: speed lives in bench/.
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
 sys.path.insert(0, str(ROOT))
 

@@ -15,7 +15,6 @@ from harness.topology import Traffic
     size=st.integers(1, 300), block=st.integers(1, 50), ratio=st.floats(0.01, 1), feedback=st.booleans(),
     seed=st.integers(0, 2**16),
 )  # fmt: skip
-@settings(max_examples=50, deadline=None)
 def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(size, block, ratio, feedback, seed):
     """Against block by block in Python."""
 
@@ -40,7 +39,7 @@ def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(size, bloc
 
 
 @given(workers=st.integers(1, 4), size=st.integers(1, 300), block=st.integers(1, 50), ratio=st.floats(0.01, 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_gathered_or_summed_over_the_union_it_ends_with_the_same_bits(workers, size, block, ratio):
     def work(comm, over):
         method = make("block_topk", block=block, ratio=ratio, over=over)

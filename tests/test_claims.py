@@ -65,7 +65,7 @@ def verdicts(statement: str, timed=None, learnt=None) -> set[str]:
 seconds = st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seconds, seconds)
 def test_a_quotient_is_known_less_well_than_either_and_turned_round_with_its_sides(values, others):
     found, turned = quotient(values, others), quotient(others, values)

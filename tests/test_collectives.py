@@ -43,7 +43,6 @@ def test_some_world_of_several_ranks_is_not_refused(name):
 
 @every
 @given(world=worlds, entries=st.integers(0, 200))
-@settings(deadline=None)
 def test_every_rank_ends_with_the_sum_and_what_it_sends_is_what_it_costs(name, world, entries):
     if not runs_on(name, world):
         with pytest.raises(ValueError, match=f"collective {name} refuses {world} ranks: "):
@@ -61,7 +60,6 @@ def test_every_rank_ends_with_the_sum_and_what_it_sends_is_what_it_costs(name, w
 
 @every
 @given(world=worlds, entries=st.integers(1, 200), seed=st.integers(0, 99))
-@settings(deadline=None)
 def test_all_ranks_end_with_the_same_bits_close_to_the_sum(name, world, entries, seed):
     if not runs_on(name, world):
         return
@@ -98,7 +96,7 @@ def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the
 
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
 @given(entries=st.integers(0, 200))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
     seen = [[] for _ in range(world)]  # of each rank what it sends to whom, as (peer, first entry, entries)
 

@@ -28,7 +28,6 @@ def sent(seconds_of, counts=(1, 8)) -> pd.DataFrame:
     return samples.assign(beside=False, phase="step", share=1.0)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7), st.floats(1e-6, 1e-2), st.floats(0, 2))
 def test_a_turn_on_the_link_is_told_from_the_latency_that_buckets_share(alpha, beta, once, fill):
     """``fill``: a server receives a bucket before it can send it back, while others already use the link."""
@@ -46,7 +45,6 @@ def test_buckets_that_were_never_sent_together_have_turns_as_long_as_they_last()
     assert turn(SIZES) == pytest.approx(1e-3 + 1e-9 * SIZES) and latency(SIZES) == pytest.approx(0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=9))
 def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
     samples = pd.DataFrame(
@@ -78,7 +76,6 @@ def test_noise_is_told_from_what_the_curves_say():
     assert found.r2 < LEAST_R2 and "poor" in found.warning()
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 1), min_size=9, max_size=9))
 def test_a_curve_meets_its_points_and_goes_on_beyond_them(seconds):
     found = curve(SIZES, seconds)
@@ -94,7 +91,6 @@ def test_a_curve_takes_the_median_of_a_size_and_says_how_much_that_leaves():
     assert curve(SIZES, 0 * SIZES)(SIZES) == pytest.approx(0) and not curve(SIZES, 0 * SIZES).warning()
 
 
-@settings(deadline=None)
 @given(st.floats(0, 100), st.floats(1e-3, 10))
 def test_a_slope_is_found_again_and_one_odd_value_hardly_moves_it(header, each):
     values = header + each * SIZES
@@ -113,7 +109,6 @@ KINDS = {"summed_bytes": "summed", "gathered_bytes": "gathered", "message_bytes"
 BYTES = dict.fromkeys(KINDS, 0.0)
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 4), st.floats(0, 100), st.sampled_from(list(BYTES)))
 def test_traffic_is_found_for_each_kind_apart_and_headers_are_left_out(each, header, kind):
     samples = pd.concat(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -24,7 +24,6 @@ from harness.data.text import Text
 CPU = torch.device("cpu")
 
 
-@settings(deadline=None)
 @given(st.integers(20, 800), st.integers(2, 40), st.integers(1, 7), st.integers(0, 3))
 def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, workers, epoch):
     shards = [Shard(batch, workers, rank, seed=1) for rank in range(workers)]
@@ -35,7 +34,6 @@ def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, wo
     assert all(len(indices) <= batch for indices in taken)
 
 
-@settings(deadline=None)
 @given(st.integers(20, 800), st.integers(2, 40), st.integers(1, 7))
 def test_the_steps_cut_an_epoch_into_parts_as_equal_as_can_be(samples, batch, workers):
     """As numpy cuts the permutation, each part dealt to the workers in turn."""
@@ -56,7 +54,6 @@ def test_epochs_and_seeds_shuffle_differently():
     assert len(orders) == 4
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 400))
 def test_the_workers_share_the_first_test_samples(samples, batch, workers, limit):
     shares = [evaluation_indices(samples, batch, Shard(1, workers, rank, 0), limit) for rank in range(workers)]

@@ -30,7 +30,7 @@ class TwoRounds(Method):
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.integers(0, 2**16))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_layers_may_finish_in_any_order(group_sizes, seed):
     starts = [sum(group_sizes[:i]) for i in range(len(group_sizes) + 1)]
     groups = list(itertools.pairwise(starts))

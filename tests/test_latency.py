@@ -6,7 +6,7 @@ import pandas as pd
 import psutil
 import pytest
 from conftest import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_testbed import here, holds_any, hosts, inside, networks, quick, until, within  # noqa: F401
 
@@ -23,7 +23,6 @@ pauses = st.integers(0, 12).map(lambda n: n / 64)
 lengths = st.integers(1, 100)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(pauses, lengths), min_size=1, max_size=40))
 def test_packets_arrive_in_order_late_and_no_faster_than_the_link(sent):
     way, now, kept = Way(LATENCY_S, BYTES_S), 0.0, []

@@ -77,7 +77,7 @@ def test_workers_are_apart_between_exchanges_and_together_after_each():
 
 
 @given(every=st.integers(1, 4), workers=st.integers(1, 3), seed=st.integers(0, 2**16))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, seed):
     """Inner steps of plain SGD on random gradients, in two buckets, against the algorithm written down."""
     sizes, steps, inner_lr, lr, m = (5, 12), 7, 0.1, 0.7, 0.9

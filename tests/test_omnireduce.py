@@ -97,7 +97,7 @@ def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
 
 
 @given(inputs(whole=True))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_all_ranks_end_with_the_sum_and_send_what_the_formulas_say(given_):
     tensors, shape = given_
     total = torch.stack(tensors).sum(0)
@@ -107,7 +107,7 @@ def test_all_ranks_end_with_the_sum_and_send_what_the_formulas_say(given_):
 
 
 @given(inputs(whole=False))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
     tensors, shape = given_
     total = torch.zeros_like(tensors[0])
@@ -148,7 +148,6 @@ def test_one_worker_keeps_what_it_has_and_sends_nothing():
 
 
 @given(inputs(whole=True))
-@settings(deadline=None, max_examples=50)
 def test_no_zero_block_is_sent_after_the_first_burst(given_):
     tensors, shape = given_
     world, width = len(tensors), 1 + shape["block"]
@@ -173,7 +172,6 @@ BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.float16: t
     dtype=st.sampled_from(list(BITS)), entries=st.integers(0, 60), block=st.integers(1, 70), density=st.floats(0, 1),
     seed=st.integers(0, 999),
 )  # fmt: skip
-@settings(deadline=None)
 def test_a_block_is_zero_if_all_its_bits_are(dtype, entries, block, density, seed):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(entries, generator=generator) * (torch.rand(entries, generator=generator) < density)
@@ -183,7 +181,7 @@ def test_a_block_is_zero_if_all_its_bits_are(dtype, entries, block, density, see
 
 
 @given(inputs(whole=True))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_streams_under_way_together_sum_and_send_the_same(given_):
     tensors, shape = given_
     total = torch.stack(tensors).sum(0)

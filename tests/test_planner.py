@@ -38,7 +38,6 @@ def every_plan(layers: int):
 
 
 @given(chains(longest=30), st.integers(1, 3000))
-@settings(deadline=None)
 def test_every_plan_covers_all_layers_once_and_in_order(chain, most):
     sizes, costs = chain
     for planner in planners(most).values():
@@ -47,7 +46,7 @@ def test_every_plan_covers_all_layers_once_and_in_order(chain, most):
 
 
 @given(chains(longest=9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exact_equals_brute_force(chain):
     sizes, costs = chain
     best = min(schedule(sizes, costs, plan).iteration_s for plan in every_plan(len(sizes)))
@@ -66,7 +65,6 @@ def test_exact_equals_brute_force_on_twelve_layers(shape):
 
 
 @given(chains(longest=20))
-@settings(deadline=None)
 def test_no_planner_beats_exact_and_the_papers_never_loses_to_no_merging(chain):
     sizes, costs = chain
     times = {name: schedule(sizes, costs, p(sizes, costs)).iteration_s for name, p in planners(500).items()}
@@ -75,7 +73,6 @@ def test_no_planner_beats_exact_and_the_papers_never_loses_to_no_merging(chain):
 
 
 @given(chains(longest=20))
-@settings(deadline=None)
 def test_the_breakdown_adds_up_and_nothing_overlaps_that_may_not(chain):
     sizes, costs = chain
     for plan in (per_layer(sizes), merge_all(sizes), omgs(sizes, costs)):

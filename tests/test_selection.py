@@ -34,7 +34,7 @@ def taken(name: str, values: list[float], rule, gradient: list[float] | None = N
 
 @both
 @given(vectors, st.data())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_top_k_takes_the_largest_magnitudes(name, values, data):
     k = data.draw(st.integers(1, len(values)))
     sent, _, _ = taken(name, values, TopK(k))
@@ -44,7 +44,6 @@ def test_top_k_takes_the_largest_magnitudes(name, values, data):
 
 @both
 @given(vectors, st.data())
-@settings(deadline=None)
 def test_kth_magnitude(name, values, data):
     k = data.draw(st.integers(1, len(values)))
     found = selection.implementation(name).kth_magnitude(torch.tensor(values, dtype=torch.float32), k)
@@ -54,7 +53,6 @@ def test_kth_magnitude(name, values, data):
 @both
 @given(vectors, st.floats(0, 100, width=32))
 @example([0.0, 1.0, -0.0], 0.0)
-@settings(deadline=None)
 def test_threshold_takes_what_reaches_it_and_is_not_zero(name, values, h):
     _, chosen, _ = taken(name, values, Threshold(h))
     assert chosen == [i for i, v in enumerate(np.float32(values)) if abs(v) >= h and v != 0]
@@ -62,7 +60,6 @@ def test_threshold_takes_what_reaches_it_and_is_not_zero(name, values, h):
 
 @both
 @given(st.lists(st.tuples(floats, st.floats(-100, 100, width=32)), min_size=1, max_size=80), st.data())
-@settings(deadline=None)
 def test_a_gradient_is_added_before_anything_is_chosen(name, pairs, data):
     values, gradient = map(list, zip(*pairs, strict=True))
     rules = st.one_of(st.builds(TopK, st.integers(1, len(pairs))), st.builds(Threshold, st.floats(0, 100, width=32)))

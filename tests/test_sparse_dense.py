@@ -35,7 +35,7 @@ def test_without_dense_steps_it_is_top_k_with_error_feedback_to_the_bit():
 
 
 @given(cycles=st.integers(1, 3), sparse=st.integers(0, 4), feedback=st.booleans(), seed=st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_dense_step_leaves_nothing_behind(cycles, sparse, feedback, seed):
     """With error feedback all gradients of whole cycles have then been sent."""
 

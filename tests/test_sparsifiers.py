@@ -29,7 +29,7 @@ def test_every_selection_and_wire_format_gives_the_same_bits(name):
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 @given(size=st.integers(1, 200), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16), feedback=st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_an_entry_is_sent_whole_or_kept_whole(name, size, ratio, seed, feedback):
     method = make(name, ratio=ratio, error_feedback=feedback)
     generator = torch.Generator().manual_seed(seed)
@@ -47,7 +47,7 @@ def test_an_entry_is_sent_whole_or_kept_whole(name, size, ratio, seed, feedback)
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 @given(size=st.integers(1, 500), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
     methods = make(name, ratio=ratio), make(name, ratio=ratio, selection="fast")
     generator = torch.Generator().manual_seed(seed)

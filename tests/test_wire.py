@@ -26,7 +26,7 @@ def there_and_back(name: str, size: int, indices: torch.Tensor) -> torch.Tensor:
 
 @every
 @given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 2**16), st.sampled_from([torch.int32, torch.int64]))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_what_is_packed_is_what_is_added(name, size, density, seed, kind):
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(size, generator=generator)[: round(density * size)]
@@ -36,7 +36,6 @@ def test_what_is_packed_is_what_is_added(name, size, density, seed, kind):
 
 @every
 @given(st.lists(st.one_of(st.integers(0, 300), st.sampled_from([254, 255, 256, 65534, 65535, 65536])), max_size=40))
-@settings(deadline=None)
 def test_gaps_of_any_length_with_the_last_place_taken(name, gaps):
     places = (torch.tensor(gaps, dtype=torch.int64) + 1).cumsum(0) - 1
     there_and_back(name, int(places[-1]) + 1 if gaps else 1, places.to(torch.int32))
@@ -91,7 +90,6 @@ zeros = st.integers(0, 600).map(lambda n: [0.0] * n)
 
 
 @given(st.lists(st.one_of(zeros, st.lists(numbers, max_size=5)), max_size=12))
-@settings(deadline=None)
 def test_what_is_run_length_coded_is_decoded_to_the_bit_and_coded_as_by_hand(parts):
     entries = list(itertools.chain(*parts))
     x = torch.tensor(entries)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
+from harness import statistics
 from harness.timemodel.timeline import Costs
 from harness.topology import Traffic
 
@@ -118,11 +119,13 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` by (entries, buckets): the median of each phase, weighted by its share of a cycle."""
+    """``column`` by (entries, buckets), over the phases of a cycle."""
     case = ["entries", "buckets"]
-    medians = samples.groupby([*case, "phase"]).agg(median=(column, "median"), share=("share", "first"))
-    weighted = medians.assign(median=medians["median"] * medians["share"]).groupby(case).sum()
-    return (weighted["median"] / weighted["share"]).rename(column).reset_index()
+    rows = [
+        (*of, statistics.amortised(zip(own[column], own["phase"], own["share"], strict=True)))
+        for of, own in samples.groupby(case)
+    ]
+    return pd.DataFrame(rows, columns=[*case, column])
 
 
 def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
