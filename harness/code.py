@@ -57,6 +57,7 @@ KINDS = {
     "layers": "calibrate",
     "exchanges": "calibrate",
     "sums": "sums",
+    "hybrid": "hybrid",
 }
 
 

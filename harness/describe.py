@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness import plugins
 from harness.data import load as data_set
 from harness.exchange.plugin import about
+from harness.training.head import widths
 
 MODEL = {
     "TITLE": "the name to show in tables and figures",
@@ -26,7 +27,8 @@ MODEL = {
 
 
 def model(name: str) -> dict:
-    """Its title, its data set, its layers in the order of exchange, and the multiply-adds of one sample."""
+    """Its title, its data set, its layers in the order of exchange, the multiply-adds of one sample, and the columns of
+    each fully connected layer of its head."""
     module = plugins.load("models", name)
     for what, meaning in MODEL.items():
         if not hasattr(module, what):
@@ -36,9 +38,10 @@ def model(name: str) -> dict:
         inputs = data_set(module.DATA).example()
         with FlopCounterMode(display=False) as counter:
             net(inputs)
-    layers = [p.numel() for p in net.parameters()][::-1]
+        layers = [p.numel() for p in net.parameters()][::-1]
+        head = widths(net, inputs)
     about = {"title": module.TITLE, "data": module.DATA, "layers": layers, "parameters": sum(layers)}
-    return about | {"multiply_adds": counter.get_total_flops() // 2}
+    return about | {"multiply_adds": counter.get_total_flops() // 2, "head": head}
 
 
 MOST_WORKERS = 1024  # that a collective is asked about

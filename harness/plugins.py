@@ -64,7 +64,7 @@ def _descriptions() -> dict[str, dict]:
     """kind -> plug-in -> description."""
     sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
     sources += [*(HARNESS / "exchange").glob("*.py"), *(HARNESS / "data").glob("*.py")]
-    sources += [HARNESS / "describe.py"]
+    sources += [HARNESS / "describe.py", HARNESS / "training" / "head.py"]
     about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
     kept = CACHE / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
     if not kept.exists():

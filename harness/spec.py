@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
-Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges", "sums"]
+Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges", "sums", "hybrid"]
 Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
 
 
@@ -46,7 +46,8 @@ class Scheme:
 
     method: str = "none"
     variant: str = ""  # the name of this set of parameters; empty: the method's own name
-    options: dict[str, Any] = field(default_factory=dict)  # parameters of the method (its ratio too), of sums' streams
+    # parameters of the method (its ratio too), of sums' streams; of hybrids the workers that hold the head
+    options: dict[str, Any] = field(default_factory=dict)
     topology: str = ALL_GATHER.name  # a name in harness.topology
     collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
     wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel

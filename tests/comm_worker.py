@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from hybrid_parts import trained
+
 from harness import comm as engines
 from harness import plugins
 from harness.comm import Communicator
@@ -81,7 +83,8 @@ def seen(comm: Communicator) -> dict:
             answer = comm.start_round(to_all(comm, dtype, headers)).wait()
             sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
             found[f"round {dtype} {headers}"] = (answer, sent)
-    return found | summed(comm) | streamed(comm) | in_flight(comm) | {"ends": ends(comm)}
+    found |= summed(comm) | streamed(comm) | in_flight(comm)
+    return found | {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
 
 
 def ends(comm: Communicator) -> list[tuple[float, float, float]]:

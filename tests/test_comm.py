@@ -12,10 +12,13 @@ import pytest
 import torch
 from comm_worker import BUCKETS, ENTRIES, GATHERED, REDUCED, another_length, length, message, numbers, seen, summed
 from conftest import ROOT
+from hybrid_parts import ROWS
+from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
 
 from harness import plugins
 from harness.comm.collectives import Round
+from harness.comm.hybrid import Layout
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
 
@@ -114,6 +117,10 @@ def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks
         total, counted = found[f"omnireduce {which}"]
         assert torch.equal(total, sum(mine))
         assert counted == sent[rank]
+
+
+def test_hybrid_parallelism_on_real_processes_equals_training_on_one_device(ranks):
+    compare([found["hybrid"] for found in ranks], Layout(len(ranks), len(ranks) // 2, ROWS))
 
 
 def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
