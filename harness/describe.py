@@ -48,10 +48,12 @@ MOST_WORKERS = 1024  # that a collective is asked about
 
 
 def collective(name: str) -> dict:
-    """By number of workers: why it refuses them, or how many rounds it makes."""
+    """By number of workers: why it refuses them, or how many rounds it makes, which only a plain one knows."""
     module, worlds = plugins.load("collectives", name), range(1, MOST_WORKERS + 1)
     refuses = {n: why for n in worlds if (why := module.refuses(n))}
-    return {"refuses": refuses, "rounds": {n: module.rounds(n) for n in worlds if n not in refuses}}
+    plain = hasattr(module, "rounds")
+    rounds = {n: module.rounds(n) for n in worlds if n not in refuses} if plain else {}
+    return {"plain": plain, "refuses": refuses, "rounds": rounds}
 
 
 def described(kind: str, look) -> dict:

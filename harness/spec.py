@@ -46,10 +46,11 @@ class Scheme:
 
     method: str = "none"
     variant: str = ""  # the name of this set of parameters; empty: the method's own name
-    # parameters of the method (its ratio too), of sums' streams; of hybrids the workers that hold the head
+    # parameters of the method, its ratio too; of hybrids the workers that hold the head
     options: dict[str, Any] = field(default_factory=dict)
     topology: str = ALL_GATHER.name  # a name in harness.topology
     collective: str = "engine"  # how dense sums travel: "engine", or a file in harness/comm/collectives
+    streams: dict[str, int] = field(default_factory=dict)  # options of a collective that has streams
     wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel
     bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size
     planner: str = "layer"  # how methods of scope "plan" merge layers

@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from hybrid_parts import trained
 
 from harness import comm as engines
-from harness import plugins
-from harness.comm import Communicator
+from harness.comm import Communicator, collectives
 from harness.comm.collectives import Round
-from harness.comm.omnireduce import streams
+from harness.comm.collectives.omnireduce import streams
 from harness.comm.torch_dist import TorchDist
 
 GATHERED = (
@@ -106,9 +105,8 @@ def ends(comm: Communicator) -> list[tuple[float, float, float]]:
 def summed(comm: Communicator) -> dict:
     """By collective and entries: the sum, the messages and bytes sent for it, and the engine's own sum."""
     found = {}
-    for name in plugins.names("collectives"):
-        collective = plugins.load("collectives", name)
-        for entries in ENTRIES * (collective.refuses(comm.world_size) is None):
+    for name, collective in collectives.plain(comm.world_size).items():
+        for entries in ENTRIES:
             mine = numbers(entries, torch.float32, comm.rank)
             engine = comm.allreduce(mine.clone()) if entries else mine.clone()
             before = comm.sent_messages, comm.sent_bytes
@@ -139,12 +137,10 @@ def in_flight(comm: Communicator) -> dict:
     """Everything at once; every rank calls in one order, at its own pace, and waits in an order of its own."""
     pending = {}
     for bucket in range(BUCKETS):
-        for name in plugins.names("collectives"):
-            collective = plugins.load("collectives", name)
-            if collective.refuses(comm.world_size) is None:
-                mine = numbers(101, torch.float32, comm.rank, bucket).round()
-                rounds = collective.all_reduce(comm.rank, comm.world_size, mine)
-                pending[f"{name} {bucket}"] = comm.start_rounds(rounds)
+        for name, collective in collectives.plain(comm.world_size).items():
+            mine = numbers(101, torch.float32, comm.rank, bucket).round()
+            rounds = collective.all_reduce(comm.rank, comm.world_size, mine)
+            pending[f"{name} {bucket}"] = comm.start_rounds(rounds)
         pending[f"engine {bucket}"] = comm.start_allreduce(numbers(101, torch.float32, comm.rank, bucket).round())
         pending[f"relay {bucket}"] = comm.start_rounds(relay(comm, bucket))
         gathered = numbers(length(comm.rank, 0, bucket), torch.uint8, comm.rank, 0, bucket)

@@ -69,7 +69,7 @@ def parameters_after(comm, method: str, topology: str = "allgather", steps: int 
 def main(engine: str, target: str, methods: str, topologies: str, stops: str, resume: str = "") -> None:
     """Train, from the states in the file ``resume`` if given, and save all states at each of ``stops``.
 
-    They go to <target>-<step>.<rank>, by "<method> <topology>".
+    They go to <target>-<step>.<rank>, by "<method> <topology>"; a topology may be followed by a collective.
     """
     torch.set_num_threads(1)
     comm = engines.connect(engine, CPU)
@@ -77,7 +77,7 @@ def main(engine: str, target: str, methods: str, topologies: str, stops: str, re
     begun = torch.load(f"{resume}.{comm.rank}", weights_only=True) if resume else {}
     for method in json.loads(methods):
         for topology in json.loads(topologies):
-            session, key = session_of(comm, method, topology), f"{method} {topology}"
+            session, key = session_of(comm, method, *topology.split()), f"{method} {topology}"
             if resume:
                 session.load_state_dict(begun[key])
             for stop in found:

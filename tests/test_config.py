@@ -45,6 +45,13 @@ MISTAKES = {
         "workers": 3,
     },
     "collective: ring adds up among equals, ps-weights on a server": {"collective": "ring"},
+    "collective: omnireduce finds blocks of zeros on device: cpu; give engine": {
+        "collective": "omnireduce",
+        "topologies": ["allgather"],
+        "device": "cuda",
+    },
+    "streams.block: 0 is not valid; give entries of a block, an integer of at least 1": {"streams": {"block": 0}},
+    "streams.aggregators: 3 among 2 workers; give fewer": {"streams": {"aggregators": 3}},
     "hung_after_s: 0 is not valid; give seconds": {"hung_after_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},
     "models.resnet20.batch: -3 is not valid": {"models": {"resnet20": RECIPE | {"batch": -3}}},

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, ROOT
+from conftest import CLASSES, METHODS, ROOT, exchange_of, gradients, make, one_step
 from equal_worker import STEPS, parameters_after
 
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
+from harness.exchange import Sum
 from harness.topology import TOPOLOGIES
 
 STOPPED = STEPS // 2
@@ -97,6 +98,36 @@ def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology)
         *workers, server = run_workers(3, partial(parameters_after, method=method, topology=topology))
         for one in [*workers, server] if TOPOLOGIES[topology].owner == "server" else workers:
             assert torch.equal(one, local_parameters(method)), method
+
+
+def asks_for_dense_sums(method: str) -> bool:
+    """Whether it does in any of its first steps."""
+    asked = []
+
+    def work(comm):
+        exchange = exchange_of(comm, make(method), gradients(0, 1)[0])
+        start = exchange.answers.start
+
+        def noted(request):
+            asked.append(isinstance(request, Sum) and request.indices is None)
+            return start(request)
+
+        exchange.answers.start = noted
+        for number, step in enumerate(gradients(0, STEPS), start=1):
+            one_step(comm, exchange, step, number)
+
+    run_workers(1, work)
+    return any(asked)
+
+
+def test_dense_sums_over_omnireduce_train_to_the_same_bits(tmp_path, environment):
+    """Every method that asks for one, on real processes; two addends have one sum, whatever their order."""
+    torch.set_num_threads(1)
+    methods, how = [m for m in METHODS if asks_for_dense_sums(m)], "allgather omnireduce"
+    assert {"none", "powersgd"} <= set(methods)
+    for found in run_engine("torch_dist", 2, tmp_path, environment, methods, (how,)):
+        for method in methods:
+            assert torch.equal(found[f"{method} {how}"]["parameters"], local_parameters(method)), method
 
 
 def test_three_workers_agree_to_the_bit_and_across_engines_to_rounding(tmp_path, environment):

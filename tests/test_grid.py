@@ -52,7 +52,7 @@ def test_the_defaults_of_a_spec_never_change():
 DEFAULTS = {
     "model": "", "data": "cifar10", "stand_in": False, "batch": 32, "epochs": 140, "train_epochs": 140, "lr": 0.1,
     "lr_steps": (), "momentum": 0.9, "weight_decay": 1e-4, "warmup_epochs": 0, "seed": 0, "method": "none",
-    "variant": "none", "options": {}, "topology": "allgather", "collective": "engine", "wire": "indices",
+    "variant": "none", "options": {}, "topology": "allgather", "collective": "engine", "streams": {}, "wire": "indices",
     "bucket_bytes": 2**23, "planner": "layer", "groups": (), "ratios": (), "plans": {}, "engine": "horovod",
     "workers": 2, "threads": 1, "device": "cpu", "network": "host", "rates_mbit": (), "in_proportion": False,
     "width": 0.0, "limit_s": 0.0, "launches": 1, "evaluations": 10,

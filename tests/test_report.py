@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,6 +194,21 @@ def test_prediction_finds_the_calibration_of_every_run(report):
     assert len(table) == len(inputs["timing"]) and table["predicted_s"].gt(0).all()
     text = report.figure("studies/prediction/figure.py", "prediction-figure", Items(report.folder / "prediction.csv"))
     assert all(variant in text for variant, *_ in VARIANTS.values())
+
+
+def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_predicted(report, tmp_path):
+    name = f"{report.runs.models[0]}-none-allgather"
+    for kind in ("timing", "exchanges"):
+        folder = shutil.copytree(report.runs.root / kind / name, tmp_path / kind)
+        run = json.loads((folder / "run.json").read_text())
+        run["spec"]["scheme"] |= {"collective": "omnireduce", "streams": {"block": 256}}
+        (folder / "run.json").write_text(json.dumps(run))
+    inputs = {"timing": [tmp_path / "timing" / "groups.csv"], "samples": [tmp_path / "exchanges" / "samples.csv"]}
+    inputs["layers"] = report.runs.every("layers", "layers.csv")
+    table, shown = report.table("studies/prediction/table.py", "streams", **inputs)
+    warning = f"not predicted: sent 0.1 MB, calibrated with {4e-6 * sum(LAYERS):.3g} MB"
+    assert table["predicted_s"].isna().all() and warning in shown and "nan" not in shown
+    report.figure("studies/prediction/figure.py", "streams-figure", Items(report.folder / "streams.csv"))
 
 
 def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):

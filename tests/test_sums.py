@@ -33,7 +33,7 @@ def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
 
 def test_all_ways_are_timed_in_every_case_and_send_what_they_count():
     spec = RunSpec(
-        "sums", scheme=Scheme(options=SHAPE), cluster=Cluster(workers=2),
+        "sums", scheme=Scheme(streams=SHAPE), cluster=Cluster(workers=2),
         measurement=Measurement(repeats=2, largest_entries=995),
     )  # fmt: skip
     rows = run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))[0]["sums"]
@@ -51,7 +51,7 @@ def test_all_ways_are_timed_in_every_case_and_send_what_they_count():
 
 def test_a_way_with_another_sum_ends_the_run(monkeypatch):
     monkeypatch.setattr("harness.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
-    spec = RunSpec("sums", scheme=Scheme(options=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
+    spec = RunSpec("sums", scheme=Scheme(streams=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
     with pytest.raises(RuntimeError, match="all-gather has another sum than the engine's, density 1"):
         run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
 
@@ -62,7 +62,7 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     runs = config.load(values, "c").studies["sums"]
     assert len(runs) == 2 * 2 * 2
     spec = runs["sums/4workers-1aggregators-8fused-1inflight"]
-    assert spec.scheme.options == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 1}
+    assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 1}
     assert spec.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
 
@@ -70,7 +70,6 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
 @pytest.mark.parametrize(
     "study, said",
     [
-        ({"entries": 1000}, "studies.sums.in_flight: 8 streams for 4 blocks; give fewer, or more entries"),
         ({"block": 0}, "studies.sums.block: 0 is not valid; give entries of a block, an integer of at least 1"),
         (
             {"workers": [1]},

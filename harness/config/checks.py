@@ -56,6 +56,10 @@ def collective(values: dict) -> str | None:
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
     if name != "engine" and served:
         return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
+    if grid.streams(values) and values["device"] == "cuda":
+        return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
+    if values["streams"].get("aggregators", 1) > values["workers"]:
+        return f"streams.aggregators: {values['streams']['aggregators']} among {values['workers']} workers; give fewer"
     return None
 
 

@@ -231,9 +231,16 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
         selection | variant.options | asked,
         topology.name,
         values["collective"],
+        streams(values),
         values["wire"],
         **merging,
     )
+
+
+def streams(values: dict) -> dict[str, int]:
+    """What the configuration says of streams, if its collective has them."""
+    name = values["collective"]
+    return {} if name == "engine" or plugins.describe("collectives", name)["plain"] else values["streams"]
 
 
 def _cluster(values: dict, topology: Topology | None = None) -> Cluster:

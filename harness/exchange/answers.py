@@ -6,11 +6,14 @@ sum, or the others' messages. The network may carry more: a ring moves 2 (N - 1)
 all-reduce, each way.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor
 
 from harness.comm import Communicator, Pending, collectives
-from harness.comm.collectives import HEADER_BYTES, Round
+from harness.comm.collectives import HEADER_BYTES, Round, Rounds
 from harness.exchange.method import Gather, Max, Request, Sum
 from harness.exchange.wire import FORMATS
 from harness.topology import Topology, Traffic
@@ -62,11 +65,15 @@ class Answers:
 
 
 class Collective(Answers):
-    """Collectives among equals: dense sums by all-reduce, the engine's or one of ours, sparse sums by all-gather."""
+    """Collectives among equals: dense sums by all-reduce, the engine's or one of ours, sparse sums by all-gather.
 
-    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices", collective: str = "engine"):
+    ``streams``: options of a collective whose streams' counts are known only once they have ended.
+    """
+
+    def __init__(self, topology: Topology, comm: Communicator, wire: str, collective: str, streams: Mapping):
         super().__init__(topology, comm, wire)
         self._ours = None if collective == "engine" else collectives.load(collective, comm.world_size)
+        self._streams = None if self._ours is None or collectives.is_plain(self._ours) else streams
 
     def start(self, request: Request) -> Pending:
         match request:
@@ -93,6 +100,9 @@ class Collective(Answers):
             self.count(values.numel(), values.nbytes, summed=values.nbytes)
             return self._comm.start_allreduce(values)
         rank, world = self._comm.rank, self._comm.world_size
+        if self._streams is not None:
+            streams = self._ours.streams(rank, world, values, **self._streams)
+            return self._comm.start_streams([_counted(stream) for stream in streams])
         _, sent = self._ours.cost(rank, world, values.numel())
         sent = sent * values.itemsize // 4  # the cost is of float32
         self.count(values.numel(), sent, summed=values.nbytes)
@@ -101,6 +111,11 @@ class Collective(Answers):
     def finish(self, request: Request, pending: Pending):
         answer = pending.wait()
         match request:
+            case Sum(values, None) if self._streams is not None:
+                for entries, sent, received in answer:
+                    self.count(entries, sent, messages=sent)
+                    self.received_bytes += received
+                return values
             case Sum(_, None) | Max():
                 self.received_bytes += answer.nbytes
                 return answer
@@ -110,6 +125,19 @@ class Collective(Answers):
         others = (message for rank, message in enumerate(answer) if rank != self._comm.rank)
         self.received_bytes += sum(message.nbytes + COUNT_BYTES for message in others)
         return self.add_up(request.out, answer) if isinstance(request, Sum) else answer
+
+
+def _counted(rounds: Rounds) -> Rounds:
+    """The same rounds; its result is (result, bytes sent, bytes received)."""
+    sent, received, answer = 0, 0, None
+    while True:
+        try:
+            round = rounds.send(answer)
+        except StopIteration as end:
+            return end.value, sent, received
+        sent += round.sent_bytes
+        answer = yield round
+        received += sum(message.nbytes for message in answer.values())
 
 
 class Served(Answers):
@@ -183,8 +211,14 @@ class PushPull:
         return self._pull.wait()
 
 
-def answers(topology: Topology, comm: Communicator, wire: str = "indices", collective: str = "engine") -> Answers:
-    """What answers requests over ``topology``."""
+def answers(
+    topology: Topology,
+    comm: Communicator,
+    wire: str = "indices",
+    collective: str = "engine",
+    streams: Mapping[str, int] = MappingProxyType({}),
+) -> Answers:
+    """What answers requests over ``topology``; the other arguments are fields of ``harness.spec.Scheme``."""
     if topology.servers:
         return Served(topology, comm, wire)
-    return Collective(topology, comm, wire, collective)
+    return Collective(topology, comm, wire, collective, streams)

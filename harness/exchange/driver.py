@@ -8,7 +8,7 @@ segments run here, on the main thread, and are timed as what they are.
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -121,12 +121,17 @@ class WorkerExchange(Exchange):
                 if item.posted == item.announced:
                     raise self._miscounted(item, "makes more")
                 item.posted_at = time.perf_counter()
-                before = self.answers.sent_entries
-                item.pending = self.answers.start(item.request)
-                self.sent_entries[item.bucket.index] += self.answers.sent_entries - before
+                item.pending = self._counting(item, self.answers.start, item.request)
                 item.posted += 1
             if item.posted < item.announced:
                 return
+
+    def _counting(self, item: _Open, call: Callable, *request):
+        """What ``call`` returns; entries that it counts as sent are the bucket's."""
+        before = self.answers.sent_entries
+        result = call(*request)
+        self.sent_entries[item.bucket.index] += self.answers.sent_entries - before
+        return result
 
     def _advance(self, wait: bool) -> None:
         """Resume the oldest exchanges whose request is answered; with ``wait``, all of them."""
@@ -140,7 +145,7 @@ class WorkerExchange(Exchange):
             ended_at = head.pending.ended_at or time.perf_counter()
             self.communications.append((head.bucket.index, head.posted_at, ended_at))
             with self._clock(self._label):
-                answer = self.answers.finish(head.request, head.pending)
+                answer = self._counting(head, self.answers.finish, head.request, head.pending)
                 try:
                     head.request, head.pending = head.segments.send(answer), None
                 except StopIteration as end:

@@ -80,5 +80,7 @@ def least_to_most(numbers: pd.Series, digits: int = 0) -> str:
 
 def off(table: pd.DataFrame, column: str) -> str:
     """The median and the largest size of a relative error."""
-    size = table[column].abs()
+    size = table[column].dropna().abs()
+    if size.empty:
+        return "of no run"
     return f"median {size.median():.0%}, worst {size.max():.0%}"

@@ -94,10 +94,16 @@ class Elsewhere:
 
 
 def sum_rounds(collective: str) -> Rounds:
-    """How many rounds a dense sum makes, by the number of workers; KeyError for one that the collective refuses."""
+    """How many rounds a dense sum makes, by the number of workers; KeyError for one that the collective refuses.
+
+    ValueError if that depends on the data.
+    """
     if collective == "engine":
         return ring_rounds
     rounds = plugins.describe("collectives", collective)["rounds"]
+    if not rounds:
+        why = "what it sends depends on the gradient"
+        raise ValueError(f"the time model cannot take {collective} to other links: {why}; give another collective")
     return lambda workers: rounds[str(workers)]
 
 
@@ -119,6 +125,7 @@ def _exchange(spec: RunSpec) -> tuple:
         scheme.options,
         scheme.topology,
         scheme.collective,
+        scheme.streams,
         scheme.wire,
         spec.cluster,
     )

@@ -146,7 +146,7 @@ def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torc
     flat = torch.cat(gradients)
     buckets = [Bucket(i, part) for i, part in enumerate(flat.split(len(gradients[0])))]
     groups = [(i, i + 1) for i in range(len(buckets))]
-    how = answers(spec.topology, comm, scheme.wire, scheme.collective)
+    how = answers(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
         return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
     matrix = torch.randn(128, 128, device=flat.device)

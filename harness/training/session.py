@@ -85,7 +85,7 @@ class Session:
         scheme, flat = self.spec.scheme, self.flat
         groups = groups or cut(flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups)
         buckets = flat.buckets(groups, scheme.ratios if method.ratios_from_plan else ())
-        how = answers(self.spec.topology, self.comm, scheme.wire, scheme.collective)
+        how = answers(self.spec.topology, self.comm, scheme.wire, scheme.collective, scheme.streams)
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, how)
         return self.exchanges[variant]
 

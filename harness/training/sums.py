@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from harness import plugins
-from harness.comm import Communicator
+from harness.comm import Communicator, collectives
 from harness.comm.blocks import nonzero_blocks
-from harness.comm.omnireduce import message_of, read, streams
+from harness.comm.collectives.omnireduce import message_of, read, streams
 from harness.exchange.packing import blocks
 from harness.spec import RunSpec
 
@@ -21,9 +21,9 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
     """``sums``: by places of the non-zero blocks, density, way and repeat, the seconds of the slowest rank, and the
     most messages and bytes that a rank sent, where they are ours to count.
 
-    The ways take turns. RuntimeError if two disagree. The run's options are the shape of OmniReduce's streams.
+    The ways take turns. RuntimeError if two disagree. The run's streams are OmniReduce's.
     """
-    shape, entries = spec.scheme.options, spec.measurement.largest_entries
+    shape, entries = spec.scheme.streams, spec.measurement.largest_entries
     ways, cases = _ways(shape, comm.world_size), list(_cases(comm.world_size))
     rows = []
     for done, (places, density) in enumerate(cases, start=1):
@@ -74,18 +74,16 @@ def _cases(world: int) -> Iterator[tuple[str, float]]:
 def _ways(shape: dict, world: int) -> dict[str, Callable[[Communicator, Tensor], Tensor]]:
     """Name -> what sums a tensor over all ranks, maybe in place."""
 
-    def by_collective(name: str) -> Callable:
-        collective = plugins.load("collectives", name)
+    def by_collective(collective: ModuleType) -> Callable:
         return lambda comm, tensor: comm.start_rounds(collective.all_reduce(comm.rank, world, tensor)).wait()
 
     def by_streams(comm: Communicator, tensor: Tensor) -> Tensor:
         comm.start_streams(streams(comm.rank, world, tensor, **shape)).wait()
         return tensor
 
-    served = [name for name in plugins.names("collectives") if not plugins.load("collectives", name).refuses(world)]
     return {
         "engine": lambda comm, tensor: comm.allreduce(tensor),
-        **{name: by_collective(name) for name in served},
+        **{name: by_collective(one) for name, one in collectives.plain(world).items()},
         "omnireduce": by_streams,
         "all-gather": lambda comm, tensor: by_gather(comm, tensor, shape["block"]),
     }
@@ -97,5 +95,5 @@ def by_gather(comm: Communicator, tensor: Tensor, block: int) -> Tensor:
     message = message_of(numbers, rows[numbers])
     rows.zero_()
     for part in comm.allgather(message):
-        rows.index_add_(0, *read(part, block))
+        rows.index_add_(0, *read(part, rows))
     return rows.view(-1)[: len(tensor)]

@@ -1,10 +1,16 @@
-"""The contract of a collective: a file in this folder with four functions.
+"""The contract of a collective: a file in this folder. ``refuses(world)``: why it cannot run on so many ranks, or None.
+
+What a *plain* one sends follows from the length of the tensor:
 
 - ``all_reduce(rank, world, tensor)``: a coroutine that yields the rounds of one rank. It is resumed with what the
   rank received, {peer: tensor}, sums ``tensor``, shape (n,), over all ranks in place, and returns it.
-- ``refuses(world)``: why it cannot run on so many ranks, or None.
 - ``rounds(world)``: how many rounds each of so many ranks yields.
 - ``cost(rank, world, entries)``: (messages, bytes) that one rank sends to sum ``entries`` of float32.
+
+What another one sends depends on what is in the tensor. In the place of these three it has
+
+- ``streams(rank, world, tensor, **options)``: several such coroutines that run side by side and sum ``tensor``
+  together. Each returns how many entries of it this rank has sent. Its options are those of a configuration.
 
 It knows no engine, clock or thread. All ranks yield equally many rounds; a rank that has nothing to say in a
 round yields an empty one. Every send has its receive in the same round.
@@ -63,6 +69,17 @@ class Round:
 
 
 Rounds = Generator[Round, dict[int, Tensor], Any]
+
+
+def is_plain(collective: ModuleType) -> bool:
+    """Whether what it sends follows from the length of the tensor."""
+    return hasattr(collective, "all_reduce")
+
+
+def plain(world: int) -> dict[str, ModuleType]:
+    """Name -> collective, of the plain ones that run on so many ranks."""
+    found = {name: plugins.load("collectives", name) for name in plugins.names("collectives")}
+    return {name: one for name, one in found.items() if is_plain(one) and not one.refuses(world)}
 
 
 def load(name: str, world: int) -> ModuleType:

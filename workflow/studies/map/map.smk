@@ -1,5 +1,5 @@
 # Which method the time model expects to be fastest; it needs links of a known rate.
-if VALUES["network"] == "testbed":
+if VALUES["network"] == "testbed" and not grid.streams(VALUES):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/map.svg")
 
 

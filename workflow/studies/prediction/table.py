@@ -5,8 +5,10 @@ backward, the time to sparsify a bucket, its turn on the link and the latency of
 R^2 of both beside them), plus optimizer, other, and what a worker waits for slower ones in an iteration without
 exchange. Measured: Table 2's iteration. The machine's speed drifts between
 calibration and run: "paired" scales what is computed by how long forward and backward of uncompressed took in the
-same run, against the calibration; what is communicated is left as predicted."""
+same run, against the calibration; what is communicated is left as predicted. Where a collective sends what depends on
+the gradient, a run that sent another number of bytes than its calibration is not predicted, and a warning says so."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -16,8 +18,11 @@ from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.summary import amortise
 from harness.report.tidy import ABOUT, read
+from harness.timemodel.costs import Calibration
 from harness.timemodel.predict import Calibrations, spec_in
 from harness.timemodel.timeline import schedule
+
+SAME_BYTES = 0.1  # as a part: an iteration of a timing run has sent what its calibration sent
 
 
 def predict(run: Path, calibrations: Calibrations) -> dict:
@@ -32,6 +37,9 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = (dense["forward_s"] + dense["backward_s"]).median() / (times.forward_s + times.backward_s)
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
+    warnings = list(known.fits["warnings"])
+    if spec.scheme.streams and (other := other_bytes(known, amortise(timed, "sent_bytes"))):
+        warnings, predicted_s, paired_s = [other], math.nan, math.nan
     return {
         **{key: everything[key].iloc[0] for key in ABOUT},
         "groups": len(plan),
@@ -47,8 +55,16 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
         "measured_communication_s": amortise(timed, "communication_s"),
         "r2_sparsify": known.fits["sparsify"]["r2"],
         "r2_communicate": known.fits["communicate"]["r2"],
-        "warnings": "; ".join(known.fits["warnings"]),
+        "warnings": "; ".join(warnings),
     }
+
+
+def other_bytes(known: Calibration, sent: float) -> str:
+    """What to say if a run has sent other bytes in an iteration than its calibration knows; nothing if it has not."""
+    calibrated = known.traffic.sent * sum(known.sizes)
+    if abs(sent / calibrated - 1) <= SAME_BYTES:
+        return ""
+    return f"not predicted: sent {sent / 1e6:.3g} MB, calibrated with {calibrated / 1e6:.3g} MB"
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -56,16 +72,20 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             **tables.run_columns(row, names),
             "Groups": row["groups"],
-            "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
+            "Predicted (ms)": shown_or_none(row["predicted_s"] * 1e3, ".0f"),
             "Measured (ms)": f"{row['measured_s'] * 1e3:.0f}",
-            "Error": f"{row['error']:+.0%}",
-            "Paired (ms)": f"{row['paired_s'] * 1e3:.0f}",
-            "Paired error": f"{row['paired_error']:+.0%}",
+            "Error": shown_or_none(row["error"], "+.0%"),
+            "Paired (ms)": shown_or_none(row["paired_s"] * 1e3, ".0f"),
+            "Paired error": shown_or_none(row["paired_error"], "+.0%"),
             "R^2 (sparsify, communicate)": f"{row['r2_sparsify']:.2f}, {row['r2_communicate']:.2f}",
             "Warnings": row["warnings"],
         }
         for row in table.to_dict("records")
     )
+
+
+def shown_or_none(value: float, how: str) -> str:
+    return "" if math.isnan(value) else format(value, how)
 
 
 log_errors(snakemake)

@@ -1,6 +1,8 @@
 # Iteration time over links of several rates.
 if studied("rates"):
-    STUDY_TARGETS += [f"{RESULTS}/rates.csv", f"{FIGURE_FOLDER}/rates.svg"]
+    STUDY_TARGETS.append(f"{RESULTS}/rates.csv")
+    if not grid.streams(VALUES):  # the figure's lines are the time model's
+        STUDY_TARGETS.append(f"{FIGURE_FOLDER}/rates.svg")
 
 
 use rule collect_timing as rates_timing with:

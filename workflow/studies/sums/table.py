@@ -36,7 +36,7 @@ def of_run(path: Path) -> pd.DataFrame:
             seconds = own.set_index("repeat")["seconds"]
             gain = repeatable((ring / seconds).tolist())
             found.append(
-                {key: about[key] for key in ABOUT} | spec.scheme.options
+                {key: about[key] for key in ABOUT} | spec.scheme.streams
                 | {"entries": spec.measurement.largest_entries, "places": places, "density": density, "way": way}
                 | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}

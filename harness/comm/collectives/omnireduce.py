@@ -9,8 +9,6 @@ zero, so that everybody's next is known. A stream ends when no column has a next
 Each stream is a coroutine of rounds by itself, in turns a round to the aggregator and one from it, so that several can
 be under way at a time (``Communicator.start_streams``). Rounds are ordered and everybody knows what was asked for, so
 a message needs no count, and of each block one number: its sender's next in that column.
-
-This is no file in ``collectives``: those say from a length alone how many rounds they make and what they send.
 """
 
 import torch
@@ -19,6 +17,7 @@ from torch import Tensor
 from harness.comm.blocks import nonzero_blocks
 from harness.comm.collectives import Round, Rounds
 
+WORD_BYTES = 4  # messages are of int32
 NONE = 2**31 - 1  # the number of a block that does not exist, larger than all that do
 
 
@@ -32,11 +31,11 @@ def streams(
     in_flight: int = 4,
     aggregators: int | None = None,
 ) -> list[Rounds]:
-    """The streams that sum ``tensor``, shape (n,), float32, over all ranks in place.
+    """The streams that sum ``tensor``, shape (n,), over all ranks in place; each returns how many entries it sent.
 
     ``block``: entries in a block. ``fused``: columns of a stream's matrix, the most blocks in a message.
-    ``in_flight``: streams of each aggregator. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said.
-    ValueError in one line for what cannot be.
+    ``in_flight``: streams of each aggregator, fewer where messages would not be full. ``aggregators``: ranks 0, 1, ...
+    that have one; all ranks, unless said. ValueError in one line for what cannot be.
     """
     aggregators = world if aggregators is None else aggregators
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
@@ -44,12 +43,10 @@ def streams(
             raise ValueError(f"omnireduce: {name} is {value}; give at least 1")
     if aggregators > world:
         raise ValueError(f"omnireduce: {aggregators} aggregators on {world} ranks; give at most {world}")
-    blocks, count = _Blocks(tensor, block), aggregators * in_flight
-    if count > len(blocks):
-        raise ValueError(
-            f"omnireduce: {count} streams ({aggregators} aggregators, {in_flight} in flight) for {len(blocks)} blocks "
-            f"of {block}; give fewer streams or smaller blocks"
-        )
+    if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
+        raise ValueError(f"omnireduce: blocks of {block} entries of {tensor.dtype} do not fit messages of 32-bit words")
+    blocks = _Blocks(tensor, block)
+    count = min(aggregators * in_flight, -(-len(blocks) // fused))
     present = nonzero_blocks(tensor, block)
     shares = (torch.arange(first, len(blocks), count) for first in range(count))
     return [
@@ -58,12 +55,16 @@ def streams(
     ]
 
 
+def refuses(world: int) -> str | None:
+    return None
+
+
 def _stream(
     rank: int, world: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
 ) -> Rounds:
     """One stream. ``share``: the numbers of its blocks, rising; ``present``: which of them are not zero here."""
     fused = min(fused, len(share))
-    others = [peer for peer in range(world) if peer != rank]
+    others, width = [peer for peer in range(world) if peer != rank], message_length(1, blocks.like)
     mine = _queue(share, present, fused)
     columns, sent = torch.arange(fused), torch.zeros(fused, dtype=torch.int64)  # sent: by column, how many of mine
     asked = share[:fused].clone()  # by column: the block that is summed now
@@ -74,22 +75,23 @@ def _stream(
         message = message_of(mine[sent, columns][due], blocks.take(asked[due]))
         if rank == aggregator:
             dues = live & (nexts == asked)
-            lengths = {peer: message_length(int(dues[peer].sum()), blocks.size) for peer in others}
+            lengths = {peer: int(dues[peer].sum()) * width for peer in others}
             received = yield Round({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
-            slot = torch.zeros(fused, blocks.size)
+            slot = blocks.like.new_zeros(fused, blocks.size)
             for peer in range(world):  # in rank order
                 if dues[peer].any():
-                    nexts[peer, dues[peer]], data = read(message if peer == rank else received[peer], blocks.size)
+                    nexts[peer, dues[peer]], data = read(message if peer == rank else received[peer], blocks.like)
                     slot[dues[peer]] += data
             answer = message_of(nexts.amin(0)[live], slot[live])
             yield Round(dict.fromkeys(others, answer), {}, torch.int32)
         else:
             yield Round({aggregator: message} if due.any() else {}, {}, torch.int32)
-            received = yield Round({}, {aggregator: message_length(int(live.sum()), blocks.size)}, torch.int32)
+            received = yield Round({}, {aggregator: int(live.sum()) * width}, torch.int32)
             answer = received[aggregator]
-        following, data = read(answer, blocks.size)
+        following, data = read(answer, blocks.like)
         blocks.put(asked[live], data)
         asked[live] = following
+    return blocks.entries(mine[mine != NONE])
 
 
 def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
@@ -102,19 +104,19 @@ def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
 
 
 def message_of(numbers: Tensor, data: Tensor) -> Tensor:
-    """Numbers (k,) and blocks (k, size), float32, as int32, shape (k + k * size,)."""
+    """Numbers (k,) and blocks (k, size) as int32, the numbers first."""
     return torch.cat([numbers.to(torch.int32), data.view(torch.int32).view(-1)])
 
 
-def message_length(count: int, size: int) -> int:
-    """The words of a message of ``count`` blocks of ``size`` entries."""
-    return count * (1 + size)
+def read(message: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers, int64, and the blocks, shape (k, size), in a message of ``message_of``; ``like``: such blocks."""
+    count = message.numel() // message_length(1, like)
+    return message[:count].to(torch.int64), message[count:].view(like.dtype).view(count, like.shape[1])
 
 
-def read(message: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The numbers, int64, and the blocks, shape (k, size), in a message of ``message_of``."""
-    count = message.numel() // message_length(1, size)
-    return message[:count].to(torch.int64), message[count:].view(torch.float32).view(count, size)
+def message_length(count: int, like: Tensor) -> int:
+    """The words of a message of ``count`` blocks like these."""
+    return count * (1 + like.shape[1] * like.element_size() // WORD_BYTES)
 
 
 class _Blocks:
@@ -123,9 +125,15 @@ class _Blocks:
     def __init__(self, tensor: Tensor, size: int):
         whole = len(tensor) // size
         self.size, self._whole, self._rest = size, tensor[: whole * size].view(-1, size), tensor[whole * size :]
+        self.like = tensor.new_empty(0, size)  # for the shape and the type of blocks
 
     def __len__(self) -> int:
         return len(self._whole) + (len(self._rest) > 0)
+
+    def entries(self, numbers: Tensor) -> int:
+        """How many entries of the tensor these blocks hold."""
+        short = int((numbers >= len(self._whole)).sum())
+        return len(numbers) * self.size - short * (self.size - len(self._rest))
 
     def take(self, numbers: Tensor) -> Tensor:
         """Copies of these blocks, shape (k, size)."""
