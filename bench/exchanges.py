@@ -8,7 +8,8 @@ Two workers' exchanges of one bucket, a layer as large as the model, go side by 
 distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
 and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``settle``; medians over
 rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
-to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual.
+to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual. Methods with
+local steps make such an exchange once in many steps.
 """
 
 import sys

@@ -1,0 +1,49 @@
+"""Theirs and ours: the gap in test accuracy to uncompressed under the same optimizer, each on a scale of its own.
+
+Whiskers: twice the standard error that test sets of these sizes give."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.tidy import read
+
+METHODS = {"topk": ("Top-K", "#E69F00"), "randomk": ("random-k", "#56B4E9")}
+
+
+def label(row: dict) -> str:
+    return f"{METHODS[row['method']][0]} {row['ratio']:g}, {'with' if row['error_feedback'] else 'no'} feedback"
+
+
+def draw(axes, rows: list[dict], who: str) -> None:
+    """The gaps of one side, a bar each from the top."""
+    for place, row in enumerate(rows):
+        look = {"color": METHODS[row["method"]][1], "hatch": "" if row["error_feedback"] else "///"}
+        gap, error = 100 * row[f"{who}_gap"], 100 * row[f"{who}_error"]
+        axes.barh(place, gap, 0.7, xerr=error, edgecolor="0.3", linewidth=0.6, capsize=2,
+                  error_kw={"elinewidth": 0.8}, **look)  # fmt: skip
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_xlabel("gap (percentage points)")
+    axes.grid(alpha=0.3, axis="x")
+    axes.set_axisbelow(True)
+    looks.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    table, points = pd.read_csv(snakemake.input.table), read(snakemake.input.points)
+    rows = table[table["method"] != "none"].to_dict("records")
+    figure, (theirs, ours) = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained", sharey=True)
+    for axes, who, title in ((theirs, "their", "published"), (ours, "our", "here")):
+        draw(axes, rows, who)
+        axes.set_title(title, fontsize=9)
+    theirs.set_yticks(range(len(rows)), [label(row) for row in rows])
+    theirs.invert_yaxis()
+    first = points.iloc[0]
+    note = f"published: {table['source'].iloc[0]}, 328 epochs, one seed; here: {points['step'].max()} steps of "
+    note += f"{first['workers']} x {first['batch']} samples; {captions.setting(points)}; {captions.seeds(points)}"
+    looks.save(figure, note, snakemake)
+
+
+main()

@@ -1,0 +1,103 @@
+"""Theirs and ours: what Top-K and random-k cost in test accuracy, with error feedback and without.
+
+Theirs: GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed; ours:
+after the last step. Gaps are to uncompressed under the same optimizer: SGD with momentum for Top-K, without any for
+random-k. Behind ±: twice the standard error that test sets of these sizes give; accuracies that are no farther apart
+count as equal. Direction: whether we too are below uncompressed, or above. Order: how often we agree on which is
+better, this row or another one of its method."""
+
+from collections import Counter
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import data_title
+from harness.report.tidy import read
+
+TEST_SET = 10_000  # images of CIFAR-10's
+KEYS = ["variant", "ratio"]
+METHODS = {"none": "uncompressed", "topk": "Top-K", "randomk": "random-k"}
+VERDICTS = ("agrees", "contradicts", "cannot be told")
+
+
+def difference(a: dict, b: dict, who: str) -> tuple[float, float]:
+    """The accuracy of row ``a`` - that of ``b``, and twice its standard error."""
+    p, q = (row[f"{who}_accuracy"] for row in (a, b))
+    return p - q, 2 * ((p * (1 - p) + q * (1 - q)) / a[f"{who}_samples"]) ** 0.5
+
+
+def verdict(a: dict, b: dict) -> str:
+    """Whether ours differ as theirs do; nothing where theirs do not."""
+    theirs, ours = (0 if abs(d) <= error else d for d, error in (difference(a, b, who) for who in ("their", "our")))
+    if not theirs:
+        return ""
+    return "cannot be told" if not ours else VERDICTS[(theirs > 0) != (ours > 0)]
+
+
+def judged(table: pd.DataFrame) -> pd.DataFrame:
+    """With the gaps to uncompressed, ``direction``, and of how many of the other rows each verdict is true."""
+    rows = table.to_dict("records")
+    for row in rows:
+        alike = [other for other in rows if other["optimizer"] == row["optimizer"] and other is not row]
+        if row["method"] == "none":
+            continue
+        dense = next(other for other in alike if other["method"] == "none")
+        for who in ("their", "our"):
+            row[f"{who}_gap"], row[f"{who}_error"] = difference(row, dense, who)
+        row["direction"] = verdict(row, dense)
+        found = Counter(verdict(row, other) for other in alike if other is not dense)
+        row |= {name: found[name] for name in VERDICTS}
+    return pd.DataFrame(rows)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Method": METHODS[row["method"]],
+            "Error feedback": {True: "yes", False: "no"}.get(row["error_feedback"], ""),
+            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            "Theirs (%)": f"{row['their_accuracy'] * 100:.2f}",
+            "Their gap": gap(row, "their"),
+            "Ours (%)": f"{row['our_accuracy'] * 100:.2f}" + deviation(row["our_sd"]),
+            "Our gap": gap(row, "our"),
+            "Direction": "" if row["method"] == "none" else row["direction"] or "no gap published",
+            "Order": order(row),
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def gap(row: dict, who: str) -> str:
+    return "" if row["method"] == "none" else f"{row[f'{who}_gap'] * 100:+.2f} ± {row[f'{who}_error'] * 100:.2f}"
+
+
+def deviation(sd: float) -> str:
+    return "" if pd.isna(sd) else f" ± {sd * 100:.2f}"
+
+
+def order(row: dict) -> str:
+    return "" if row["method"] == "none" else ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name])
+
+
+def caption(table: pd.DataFrame, points: pd.DataFrame) -> str:
+    """What the table shows, its verdict, and how long was trained."""
+    first, rows = points.iloc[0], table[table["method"] != "none"]
+    directions = ", ".join(f"{name} {(rows['direction'] == name).sum()}" for name in VERDICTS)
+    pairs = ", ".join(f"{name} {rows[name].sum() // 2:.0f}" for name in VERDICTS)
+    words = f"{captions.of_script(snakemake)} Directions: {directions}. Pairs in order: {pairs}. "
+    words += f"Ours: {data_title(first)}, {points['step'].max()} steps of {first['workers']} x {first['batch']} samples"
+    return f"{words}; {captions.setting(points)}; {captions.seeds(points)}."
+
+
+def main() -> None:
+    log_errors(snakemake)
+    published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
+    ours = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
+    ours.columns = [*KEYS, "our_accuracy", "our_sd"]
+    table = published.assign(their_accuracy=published.pop("top1") / 100, their_samples=TEST_SET)
+    table = judged(table.merge(ours, on=KEYS).assign(our_samples=min(TEST_SET, snakemake.params.test_samples)))
+    tables.save_table(table, shown(table), caption(table, points), snakemake.output)
+
+
+main()
