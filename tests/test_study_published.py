@@ -10,6 +10,7 @@ from conftest import ROOT, read
 from report_runs import Runs
 from test_report import Items, Report
 
+from harness import plugins
 from harness.config import load as config
 from harness.spec import RunSpec
 
@@ -40,10 +41,14 @@ def test_every_published_accuracy_has_a_run_with_its_optimizer():
     assert {spec.ratio for spec in runs_of(ratios=[0.01]).values()} == {None, 0.01}
 
 
-def test_it_needs_resnet20_and_ratios_that_were_published():
+def test_it_needs_the_model_the_methods_and_ratios_that_were_published(monkeypatch):
     without = read("quick")
     without["models"].pop("resnet20")
     assert config.load(without, "c").studies["published"] == {}
+    known = plugins.usable("methods")
+    with monkeypatch.context() as patch:
+        patch.setattr(plugins, "usable", lambda kind: [name for name in known if name != "randomk"])
+        assert runs_of() == {}
     with pytest.raises(
         config.ConfigError, match=r"studies.published.ratios.0: 0.5 is not valid; give one of: 0.1, 0.01"
     ):
