@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CPU
+from conftest import CPU, read
 from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from harness.comm import hybrid, lockstep
 from harness.comm.collectives import ring
 from harness.comm.hybrid import Layout
 from harness.comm.local import run_workers
+from harness.config import load as config
 from harness.data import load as data_set
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training import hybrid as training
@@ -207,3 +208,38 @@ def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
     assert [sent[rank, "input_gradients"] for rank in range(4)] == [(0, 0)] * 2 + [(2, 4 * 4 * 64)] * 2
     assert [sent[rank, "backbone_gradients"] for rank in range(4)] == [(2, gradients)] * 2 + [(0, 0)] * 2
     assert [row["part"] for row in tables[0]["sent"]] == ["backbone"] * 8 + ["head"] * 8
+
+
+def studied(study: dict, **values) -> dict[str, RunSpec]:
+    """The runs of the study, beside the quick configuration's."""
+    return config.load(read("quick") | {"network": "testbed", "studies": {"hybrid": study}} | values, "c").studies[
+        "hybrid"
+    ]
+
+
+def test_the_study_runs_every_way_on_the_same_samples_where_there_is_a_testbed():
+    study = {"models": {"vgg16": 6}, "workers": [4], "rate_mbit": 100, "repeats": 5}
+    runs = studied(study)
+    ways = {name.removeprefix("timing/hybrid-vgg16-").removesuffix("-4workers"): spec for name, spec in runs.items()}
+    ours = ways.pop("hybrid/vgg16")
+    assert (ours.training.batch, ours.scheme.options, ours.measurement.repeats) == (2 * 6, {"heads": 2}, 5)
+    assert ours.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
+    assert ways.keys() == {"ring", "halving-doubling", "server"}
+    assert {(spec.kind, spec.training.batch, spec.measurement.blocks) for spec in ways.values()} == {("timing", 6, 5)}
+    assert {spec.processes: len(spec.cluster.rates_mbit) for spec in ways.values()} == {4: 4, 5: 5}
+    assert len(studied({})) == 4 * 5 * 2  # ways, models, numbers of workers
+    assert not studied({}, network="host")
+
+
+@pytest.mark.parametrize(
+    ("study", "said"),
+    [
+        ({"models": {"resnet": 8}}, "studies.hybrid.models: no file models/resnet.py; known: "),
+        ({"models": {"transformer": 8}}, "studies.hybrid.models: transformer does not end in fully connected layers"),
+        ({"workers": [3]}, "studies.hybrid.workers.0: 3 is not valid; give a number of workers, one of: 2, 4, 8"),
+        ({"models": {"vgg16": 0}}, "studies.hybrid.models.vgg16: 0 is not valid; give samples of each data-parallel"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_in_one_line(study, said):
+    with pytest.raises(config.ConfigError, match=said):
+        studied(study)

@@ -16,6 +16,7 @@ PUBLISHED = {
     "resnet20": (269_722, 59, 40.8),
     "vgg16": (14_728_266, 54, 313),
     "resnet50": (23_712_932, 161, 4089),
+    "vgg16_imagenet": (138_357_544, 32, 313 + 124),  # convolutions on 32 x 32; the head
 }
 
 

@@ -91,6 +91,22 @@ def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
         assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
     rows = rows_of(smoke / "results" / "smoke" / "prediction.csv")
     assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
+    if not testbed.available():
+        check_hybrids(rows_of(smoke / "results" / "smoke" / "hybrid.csv"))
+
+
+def check_hybrids(rows: list[dict]) -> None:
+    """ResNet-20 on 2 workers by every way: parts that add up, and the bytes of the formulas."""
+    for row in rows:
+        parts = sum(
+            float(row[f"{part}_s"]) for part in ("computing", "features", "columns", "input_gradients", "gradients")
+        )
+        assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
+    sent = {row["way"]: (row["sender"], row["samples"], int(row["messages"]), int(row["bytes"])) for row in rows}
+    whole = 4 * 269_722
+    assert sent.pop("hybrid") == ("backbone", "8", 1, 4 * 8 * 65)
+    assert sent.pop("ring") == sent.pop("halving-doubling") == ("worker", "8", 2, whole)
+    assert list(sent.values()) == [("server", "8", 2, 2 * whole)]
 
 
 # The table of edits: an edit, and exactly which jobs it repeats.

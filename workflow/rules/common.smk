@@ -55,7 +55,9 @@ RESULTS = VALUES["output"]["results"]
 FIGURE_FOLDER = VALUES["output"]["figures"]
 RUN_FOLDER = f"{RESULTS}/runs/{VALUES['name']}"
 CALIBRATION = f"{RUN_FOLDER}/calibration"
-FOLDERS = {kind: RUN_FOLDER for kind in ("accuracy", "timing", "planners", "sums")}
+FOLDERS = {
+    kind: RUN_FOLDER for kind in ("accuracy", "timing", "planners", "sums", "hybrid")
+}
 FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.

@@ -1,0 +1,57 @@
+"""Where an iteration goes by hybrid parallelism and by data-parallel training of the same samples; a panel for each
+model. In hybrids half of the workers hold the fully connected layers, cut by columns, the others the backbone. All
+workers share the cores of one machine; VGG16 with ImageNet's head takes images of 32 x 32 pixels."""
+
+import pandas as pd
+
+from harness.report import captions, looks
+from harness.report.log import log_errors
+
+PARTS = {  # column of the table -> name, colour, hatch
+    "computing_s": ("computing", "#56B4E9", ""),
+    "features_s": ("features", "#009E73", "///"),
+    "columns_s": ("columns", "#F0E442", "\\\\\\"),
+    "input_gradients_s": ("input gradients", "#CC79A7", "..."),
+    "gradients_s": ("gradients", "#D55E00", "xxx"),
+}
+
+
+def draw(axes, rows: pd.DataFrame) -> None:
+    """One model: a bar for each number of workers and way, with a repeat's interval and its time beside it."""
+    for y, row in enumerate(rows.to_dict("records")):
+        left = 0.0
+        for part, (name, colour, hatch) in PARTS.items():
+            axes.barh(y, row[part], left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=name)
+            left += row[part]
+        low, high, whole = row["iteration_s_low"], row["iteration_s_high"], row["iteration_s"]
+        if row["repeats"] > 1:
+            axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
+        right = max(left, high) if row["repeats"] > 1 else left
+        axes.text(right, y, f"  {whole:.3g} s", va="center", fontsize=7.5)
+    axes.set_yticks(range(len(rows)), [f"{row['workers']} workers, {row['way']}" for _, row in rows.iterrows()])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(left=0, right=axes.get_xlim()[1] * 1.15)
+    axes.set_xlabel("time of one iteration (s)")
+    looks.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    table = pd.read_csv(snakemake.input.table)
+    models = list(dict.fromkeys(table["title"]))
+    most = table.groupby("title").size().max()
+    figure, panels = looks.panels(len(models), 5.6, 0.9 + 0.27 * most, most=2)
+    for axes, model in zip(panels, models, strict=True):
+        rows = table[table["title"] == model]
+        draw(axes, rows)
+        samples = "; ".join(
+            f"{row['samples']} by {row['workers']}" for _, row in rows.drop_duplicates("workers").iterrows()
+        )
+        axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    looks.legend(figure, handles[: len(PARTS)], labels[: len(PARTS)])
+    n = captions.least_to_most(table["repeats"])
+    looks.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
+
+
+main()

@@ -1,0 +1,51 @@
+# Hybrid parallelism beside data-parallel training of the same samples.
+if studied("hybrid"):
+    STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
+
+
+use rule launch as hybrid with:
+    input:
+        data=data_of("hybrid"),
+        plan=[],
+        rate=[],
+    output:
+        run_files("hybrid", "iterations.csv", "sent.csv"),
+    params:
+        **run_params("hybrid"),
+    log:
+        f"{RESULTS}/logs/hybrid/{{run}}.log",
+
+
+rule hybrid_table:
+    input:
+        hybrid=tables("hybrid", "iterations.csv", of_kind("hybrid", "hybrid")),
+        timing=tables("timing", "iterations.csv", of_kind("hybrid", "timing")),
+    output:
+        **table_files("hybrid", "Hybrid parallelism"),
+    params:
+        **script_params("workflow/studies/hybrid/table.py"),
+    log:
+        f"{RESULTS}/logs/hybrid.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of hybrids"
+    script:
+        "table.py"
+
+
+rule hybrid_figure:
+    input:
+        table=f"{RESULTS}/hybrid.csv",
+    output:
+        **figure_files("hybrid", "Hybrid parallelism"),
+    params:
+        **script_params("workflow/studies/hybrid/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-hybrid.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of hybrids"
+    script:
+        "figure.py"

@@ -1,0 +1,67 @@
+"""Hybrid parallelism and data-parallel training of the same samples an iteration; none without a testbed."""
+
+from harness import plugins
+from harness.config import grid
+from harness.config.errors import ConfigError
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.topology import TOPOLOGIES
+
+SUMS = "halving-doubling"  # of the backbone's gradients, as in the patent
+DATA_PARALLEL = {
+    "ring": Scheme(collective="ring"),
+    "halving-doubling": Scheme(collective="halving-doubling"),
+    "server": Scheme(topology="ps-weights"),
+}
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    if values["network"] != "testbed":
+        return {}
+    study = values["studies"]["hybrid"]
+    return {
+        name: spec
+        for model in study["models"]
+        for workers in study["workers"]
+        for name, spec in _ways(values, study, model, workers).items()
+    }
+
+
+def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunSpec]:
+    """One model among so many workers. In hybrids half of them hold the backbone, each for two workers' samples."""
+    batch, heads = study["models"][model], workers // 2
+    hybrid = RunSpec(
+        "hybrid",
+        _training(values, model, heads, batch * workers // (workers - heads)),
+        Scheme(options={"heads": heads}, collective=SUMS),
+        _cluster(values, study, workers),
+        Measurement(repeats=study["repeats"]),
+    )
+    return {f"hybrid/{model}-{workers}workers": hybrid} | {
+        f"timing/hybrid-{model}-{way}-{workers}workers": RunSpec(
+            "timing",
+            _training(values, model, heads, batch),
+            scheme,
+            _cluster(values, study, workers, TOPOLOGIES[scheme.topology].servers),
+            Measurement(blocks=study["repeats"], repeats=1),
+        )
+        for way, scheme in DATA_PARALLEL.items()
+    }
+
+
+def _training(values: dict, model: str, heads: int, batch: int) -> Training:
+    try:
+        about = plugins.describe("models", model)
+    except ValueError as error:
+        raise ConfigError(f"studies.hybrid.models: {error}") from None
+    if not about["head"]:
+        raise ConfigError(f"studies.hybrid.models: {model} does not end in fully connected layers; leave it out")
+    if min(about["head"]) < heads:
+        fewest = f"{heads} slices of a layer of {min(about['head'])} columns"
+        raise ConfigError(f"studies.hybrid.workers: {fewest}; give fewer workers, or leave {model} out")
+    stands_in = about["data"] == grid.IMAGENET and not values["data"]["imagenet"]
+    return Training(model, grid.TIMED_STAND_IN if stands_in else about["data"], stands_in, batch=batch)
+
+
+def _cluster(values: dict, study: dict, workers: int, servers: int = 0) -> Cluster:
+    rates = (float(study["rate_mbit"]),) * (workers + servers)
+    return Cluster(study["engine"], workers, values["threads"], network="testbed", rates_mbit=rates)
