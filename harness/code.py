@@ -25,11 +25,11 @@ def behind_run(spec: RunSpec) -> list[Path]:
     roots.append(HARNESS / "comm" / f"{cluster.engine}.py")
     for one in (scheme, *map(scheme.alone, scheme.beside)):
         roots.append(ROOT / "methods" / f"{one.method}.py")
+        if one.collective != "engine":
+            roots.append(HARNESS / "comm" / "collectives" / f"{stem(one.collective)}.py")
         if "selection" in one.options:
             roots.append(HARNESS / "exchange" / "selection" / f"by_{one.options['selection']}.py")
             roots += [HARNESS / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
-    if scheme.collective != "engine":
-        roots.append(HARNESS / "comm" / "collectives" / f"{stem(scheme.collective)}.py")
     if spec.kind == "sums":  # times them all
         roots += (HARNESS / "comm" / "collectives").glob("[a-z]*.py")
     if spec.trains:

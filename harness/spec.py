@@ -57,7 +57,8 @@ class Scheme:
     groups: Groups = ()  # what the planner found
     ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
     plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": what each planner found
-    # timing: variants that take turns with this one, none of which takes a plan -> {"method": ..., "options": ...}
+    # timing: variants that take turns with this one, none of which takes a plan -> {"method": ..., "options": ...} and
+    # other fields of theirs
     beside: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def alone(self, variant: str) -> "Scheme":

@@ -17,8 +17,9 @@ class BlockTopK(Ratio):
     goes with OmniReduce: Fei et al., SIGCOMM 2021). What is not sent stays in the residual.
 
     ``over="gather"``: every worker gathers all workers' blocks and their numbers. ``"union"``: the maximum of the
-    workers' bitmaps says which blocks anybody sends, and a dense sum adds up those. Where dense sums are added in rank
-    order, both end with the same bits.
+    workers' bitmaps says which blocks anybody sends, and a dense sum adds up those. ``"sum"``: the dense sum of the
+    whole bucket with zeros in the place of what is not sent, for a collective that leaves out blocks of zeros. Where
+    dense sums are added in rank order, all three end with the same bits.
     """
 
     title = "block-wise Top-K"
@@ -26,7 +27,7 @@ class BlockTopK(Ratio):
     conserves_mass = "bits"
 
     block: Annotated[int, ">= 1"] = 256
-    over: Literal["gather", "union"] = "gather"
+    over: Literal["gather", "union", "sum"] = "gather"
 
     def rounds(self, bucket, at):
         return 2 if self.over == "union" else 1
@@ -39,6 +40,10 @@ class BlockTopK(Ratio):
         acc[places] = 0
         if self.over == "union":
             return (yield from self._by_union(bucket, chosen, places, values))
+        if self.over == "sum":
+            total = bucket.gradient.zero_()
+            total[places] = values
+            return (yield Sum(total))
         message = torch.cat([chosen.to(torch.int32), values.view(torch.int32)])
         everyones = yield Gather(message, entries=values.numel())
         total = bucket.gradient.zero_()

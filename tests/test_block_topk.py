@@ -1,5 +1,7 @@
 """Block-wise Top-K, beyond the laws of test_methods.py."""
 
+from itertools import chain
+
 import pytest
 import torch
 from conftest import at, exchange_of, exchange_steps, gradients, make, one_step
@@ -40,14 +42,14 @@ def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(size, bloc
 
 @given(workers=st.integers(1, 4), size=st.integers(1, 300), block=st.integers(1, 50), ratio=st.floats(0.01, 1))
 @settings(max_examples=25)
-def test_gathered_or_summed_over_the_union_it_ends_with_the_same_bits(workers, size, block, ratio):
+def test_gathered_or_summed_it_ends_with_the_same_bits(workers, size, block, ratio):
     def work(comm, over):
         method = make("block_topk", block=block, ratio=ratio, over=over)
         return exchange_steps(comm, method, gradients(comm.rank, 4, (size, 1)))
 
-    by_gather, by_union = (run_workers(workers, lambda comm, o=o: work(comm, o)) for o in ("gather", "union"))
-    for one, other in zip(by_gather, by_union, strict=True):
-        for step, also in zip(one, other, strict=True):
+    by_gather, *others = (run_workers(workers, lambda comm, o=o: work(comm, o)) for o in ("gather", "union", "sum"))
+    for other in others:
+        for step, also in zip(chain(*by_gather), chain(*other), strict=True):
             assert all(map(torch.equal, step, also))
 
 

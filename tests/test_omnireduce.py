@@ -198,7 +198,9 @@ def test_streams_under_way_together_sum_and_send_the_same(given_):
 FEW = {"block": 4, "fused": 3, "in_flight": 2}
 
 
-@pytest.mark.parametrize("name, options", [*((name, {}) for name in METHODS), ("block_topk", {"over": "union"})])
+@pytest.mark.parametrize(
+    "name, options", [*((name, {}) for name in METHODS), *(("block_topk", {"over": o}) for o in ("union", "sum"))]
+)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_method_ends_with_the_same_bits_as_over_sums_in_rank_order(name, options, workers):
     """The engine's sum of local threads is in rank order too."""

@@ -18,7 +18,7 @@ from harness.exchange import At, Method
 from harness.exchange.answers import answers
 from harness.exchange.driver import Exchange
 from harness.exchange.plugin import method_class
-from harness.spec import RunSpec
+from harness.spec import RunSpec, Scheme
 from harness.timemodel.groups import Plan, cut
 from harness.training.clock import Clock
 from harness.training.flat import FlatModel
@@ -80,9 +80,14 @@ class Session:
         """Steps of one epoch."""
         return self.data.steps(self.shard)
 
-    def prepare(self, variant: str, method: Method, groups: Plan | None = None) -> Exchange:
-        """Cut the gradient into the method's buckets, or into those of ``groups``; keep it under ``variant``."""
-        scheme, flat = self.spec.scheme, self.flat
+    def prepare(
+        self, variant: str, method: Method, groups: Plan | None = None, scheme: Scheme | None = None
+    ) -> Exchange:
+        """Cut the gradient into the method's buckets, or into those of ``groups``; keep it under ``variant``.
+
+        ``scheme``: how it is exchanged, if not as the run's.
+        """
+        scheme, flat = scheme or self.spec.scheme, self.flat
         groups = groups or cut(flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups)
         buckets = flat.buckets(groups, scheme.ratios if method.ratios_from_plan else ())
         how = answers(self.spec.topology, self.comm, scheme.wire, scheme.collective, scheme.streams)
@@ -90,10 +95,12 @@ class Session:
         return self.exchanges[variant]
 
     def step(self, exchange: Exchange, number: int, witness: Witness | None = None) -> dict:
-        """One iteration: its parts in seconds, its bytes and density. Loss and hits are added to ``sums``."""
+        """One iteration: its parts in seconds, its bytes and density, and how many messages of ours they were, in which
+        the engine's own do not count. Loss and hits are added to ``sums``."""
         self._listener = witness or exchange
         self._drive(exchange.method)
         self.clock.start()
+        messages = self.comm.sent_messages
         exchange.begin(At(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
         outcome = self.role.compute(lambda: None)
         exchange.finish()
@@ -107,6 +114,7 @@ class Session:
             **self.clock.stop(),
             "sent_bytes": counted.sent_bytes,
             "received_bytes": counted.received_bytes,
+            "sent_messages": self.comm.sent_messages - messages,
             "density": counted.sent_entries / len(self.flat.gradients),
         }
         self.sent_bytes += counted.sent_bytes

@@ -22,10 +22,9 @@ def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     rank 0; ``sent``, entries that it sent of each bucket.
     """
     session, scheme = Session(spec, comm, data, device), spec.scheme
-    session.prepare("none", make_method("none", {}))
-    for variant in [spec.variant] * (spec.variant != "none") + [*scheme.beside]:
+    for variant in dict.fromkeys(["none", spec.variant, *scheme.beside]):
         one = scheme.alone(variant)
-        session.prepare(variant, make_method(one.method, one.options))
+        session.prepare(variant, make_method(one.method, one.options), scheme=one)
     iterations, sent = in_turns(session, report)
     groups = [row for variant, exchange in session.exchanges.items() for row in group_rows(variant, exchange)]
     exchange = session.exchanges[spec.variant]

@@ -1,0 +1,131 @@
+"""The study of training over OmniReduce: its runs, several collectives in one run, its tables and its figure."""
+
+import sys
+
+import pandas as pd
+import pytest
+import torch
+from conftest import CPU, read
+from report_runs import CLUSTER, Runs, Scheme, describe
+from test_report import Items, Report
+from test_server import Images
+
+from harness import plugins
+from harness.code import ROOT, behind_run
+from harness.comm.local import run_workers
+from harness.config import load as config
+from harness.spec import Cluster, Measurement, RunSpec, Training
+from harness.training.timed import timing
+
+STREAMS = {"block": 256, "fused": 8, "in_flight": 2}
+SMALL = {"ratio": 0.1, "block": 256}
+ENGINE = {"collective": "engine", "streams": {}}
+BESIDE = {
+    "none": {"method": "none", "options": {}} | ENGINE,
+    "ring": {"method": "block_topk", "options": SMALL | {"over": "sum"}} | ENGINE | {"collective": "ring"},
+    "all-gather": {"method": "block_topk", "options": SMALL | {"over": "gather"}} | ENGINE,
+}
+SCHEME = Scheme(
+    "block_topk", "omnireduce", SMALL | {"over": "sum"}, collective="omnireduce", streams=STREAMS, beside=BESIDE
+)
+
+
+def runs_of(**study) -> dict[str, RunSpec]:
+    values = read("quick") | {"network": "testbed", "studies": {"omnireduce": study}}
+    return config.load(values, "c").studies["omnireduce"]
+
+
+def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
+    runs = runs_of(workers=[2, 4], ratios=[0.1, 0.01], rate_mbit=100)
+    timed = {name for workers in (2, 4) for name in
+             (f"embedding-{workers}workers", *(f"vgg16-{r}-{workers}workers" for r in (0.1, 0.01)))}  # fmt: skip
+    layers = {f"{model}-layers-2workers" for model in ("embedding", "vgg16")}
+    assert {name.removeprefix("timing/omnireduce-") for name in runs} == timed | layers
+    spec = runs["timing/omnireduce-vgg16-0.01-4workers"]
+    assert spec.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
+    alone = {variant: spec.scheme.alone(variant) for variant in ("omnireduce", *spec.scheme.beside)}
+    ways = {variant: (one.method, one.collective, one.options.get("over")) for variant, one in alone.items()}
+    assert ways == {
+        "omnireduce": ("block_topk", "omnireduce", "sum"), "ring": ("block_topk", "ring", "sum"),
+        "engine": ("block_topk", "engine", "sum"), "all-gather": ("block_topk", "engine", "gather"),
+        "none": ("none", "engine", None),
+    }  # fmt: skip
+    assert alone["omnireduce"].streams["block"] == spec.scheme.options["block"] == 256 and not alone["ring"].streams
+    assert not config.load(read("quick") | {"network": "host"}, "c").studies["omnireduce"]
+    with pytest.raises(config.ConfigError, match=r"studies.omnireduce: no file models/vgg17\.py"):
+        runs_of(sparsified=["vgg17"])
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict:
+    torch.set_num_threads(1)
+    spec = RunSpec(
+        "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1)
+    )
+    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]
+
+
+def test_variants_of_one_run_sum_by_collectives_of_their_own(tables):
+    rows = pd.DataFrame(tables["iterations"]).groupby("variant", sort=False).first()
+    assert list(rows.index) == ["none", "omnireduce", "ring", "all-gather"]
+    entries = sum(plugins.describe("models", "resnet20")["layers"])
+    sent, messages = rows["sent_bytes"], rows["sent_messages"]
+    assert sent["none"] == 4 * entries and sent["ring"] == pytest.approx(4 * entries, abs=8)  # of two workers
+    assert sent["all-gather"] < sent["omnireduce"] < sent["ring"] / 3
+    assert messages["none"] == messages["all-gather"] == 0 and messages["ring"] == 2 < messages["omnireduce"]
+    assert rows["density"]["omnireduce"] == pytest.approx(0.1, abs=0.03) and rows["density"]["ring"] == 1
+
+
+def test_the_code_of_every_collective_decides_the_run():
+    behind = set(behind_run(RunSpec("timing", Training("resnet20"), SCHEME)))
+    assert {ROOT / "harness/comm/collectives" / f"{name}.py" for name in ("omnireduce", "ring")} <= behind
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    def known(kind: str, name: str) -> dict:
+        return {"fields": {}, "scope": "size", "plan": None} if kind == "methods" else describe(kind, name)
+
+    monkeypatch.setattr(plugins, "describe", known)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    made = Report.__new__(Report)
+    made.folder, made.runs = tmp_path, Runs(tmp_path / "runs", ("resnet20",))
+    return made
+
+
+def test_the_table_holds_every_way_against_the_ring_and_the_figure_draws_it(report):
+    runs = report.runs
+    for method, scheme in (("block_topk", SCHEME), ("none", Scheme("none", "omnireduce", streams=STREAMS, beside={
+        way: BESIDE["none"] | {"collective": way} for way in ("none", "ring")}))):  # fmt: skip
+        spec = RunSpec("timing", runs.training("resnet20"), scheme, CLUSTER)
+        rows = [
+            runs.iterations(way, scheme, 0.05 * (2 if way == "ring" else 1)).assign(density=0.1, sent_messages=3)
+            for way in ("omnireduce", *scheme.beside)
+        ]
+        runs.write(f"timing/{method}", spec, iterations=pd.concat(rows))
+    paths = runs.every("timing", "iterations.csv")
+    inputs = Items(*paths)
+    files = {ext: report.folder / f"t.{ext}" for ext in ("csv", "md", "tex", "html")}
+    report.script("studies/omnireduce/table.py", inputs, Items(**files))
+    table = pd.read_csv(files["csv"])
+    assert len(table) == 4 + 3
+    ours = table[table["way"] == "omnireduce"]
+    assert ours["gain"].between(1.5, 2.5).all() and ours["bound"].to_numpy() == pytest.approx(1 / (1 - 0.9**2))
+    assert (table.loc[table["way"] == "ring", "gain"] == 1).all()
+    assert "0.1 of the blocks" in files["md"].read_text()
+    text = report.figure("studies/omnireduce/figure.py", "f", Items(table=files["csv"]))
+    assert "uncompressed" in text and "0.1 of the blocks" in text and "(bound 5.3)" in text
+
+
+def test_layers_with_blocks_of_zeros_have_a_line_each_and_the_others_share_one(report):
+    spec = RunSpec("timing", report.runs.training("resnet20"), Scheme("none", "omnireduce", streams=STREAMS), CLUSTER)
+    sizes = [1000, 512, 300]
+    groups = pd.DataFrame({"variant": v, "bucket": i, "start": i, "stop": i + 1, "entries": n}
+                          for v in ("none", "omnireduce") for i, n in enumerate(sizes))  # fmt: skip
+    sent = pd.DataFrame({"block": [1, 2], "step": [1, 1], "0": [256, 0], "1": [512, 512], "2": [300, 300]})
+    report.runs.write("timing/layers", spec, groups=groups, sent=sent)
+    files = {ext: report.folder / f"l.{ext}" for ext in ("csv", "md", "tex", "html")}
+    report.script("studies/omnireduce/layers.py", Items(*report.runs.every("timing", "sent.csv")), Items(**files))
+    table = pd.read_csv(files["csv"])
+    assert list(table["blocks"]) == [4, 2, 2] and list(table["density"]) == [0.128, 1, 1]
+    assert "| 2 others" in files["md"].read_text()

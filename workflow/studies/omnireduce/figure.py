@@ -1,0 +1,66 @@
+"""An iteration over OmniReduce beside other sums of the same gradients: what it communicates after backward (hatched),
+and the rest of it.
+
+A panel for each model and what is sent of it. Above OmniReduce's bars: how many times as fast as over a ring its
+communication was, and what the bytes alone allow. Whiskers: where an immediate repeat lies, 19 times in 20."""
+
+import numpy as np
+import pandas as pd
+
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names
+
+WAYS = {"engine": "engine", "ring": "ring", "all-gather": "all-gather", "omnireduce": "OmniReduce"}
+REST = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "optimizer_s", "other_s"]
+_, COMMUNICATION, HATCH = looks.PARTS["non-overlapped communication"]
+_, COMPUTATION, _ = looks.PARTS["computation"]
+
+
+def draw(axes, rows: pd.DataFrame) -> None:
+    """The bars of one panel: groups of workers, a bar for each way."""
+    ticks, labels, place = [], [], 0
+    for workers, own in rows.groupby("workers"):
+        for way, name in WAYS.items():
+            for row in own[own["way"] == way].to_dict("records"):
+                bar(axes, place, row)
+                ticks.append(place)
+                labels.append(f"{name}\n{workers} workers")
+                place += 1
+        place += 0.6
+    axes.set_xticks(ticks, labels, fontsize=7, rotation=45, ha="right")
+    axes.set_ylabel("one iteration (ms)")
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
+    looks.open_frame(axes)
+
+
+def bar(axes, x: float, row: dict) -> None:
+    rest, communication = sum(row[part] for part in REST) * 1e3, row["communication_s"] * 1e3
+    first = x == 0
+    axes.bar(x, rest, color=COMPUTATION, label="all else" if first else None)
+    label = "communication after backward" if first else None
+    axes.bar(x, communication, bottom=rest, color=COMMUNICATION, hatch=HATCH, edgecolor="white", label=label)
+    low, value, high = (row[f"iteration_s{end}"] * 1e3 for end in ("_low", "", "_high"))
+    around = np.array([[value - low], [high - value]]).clip(min=0)
+    axes.errorbar(x, value, yerr=around, color="black", capsize=2, lw=0.8)
+    if row["way"] == "omnireduce":
+        words = f"x{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
+        axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
+    compared = table[(table["method"] == "none") | ~table["uncompressed"]]
+    panes = list(compared.groupby(["model", "ratio"], dropna=False, sort=False))
+    figure, panels = looks.panels(len(panes), 4.2, 3.6)
+    for axes, ((model, ratio), rows) in zip(panels, panes, strict=True):
+        draw(axes, rows)
+        what = "uncompressed" if pd.isna(ratio) else f"{ratio:g} of the blocks"
+        axes.set_title(f"{names.model(model)}, {what}", fontsize=9)
+    looks.legend(figure, *panels[0].get_legend_handles_labels())
+    n = captions.least_to_most(table["blocks"])
+    looks.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
+
+
+main()

@@ -1,0 +1,56 @@
+"""What part of the blocks of each layer's gradient is not zero: those that one worker sends, uncompressed.
+
+Layers in the order in which backward finishes them. The first block of each column of a stream is sent even if it is
+zero, and counts. Layers all of whose blocks are sent share a line."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.tidy import about_run
+from harness.timemodel.predict import spec_in
+
+
+def of_run(path: Path) -> pd.DataFrame:
+    """A row for each layer."""
+    sent, groups, spec = pd.read_csv(path), pd.read_csv(path.with_name("groups.csv")), spec_in(path.parent)
+    layers = groups[groups["variant"] == spec.variant]
+    entries, block = layers["entries"].to_numpy(), spec.scheme.streams["block"]
+    steps = sent[[str(bucket) for bucket in layers["bucket"]]]
+    about = about_run(path.parent)
+    return pd.DataFrame(
+        {
+            "layer": layers["start"].to_numpy(),
+            "entries": entries,
+            "blocks": -(-entries // block),
+            "density": steps.mean().to_numpy() / entries,
+            "steps": len(steps),
+        }
+    ).assign(**about)
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    found = []
+    for model, rows in table.groupby("model", sort=False):
+        full = rows[rows["density"] == 1]
+        for row in rows[rows["density"] < 1].to_dict("records"):
+            found.append(_row(names.model(model), row["layer"], row["entries"], row["blocks"], row["density"], row))
+        if len(full):
+            words = f"{len(full)} {'others' if len(full) < len(rows) else 'layers'}"
+            found.append(_row(names.model(model), words, full["entries"].sum(), full["blocks"].sum(), 1, full.iloc[0]))
+    return pd.DataFrame(found)
+
+
+def _row(model: str, layer, entries: int, blocks: int, density: float, first) -> dict:
+    sizes = {"Entries": f"{entries:,}", "Blocks": f"{blocks:,}"}
+    return {"Model": model, "Layer": layer} | sizes | {"Not zero": tables.number(density), "n": first["steps"]}
+
+
+log_errors(snakemake)
+names = Names.of(snakemake)
+table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts steps."
+tables.save_table(table, shown(table, names), caption, snakemake.output)

@@ -1,0 +1,68 @@
+# Training over OmniReduce beside other sums, and the blocks of zeros of each layer.
+OMNIREDUCE_LAYERS = [run for run in studied("omnireduce") if "-layers-" in run]
+OMNIREDUCE_TIMED = [run for run in studied("omnireduce") if "-layers-" not in run]
+OMNIREDUCE_MODELS = {
+    spec.training.model: plugins.describe("models", spec.training.model)["title"]
+    for spec in CONFIG.studies["omnireduce"].values()
+}
+
+if studied("omnireduce"):
+    STUDY_TARGETS += [
+        f"{RESULTS}/omnireduce.csv",
+        f"{RESULTS}/omnireduce-layers.csv",
+        f"{FIGURE_FOLDER}/omnireduce.svg",
+    ]
+
+
+rule omnireduce_table:
+    input:
+        tables("timing", "iterations.csv", OMNIREDUCE_TIMED),
+    output:
+        **table_files("omnireduce", "Training over OmniReduce"),
+    params:
+        **script_params("workflow/studies/omnireduce/table.py")
+        | {"models": OMNIREDUCE_MODELS},
+    log:
+        f"{RESULTS}/logs/omnireduce.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of training over OmniReduce"
+    script:
+        "table.py"
+
+
+rule omnireduce_layers:
+    input:
+        tables("timing", "sent.csv", OMNIREDUCE_LAYERS),
+    output:
+        **table_files("omnireduce-layers", "Blocks of zeros by layer"),
+    params:
+        **script_params("workflow/studies/omnireduce/layers.py")
+        | {"models": OMNIREDUCE_MODELS},
+    log:
+        f"{RESULTS}/logs/omnireduce-layers.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of blocks of zeros"
+    script:
+        "layers.py"
+
+
+rule omnireduce_figure:
+    input:
+        table=f"{RESULTS}/omnireduce.csv",
+    output:
+        **figure_files("omnireduce", "Training over OmniReduce"),
+    params:
+        **script_params("workflow/studies/omnireduce/figure.py")
+        | {"models": OMNIREDUCE_MODELS},
+    log:
+        f"{RESULTS}/logs/figure-omnireduce.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of training over OmniReduce"
+    script:
+        "figure.py"

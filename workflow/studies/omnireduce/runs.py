@@ -1,0 +1,64 @@
+"""Training over OmniReduce and over other sums, in turns in the processes of one run; none without a testbed.
+
+For each model one run more cuts the gradient layer by layer, which shows each layer's blocks of zeros.
+"""
+
+from harness import plugins
+from harness.config import grid
+from harness.config.errors import ConfigError
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+
+STREAMED = "omnireduce"  # the variant, and the collective
+RING = "ring"
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    if values["network"] != "testbed":
+        return {}
+    study, block = values["studies"]["omnireduce"], values["streams"]["block"]
+    found = {}
+    for workers in study["workers"]:
+        for model in study["natural"]:
+            found[_name(model, workers)] = _run(values, model, workers, "none", {})
+        for model in study["sparsified"]:
+            for ratio in study["ratios"]:
+                options = {"ratio": ratio, "block": block, "over": "sum"}
+                found[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, "block_topk", options)
+    for model in dict.fromkeys([*study["natural"], *study["sparsified"]]):
+        # A size that every layer exceeds merges none.
+        alone = Scheme("none", STREAMED, collective=STREAMED, streams=values["streams"], bucket_bytes=4)
+        found[_name(model, min(study["workers"]), "-layers")] = _timed(values, model, min(study["workers"]), alone)
+    return found
+
+
+def _name(model: str, workers: int, what: str = "") -> str:
+    return f"timing/omnireduce-{model}{what}-{workers}workers"
+
+
+def _run(values: dict, model: str, workers: int, method: str, options: dict) -> RunSpec:
+    """OmniReduce, in turns with uncompressed over the engine's all-reduce and with the method over all other ways."""
+    engine = {"collective": "engine", "streams": {}}
+    same = {"method": method, "options": options}
+    beside = {"none": {"method": "none", "options": {}} | engine, RING: same | engine | {"collective": RING}}
+    if method != "none":
+        gather = same | {"options": options | {"over": "gather"}}
+        beside |= {"engine": same | engine, "all-gather": gather | engine}
+    scheme = Scheme(method, STREAMED, options, collective=STREAMED, streams=values["streams"], beside=beside)
+    return _timed(values, model, workers, scheme)
+
+
+def _timed(values: dict, model: str, workers: int, scheme: Scheme) -> RunSpec:
+    study = values["studies"]["omnireduce"]
+    try:
+        data = plugins.describe("models", model)["data"]
+    except ValueError as error:
+        raise ConfigError(f"studies.omnireduce: {error}") from None
+    synthetic = data == grid.IMAGENET
+    rates = (float(study["rate_mbit"]),) * workers
+    return RunSpec(
+        "timing",
+        Training(model, grid.TIMED_STAND_IN if synthetic else data, synthetic, batch=study["batch"]),
+        scheme,
+        Cluster("torch_dist", workers, network="testbed", rates_mbit=rates),
+        Measurement(blocks=study["blocks"], repeats=study["repeats"]),
+    )

@@ -1,0 +1,71 @@
+"""Training over OmniReduce, a ring, the engine's all-reduce and an all-gather, in turns in the same processes.
+
+Communication is what is left to wait for after backward, slower workers apart. Against a ring: medians over blocks of
+the ring's iteration by the way's, and the same of the communication. d: the part of its blocks that a worker sent. The
+bound is what the bytes of N workers alone allow against a ring over full-duplex links, if the blocks that they have lie
+at random: 2 (N - 1) / N / (1 - (1 - d)^N) (Fei et al., SIGCOMM 2021). Messages and bytes are those of one worker; of
+the engine's all-reduce and of gathers only the bytes that it was handed are known."""
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.summary import amortise, by_block, summarise
+from harness.report.tidy import read_each
+from harness.statistics import repeatable
+
+STREAMED, RING = "omnireduce", "ring"
+WAYS = {"engine": "engine's all-reduce", RING: "ring", "all-gather": "all-gather", STREAMED: "OmniReduce"}
+
+
+def of_run(path: str) -> pd.DataFrame:
+    """A row for each way in one run: a summary of its iterations, and how it stands against the ring."""
+    iterations = pd.read_csv(path)
+    rows = dict(list(iterations.groupby("variant", sort=False)))
+    table = summarise(read_each([path], []))
+    density, workers = amortise(rows[STREAMED], "density"), table["workers"].iloc[0]
+    table = table.assign(
+        method=table.loc[table["variant"] == STREAMED, "method"].iloc[0],
+        ratio=table["ratio"].max(),
+        uncompressed=table["method"] == "none",
+        way=table["variant"].replace("none", "engine"),
+        messages=[amortise(rows[variant], "sent_messages") for variant in table["variant"]],
+        density=density,
+        bound=2 * (workers - 1) / workers / (1 - (1 - density) ** workers),
+    )
+    for column, name in (("iteration_s", "gain"), ("communication_s", "communication_gain")):
+        ring = by_block(rows[RING], column)
+        gains = [repeatable(ring / by_block(rows[variant], column)) for variant in table["variant"]]
+        table[name], table[f"{name}_low"], table[f"{name}_high"] = zip(
+            *((gain.value, gain.low, gain.high) for gain in gains), strict=True
+        )
+    return table
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Model": names.model(row["model"]),
+            "Sends": "everything" if row["uncompressed"] else f"{row['ratio']:g} of the blocks",
+            "Workers": row["workers"],
+            "Sum": WAYS[row["way"]],
+            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Communication (ms)": tables.number(row["communication_s"] * 1e3),
+            "Against ring": tables.spread(row, "gain"),
+            "Communication against ring": tables.spread(row, "communication_gain"),
+            "d": tables.number(row["density"]) if row["way"] == STREAMED else "",
+            "Bound": tables.number(row["bound"]) if row["way"] == STREAMED else "",
+            "Messages": f"{row['messages']:.0f}" if row["way"] in (RING, STREAMED) else "",
+            "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
+            "n": row["blocks"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+log_errors(snakemake)
+names = Names.of(snakemake)
+table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)
+caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
+tables.save_table(table, shown(table, names), caption, snakemake.output)
