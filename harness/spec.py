@@ -25,6 +25,7 @@ class Training:
     batch: int = 32
     epochs: float = 140  # the recipe's; the learning-rate schedule refers to these
     train_epochs: float = 140  # what an accuracy run really trains; the schedule is scaled to it
+    train_steps: int = 0  # in the place of train_epochs, where it is above 0
     lr: float = 0.1
     lr_steps: tuple[float, ...] = ()
     momentum: float = 0.9

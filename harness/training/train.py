@@ -41,6 +41,8 @@ def begin(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device
 def steps(session: Session) -> int:
     """How many steps the run makes."""
     training = session.spec.training
+    if training.train_steps:
+        return training.train_steps
     return max(session.spec.measurement.evaluations, round(training.train_epochs * session.epoch_steps))
 
 

@@ -1,0 +1,93 @@
+"""The study of alternating sparse and dense steps: as many steps as the bytes pay for, its table and its figure."""
+
+import sys
+from dataclasses import replace
+from itertools import product
+
+import pandas as pd
+import pytest
+from conftest import CPU, make, read
+from hypothesis import given
+from hypothesis import strategies as st
+from report_runs import Runs, Scheme, describe
+from test_report import Items, Report
+from test_server import Images
+
+from harness import plugins
+from harness.comm.local import run_workers
+from harness.config import load as config
+from harness.config.studies import _load
+from harness.spec import Cluster, RunSpec
+from harness.training.train import accuracy
+
+study = _load("sparse_dense")
+
+
+@given(
+    layers=st.lists(st.integers(1, 5000), min_size=1, max_size=4), ratio=st.floats(0.001, 0.4),
+    sparse_steps=st.integers(0, 9), dense_steps=st.integers(1, 20),
+)  # fmt: skip
+def test_as_many_steps_as_the_bytes_pay_for(layers, ratio, sparse_steps, dense_steps):
+    """Against one step after the other."""
+    method = make("sparse_dense", ratio=ratio, sparse_steps=sparse_steps)
+    sparse = sum(8 * max(1, int(ratio * n + 1e-6)) + 8 for n in layers)
+    left, steps = 4 * sum(layers) * dense_steps, 0
+    while (spent := sparse if method.phase(steps + 1) == "sparse" else 4 * sum(layers)) <= left:
+        left, steps = left - spent, steps + 1
+    assert study.affordable(layers, ratio, sparse_steps, dense_steps) == steps
+    assert sparse_steps or steps == dense_steps
+
+
+def test_a_run_makes_the_steps_and_sends_the_bytes():
+    asked = {"sparse_steps": [0, 3], "ratio": 0.1, "dense_steps": 2, "evaluations": 2} | {
+        "test_samples": 8,
+        "final_test_samples": 24,
+    }
+    runs = config.load(read("quick") | {"seeds": [0, 1], "studies": {"sparse_dense": asked}}, "c").studies[
+        "sparse_dense"
+    ]
+    assert len(runs) == 3 * 2
+    specs = [spec for name, spec in runs.items() if name.endswith("seed0")]
+    assert [spec.scheme.options["sparse_steps"] for spec in specs] == [0, 3, study.NEVER]
+    dense = 4 * sum(plugins.describe("models", "resnet20")["layers"])
+    for spec in specs:
+        assert spec.training.model == "resnet20" and not spec.training.lr_steps and spec.scheme.wire == "indices"
+        small = replace(spec, training=replace(spec.training, batch=4), cluster=Cluster(workers=1))
+        (tables,) = run_workers(1, lambda comm, s=small: accuracy(s, comm, Images(), CPU, lambda *_: None))
+        last = tables["points"][-1]
+        assert last["step"] == spec.training.train_steps == len(tables["iterations"])
+        assert dense < last["sent_bytes"] <= 2 * dense
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    def known(kind: str, name: str) -> dict:
+        return {"fields": {}} if kind == "methods" else describe(kind, name)
+
+    monkeypatch.setattr(plugins, "describe", known)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    made = Report.__new__(Report)
+    made.folder, made.runs = tmp_path, Runs(tmp_path / "runs", ("resnet20",))
+    return made
+
+
+def test_the_table_has_a_row_for_each_t_and_the_figure_draws_them(report):
+    for sparse_steps, seed in product((0, 7, study.NEVER), (0, 1)):
+        training = replace(report.runs.training("resnet20"), seed=seed, train_steps=20)
+        options = {"ratio": 0.01, "sparse_steps": sparse_steps}
+        made_up = {"epoch": [0.1, 0.2], "step": [10, 20], "sent_bytes": [5e6, 1e7], "elapsed_s": 1.0}
+        made_up |= {"train_loss": 2.0, "test_accuracy": [0.2, 0.3 + 0.1 * seed]}
+        sent = {"step": range(1, 21), "density": 0.1, "sent_bytes": 5e5, "squared_mean": None, "squared_error": None}
+        report.runs.write(
+            f"accuracy/{sparse_steps}-{seed}", RunSpec("accuracy", training, Scheme("sparse_dense", options=options)),
+            points=pd.DataFrame(made_up), iterations=pd.DataFrame(sent),
+        )  # fmt: skip
+    points = report.folder / "points.csv"
+    report.script("studies/sparse_dense/collect.py", Items(*report.runs.every("accuracy", "points.csv")), Items(points))
+    table, shown = report.table("studies/sparse_dense/table.py", "t", points=points)
+    assert list(table["sparse_steps"]) == [0, 7, study.NEVER] and list(table["dense_steps"]) == [20, 2, 0]
+    assert (table["steps"] == 20).all() and (table["seeds"] == 2).all()
+    assert table["test_accuracy"].to_numpy() == pytest.approx(0.35) and shown.count("35.0 [30.0, 40.0]") == 3
+    assert "never dense" in shown
+    text = report.figure("studies/sparse_dense/figure.py", "f", Items(points=points))
+    assert "T = 7" in text and "never dense" in text and "n = 2 seeds" in text

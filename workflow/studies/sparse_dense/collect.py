@@ -1,0 +1,14 @@
+"""Gathers the curves of alternating sparse and dense steps, each with its T."""
+
+from pathlib import Path
+
+from harness.report.log import log_errors
+from harness.report.tidy import read_points
+from harness.timemodel.predict import spec_in
+
+log_errors(snakemake)
+specs = {Path(path).parent.name: spec_in(Path(path).parent) for path in snakemake.input}
+points = read_points(snakemake.input)
+points["sparse_steps"] = points["run"].map(lambda run: specs[run].scheme.options["sparse_steps"])
+points["train_steps"] = points["run"].map(lambda run: specs[run].training.train_steps)
+points.to_csv(snakemake.output[0], index=False)

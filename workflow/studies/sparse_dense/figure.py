@@ -1,0 +1,48 @@
+"""Test accuracy of alternating sparse and dense steps where all have sent as many bytes, and on the way there.
+
+Left: by T, the sparse steps before a dense one; points: seeds, line: their mean. Right: by what a worker has sent,
+means over seeds. All at the same learning rate, which stays."""
+
+import pandas as pd
+
+from harness.report import captions, curves, looks
+from harness.report.log import log_errors
+from harness.report.names import Names, data_title
+
+MOST_STEPS = 10**6  # of sparse ones: above it, none is dense
+
+
+def name(sparse_steps: int) -> str:
+    return "never dense" if sparse_steps > MOST_STEPS else f"T = {sparse_steps}"
+
+
+def main() -> None:
+    log_errors(snakemake)
+    points = pd.read_csv(snakemake.input.points)
+    kinds = sorted(points["sparse_steps"].unique())
+    last = points[points["step"] == points["train_steps"]]
+    figure, (by_t, by_bytes) = looks.panels(2, 4.2, 3.4)
+    means = [100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"].mean() for kind in kinds]
+    by_t.plot(range(len(kinds)), means, color="0.5", linewidth=1, zorder=0)
+    for place, kind in enumerate(kinds):
+        look = looks.line(place, name(kind))
+        own = points[points["sparse_steps"] == kind]
+        ends = 100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"]
+        by_t.plot([place] * len(ends), ends, **look | {"linestyle": "", "label": None})
+        curve = curves.mean(own)
+        by_bytes.plot(curve["sent_bytes"] / 1e6, 100 * curve["test_accuracy"], **look)
+    by_t.set_xticks(range(len(kinds)), [name(kind) for kind in kinds], fontsize=8)
+    by_bytes.set_xlabel("sent by a worker (MB)")
+    for axes in (by_t, by_bytes):
+        axes.set_ylabel("test accuracy (%)")
+        axes.grid(alpha=0.3)
+        looks.open_frame(axes)
+    looks.legend(figure, *by_bytes.get_legend_handles_labels())
+    first, seeds = points.iloc[0], points["seed"].nunique()
+    note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
+    note += f"{captions.setting(points)}; n = {seeds} seed{'s' * (seeds > 1)}; "
+    note += f"{captions.least_to_most(last['epoch'], 2)} of the recipe's {first['epochs']:g} epochs"
+    looks.save(figure, note, snakemake)
+
+
+main()

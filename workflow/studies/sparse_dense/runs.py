@@ -1,0 +1,42 @@
+"""Accuracy runs of alternating sparse and dense steps, each of as many steps as the same number of bytes pays for."""
+
+from dataclasses import replace
+
+from harness import plugins
+from harness.config import grid, variants
+from harness.spec import RunSpec
+
+METHOD = "sparse_dense"
+NEVER = 10**9  # sparse steps: more than any run makes, so that none is dense
+ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # dense; a value and its place; of a gathered message
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    study, model, found = values["studies"]["sparse_dense"], next(iter(values["models"])), {}
+    layers = plugins.describe("models", model)["layers"]
+    for sparse_steps in [*study["sparse_steps"], NEVER]:
+        steps = affordable(layers, study["ratio"], sparse_steps, study["dense_steps"])
+        name = "never" if sparse_steps == NEVER else sparse_steps
+        for seed in values["seeds"]:
+            run = _run(values, model, sparse_steps, steps, seed)
+            found[f"accuracy/sparse-dense-{model}-{name}-seed{seed}"] = run
+    return found
+
+
+def affordable(layers: list[int], ratio: float, sparse_steps: int, dense_steps: int) -> int:
+    """How many steps send no more than so many dense ones, where T = ``sparse_steps`` come before each dense one."""
+    dense = ENTRY_BYTES * sum(layers)
+    sparse = sum(PAIR_BYTES * max(1, int(ratio * entries + 1e-6)) + COUNT_BYTES for entries in layers)
+    cycles, left = divmod(dense * dense_steps, sparse_steps * sparse + dense)
+    return cycles * (sparse_steps + 1) + min(sparse_steps, left // sparse)
+
+
+def _run(values: dict, model: str, sparse_steps: int, steps: int, seed: int) -> RunSpec:
+    """At a learning rate that stays; places travel as a list of 32 bits, whose bytes are known before."""
+    study = values["studies"]["sparse_dense"]
+    points = {key: study[key] for key in ("evaluations", "test_samples", "final_test_samples")}
+    recipe = values["models"][model] | {"lr_steps": [], "warmup_epochs": 0}
+    changed = values | {"accuracy": values["accuracy"] | points, "wire": "indices", "models": {model: recipe}}
+    variant = variants.variant(METHOD, {"sparse_steps": sparse_steps})
+    spec = grid.accuracy_run(changed, model, variant, study["ratio"], seed)
+    return replace(spec, training=replace(spec.training, train_steps=steps))

@@ -1,0 +1,55 @@
+# Test accuracy of alternating sparse and dense steps, at equal bytes.
+STUDY_TARGETS += [f"{RESULTS}/sparse_dense.csv", f"{FIGURE_FOLDER}/sparse_dense.svg"]
+
+
+rule sparse_dense_collect:
+    input:
+        tables("accuracy", "points.csv", studied("sparse_dense")),
+    output:
+        f"{RESULTS}/sparse_dense_points.csv",
+    params:
+        code=code.fingerprints(
+            code.behind_script("workflow/studies/sparse_dense/collect.py")
+        ),
+    log:
+        f"{RESULTS}/logs/sparse_dense_collect.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "collecting sparse and dense"
+    script:
+        "collect.py"
+
+
+rule sparse_dense_table:
+    input:
+        points=f"{RESULTS}/sparse_dense_points.csv",
+    output:
+        **table_files("sparse_dense", "Sparse and dense steps"),
+    params:
+        **script_params("workflow/studies/sparse_dense/table.py"),
+    log:
+        f"{RESULTS}/logs/sparse_dense.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of sparse and dense"
+    script:
+        "table.py"
+
+
+rule sparse_dense_figure:
+    input:
+        points=f"{RESULTS}/sparse_dense_points.csv",
+    output:
+        **figure_files("sparse_dense", "Sparse and dense steps"),
+    params:
+        **script_params("workflow/studies/sparse_dense/figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-sparse_dense.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of sparse and dense"
+    script:
+        "figure.py"

@@ -1,0 +1,53 @@
+"""Alternating sparse and dense: T sparse steps, then a dense one, trained until a worker has sent as many bytes.
+
+A sparse step sends of each layer the k largest entries of gradient and residual, as values and places of 32 bits; a
+dense step sends all of it, so that nothing is left. T = 0 is plain SGD, never is Top-K with error feedback. All run at
+the same learning rate, which stays; what differs is how many steps the bytes pay for. Accuracy: mean over seeds, in
+brackets the least and the most."""
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names, data_title
+
+MOST_STEPS = 10**6  # of sparse ones: above it, none is dense
+
+
+def at_the_end(points: pd.DataFrame) -> pd.DataFrame:
+    """A row for each T, from the last points of its runs."""
+    last = points[points["step"] == points["train_steps"]]
+    found = []
+    for sparse_steps, rows in last.groupby("sparse_steps"):
+        accuracy, steps = rows["test_accuracy"], int(rows["train_steps"].iloc[0])
+        found.append(
+            {"sparse_steps": sparse_steps, "steps": steps, "dense_steps": steps // (sparse_steps + 1)}
+            | {"sent_bytes": rows["sent_bytes"].mean(), "epoch": rows["epoch"].iloc[0]}
+            | {"test_accuracy": accuracy.mean(), "test_accuracy_low": accuracy.min()}
+            | {"test_accuracy_high": accuracy.max(), "train_loss": rows["train_loss"].mean(), "seeds": len(rows)}
+        )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def shown(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "T": "never dense" if row["sparse_steps"] > MOST_STEPS else row["sparse_steps"],
+            "Steps": row["steps"],
+            "Dense steps": row["dense_steps"],
+            "Epochs": tables.number(row["epoch"]),
+            "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
+            "Test accuracy (%)": tables.spread(row, "test_accuracy", 100, 1),
+            "Training loss": tables.number(row["train_loss"]),
+            "n": row["seeds"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+log_errors(snakemake)
+points = pd.read_csv(snakemake.input.points)
+table, first = at_the_end(points), points.iloc[0]
+what = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}, ratio {first['ratio']:g}"
+caption = f"{captions.of_script(snakemake)} {what}; {captions.setting(points)}. n counts seeds."
+tables.save_table(table, shown(table), caption, snakemake.output)
