@@ -1,5 +1,6 @@
 """Statistics of timed blocks. No torch, no pandas."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,6 +23,17 @@ class Estimate:
     def width(self) -> float:
         """Of the interval, as a part of the value."""
         return (self.high - self.low) / self.value
+
+
+def unpaired(one: Estimate, other: Estimate) -> Estimate:
+    """The quotient of two estimates that are not paired, with the interval of a repeat of both, whose logarithms vary
+    independently."""
+    value = one.value / other.value
+    if not (one.low and other.low):
+        return Estimate(value, 0.0, float("inf"))
+    down = math.hypot(math.log(one.value / one.low), math.log(other.high / other.value))
+    up = math.hypot(math.log(one.high / one.value), math.log(other.value / other.low))
+    return Estimate(value, value * math.exp(-down), value * math.exp(up))
 
 
 def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:

@@ -6,7 +6,6 @@ there only if the whole interval is on its side of a bound, and does not hold on
 other.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -16,7 +15,7 @@ import pandas as pd
 from harness.report import captions
 from harness.report.names import Names, at_ratio
 from harness.report.summary import by_block
-from harness.statistics import Estimate, repeatable
+from harness.statistics import Estimate, repeatable, unpaired
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
@@ -88,15 +87,8 @@ class Timing:
 
 
 def quotient(values: pd.Series, others: pd.Series) -> Estimate:
-    """The median of ``values`` by that of ``others``, blocks of two runs that are not paired; the interval is that of a
-    repeat of both, whose logarithms vary independently."""
-    one, other = repeatable(values), repeatable(others)
-    value = one.value / other.value
-    if not (one.low and other.low):
-        return Estimate(value, 0.0, math.inf)
-    down = math.hypot(math.log(one.value / one.low), math.log(other.high / other.value))
-    up = math.hypot(math.log(one.high / one.value), math.log(other.value / other.low))
-    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+    """The median of ``values`` by that of ``others``, blocks of two runs that are not paired."""
+    return unpaired(repeatable(values), repeatable(others))
 
 
 def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,0 +1,120 @@
+"""The claims of further systems, on made-up tables of their studies."""
+
+import pandas as pd
+import pytest
+
+from harness.paper.claims import FAILS, HOLDS, UNKNOWN
+from harness.paper.systems import UNTESTED, alternating, compare, halving_doubling, hybrid, omnireduce, shown
+
+NO = float("nan")
+
+
+def spread(column: str, value: float) -> dict:
+    return {column: value, f"{column}_low": value / 1.1, f"{column}_high": value * 1.1}
+
+
+def sums(**speedups: float) -> pd.DataFrame:
+    """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
+    shape = {"workers": 4, "fused": 32, "places": "random", "repeats": 5, "disturbed": NO, "bytes": 600}
+    rows = [
+        shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
+        | {"messages": {"halving-doubling": 4}.get(way, 6), "bound": 1.5 / density}
+        | spread("speedup", speedup if way == "omnireduce" else 1.0)
+        for name, speedup in speedups.items()
+        for density in (1.0, 0.1)
+        for way in ("omnireduce", "ring", "halving-doubling")
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+TRAINING = pd.DataFrame(
+    {"model": model, "workers": 2, "ratio": ratio, "method": method, "way": "omnireduce", "blocks": 3, "bound": 5.0}
+    | {"disturbed": NO} | spread("gain", gain)
+    for model, ratio, method, gain in (("embedding", NO, "none", 2.0), ("vgg16", 0.1, "block_topk", 0.5))
+)  # fmt: skip
+LAYERS = pd.DataFrame({"model": ["embedding", "vgg16"], "entries": 100, "density": [0.03, 1.0]})
+
+
+def verdicts(rows, start: str) -> list[str]:
+    found = [row["verdict"] for row in rows if row["statement"].startswith(start)]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("speedup, verdict", [(3.0, HOLDS), (0.5, FAILS), (1.0, UNKNOWN)])
+def test_a_speed_is_judged_by_its_whole_interval(speedup, verdict):
+    rows = list(omnireduce(sums(s4x4=speedup), TRAINING, LAYERS))
+    for start in ("A sum with 100%", "A sum with 10%", "Where the bytes allow"):
+        assert verdicts(rows, start) == [verdict]
+    assert verdicts(rows, "A model whose") == [HOLDS] and verdicts(rows, "So does") == [FAILS]
+    assert verdicts(rows, "An embedding's") == verdicts(rows, "A convolutional") == [HOLDS]
+    assert verdicts(rows, "Its latency with RDMA") == [UNTESTED]
+
+
+def test_a_disturbed_run_tells_nothing():
+    rows = omnireduce(sums(s4x4=3.0).assign(disturbed="other work"), TRAINING, LAYERS)
+    assert verdicts(rows, "A sum with") == [UNKNOWN] * 2
+
+
+def test_shapes_are_compared_with_all_else_alike():
+    rows = list(omnireduce(sums(s1x1=1.0, s1x4=2.0, s4x1=3.0, s4x4=1.0), TRAINING, LAYERS))
+    values = {
+        row["where"]: row["value"] for row in rows if row["statement"].startswith(("Aggregators", "More streams"))
+    }
+    assert values == {
+        "workers 4, fused 32, in flight 1: 4 against 1": 3.0, "workers 4, fused 32, in flight 4: 4 against 1": 0.5,
+        "workers 4, fused 32, aggregators 1: 4 against 1": 2.0,
+        "workers 4, fused 32, aggregators 4: 4 against 1": pytest.approx(1 / 3),
+    }  # fmt: skip
+
+
+def test_messages_and_bytes_are_exact():
+    assert verdicts(halving_doubling(sums(s4x4=1.0)), "Halving-doubling sends") == [HOLDS]
+    more = sums(s4x4=1.0).assign(messages=6)
+    assert verdicts(halving_doubling(more), "Halving-doubling sends") == [FAILS]
+
+
+def hybrids(**seconds: float) -> pd.DataFrame:
+    """``seconds``: of the hybrid by "<model>_<workers>"; a ring takes 1."""
+    return pd.DataFrame(
+        {"model": name.rsplit("_", 1)[0], "workers": int(name.rsplit("_", 1)[1]), "way": way, "repeats": 3}
+        | {"disturbed": NO, "sender": "server" if way == "served" else "worker", "bytes": 1 if way == "hybrid" else 2}
+        | spread("iteration_s", own if way == "hybrid" else 1.0)
+        for name, own in seconds.items()
+        for way in ("hybrid", "ring", "served")
+    )  # fmt: skip
+
+
+def test_gains_of_hybrids_are_compared_by_classes_and_by_workers():
+    rows = list(hybrid(hybrids(net_2=1.0, net_100_2=0.5, net_4=2.0, net_100_4=0.5)))
+    assert verdicts(rows, "It relieves") == [HOLDS] * 4
+    values = {row["where"]: row["value"] for row in rows if row["statement"].startswith("The gain is larger")}
+    assert values == {f"net, {n} workers: gain with 100 by that with 10": 2.0 * (n / 2) for n in (2, 4)}
+    assert verdicts(rows, "Its speed-up decays") == [FAILS, UNKNOWN] and verdicts(rows, "Its accuracy") == [UNTESTED]
+
+
+POINTS = pd.DataFrame(
+    {"seed": seed, "sparse_steps": kind, "step": step, "train_steps": 9, "epoch": 1.0, "test_accuracy": accuracy}
+    for seed in range(3)
+    for step in (4, 9)
+    for kind, accuracy in ((0, 0.2), (3, 0.5 + 0.01 * seed), (10**9, 0.3 if step == 9 else 0.9))
+)
+
+
+def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():
+    assert verdicts(alternating(POINTS), "Dense steps") == [HOLDS]
+    assert verdicts(alternating(POINTS[POINTS["seed"] == 0]), "Dense steps") == [UNKNOWN]
+
+
+def test_a_line_for_each_statement_and_verdict():
+    table = compare(sums(s1x1=1.0, s4x4=3.0), TRAINING, LAYERS, POINTS, hybrids(net_2=0.5))
+    lines = shown(table)
+    assert len(lines) == len(table.groupby(["system", "statement", "verdict"]))
+    assert (
+        lines["Measured"]
+        .str.contains("4 workers, against a ring, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
+        .any()
+    )
+    assert not lines["Measured"].str.contains("nan").any() and set(table["verdict"]) >= {HOLDS, UNTESTED}
+    without = compare(sums(s4x4=3.0), TRAINING, LAYERS, POINTS)
+    assert not without["statement"].str.contains("classes").any()

@@ -1,0 +1,40 @@
+# Every table and figure of three further systems, and their claims beside what was measured: snakemake systems.
+SYSTEMS_FILES = [
+    file
+    for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid")
+    for file in (f"{RESULTS}/{name}.csv", f"{FIGURE_FOLDER}/{name}.svg")
+    if file in STUDY_TARGETS
+]
+SYSTEMS_TABLES = {
+    "sums": f"{RESULTS}/sums.csv",
+    "training": f"{RESULTS}/omnireduce.csv",
+    "layers": f"{RESULTS}/omnireduce-layers.csv",
+    "points": f"{RESULTS}/sparse_dense_points.csv",
+}
+if f"{RESULTS}/hybrid.csv" in SYSTEMS_FILES:
+    SYSTEMS_TABLES["hybrids"] = f"{RESULTS}/hybrid.csv"
+if studied("sums"):  # without a testbed only accuracies are known
+    SYSTEMS_FILES.append(f"{RESULTS}/systems.csv")
+    STUDY_TARGETS.append(f"{RESULTS}/systems.csv")
+
+
+rule systems:
+    input:
+        SYSTEMS_FILES,
+
+
+rule systems_table:
+    input:
+        **SYSTEMS_TABLES,
+    output:
+        **table_files("systems", "Claims of further systems"),
+    params:
+        **script_params("workflow/studies/systems/table.py"),
+    log:
+        f"{RESULTS}/logs/systems.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of claims of further systems"
+    script:
+        "table.py"

@@ -1,0 +1,21 @@
+"""What the documents of three further systems state, and what was measured.
+
+OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean University),
+and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient, with the interval in
+which an immediate repeat lies, 19 times in 20; of runs that are not paired, that of a repeat of both. A statement holds
+where the whole interval is on its side, and does not hold where it is on the other; counts are exact. Published ratios
+are of 8 workers over 100 Gb/s, ours of processes that share a machine and talk TCP over shaped links."""
+
+import pandas as pd
+
+from harness.paper import systems
+from harness.report import captions, tables
+from harness.report.log import log_errors
+
+log_errors(snakemake)
+inputs = ("sums", "training", "layers", "points", "hybrids")
+read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
+compared = systems.compare(**read)
+settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
+                     if "machine" in table)  # fmt: skip
+tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
