@@ -47,7 +47,6 @@ MISTAKES = {
     "collective: ring adds up among equals, ps-weights on a server": {"collective": "ring"},
     "collective: omnireduce finds blocks of zeros on device: cpu; give engine": {
         "collective": "omnireduce",
-        "topologies": ["allgather"],
         "device": "cuda",
     },
     "streams.block: 0 is not valid; give entries of a block, an integer of at least 1": {"streams": {"block": 0}},

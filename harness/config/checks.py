@@ -53,11 +53,11 @@ def collective(values: dict) -> str | None:
         return f"collective: no file harness/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
     if name != "engine" and (why := _refuses(name, values["workers"])):
         return f"collective: {why}; give engine, or other workers"
+    if grid.streams(values) and values["device"] == "cuda":
+        return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
     if name != "engine" and served:
         return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
-    if grid.streams(values) and values["device"] == "cuda":
-        return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
     if values["streams"].get("aggregators", 1) > values["workers"]:
         return f"streams.aggregators: {values['streams']['aggregators']} among {values['workers']} workers; give fewer"
     return None
