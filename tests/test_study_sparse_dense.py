@@ -91,3 +91,8 @@ def test_the_table_has_a_row_for_each_t_and_the_figure_draws_them(report):
     assert "never dense" in shown
     text = report.figure("studies/sparse_dense/figure.py", "f", Items(points=points))
     assert "T = 7" in text and "never dense" in text and "n = 2 seeds" in text
+
+
+def test_a_project_without_the_method_has_no_runs(monkeypatch):
+    monkeypatch.setattr(plugins, "usable", lambda kind: ["none"])
+    assert not study.runs(config.load(read("quick"), "c").values)

@@ -10,6 +10,7 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 
 STREAMED = "omnireduce"  # the variant, and the collective
 RING = "ring"
+METHOD = "block_topk"
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
@@ -20,10 +21,10 @@ def runs(values: dict) -> dict[str, RunSpec]:
     for workers in study["workers"]:
         for model in study["natural"]:
             found[_name(model, workers)] = _run(values, model, workers, "none", {})
-        for model in study["sparsified"]:
+        for model in study["sparsified"] if METHOD in plugins.usable("methods") else []:
             for ratio in study["ratios"]:
                 options = {"ratio": ratio, "block": block, "over": "sum"}
-                found[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, "block_topk", options)
+                found[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, METHOD, options)
     for model in dict.fromkeys([*study["natural"], *study["sparsified"]]):
         # A size that every layer exceeds merges none.
         alone = Scheme("none", STREAMED, collective=STREAMED, streams=values["streams"], bucket_bytes=4)

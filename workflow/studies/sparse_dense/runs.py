@@ -1,4 +1,5 @@
-"""Accuracy runs of alternating sparse and dense steps, each of as many steps as the same number of bytes pays for."""
+"""Accuracy runs of alternating sparse and dense steps, each of as many steps as the same number of bytes pays for; none
+where the method is missing."""
 
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # dense; a value and its place; 
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
+    if METHOD not in plugins.usable("methods"):
+        return {}
     study, model, found = values["studies"]["sparse_dense"], next(iter(values["models"])), {}
     layers = plugins.describe("models", model)["layers"]
     for sparse_steps in [*study["sparse_steps"], NEVER]:

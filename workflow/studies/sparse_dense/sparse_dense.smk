@@ -1,5 +1,9 @@
 # Test accuracy of alternating sparse and dense steps, at equal bytes.
-STUDY_TARGETS += [f"{RESULTS}/sparse_dense.csv", f"{FIGURE_FOLDER}/sparse_dense.svg"]
+if studied("sparse_dense"):
+    STUDY_TARGETS += [
+        f"{RESULTS}/sparse_dense.csv",
+        f"{FIGURE_FOLDER}/sparse_dense.svg",
+    ]
 
 
 rule sparse_dense_collect:
