@@ -17,20 +17,22 @@ PARTS = {  # column of the table -> name, colour, hatch
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """One model: a bar for each number of workers and way, with a repeat's interval and its time beside it."""
+    """One model: a bar for each number of workers and way, with a repeat's interval and its time beside it. A server's
+    bar that is much longer than the others leaves the panel."""
+    shown_s = 1.2 * rows.loc[rows["sender"] != "server", "iteration_s_high"].max()
     for y, row in enumerate(rows.to_dict("records")):
-        left = 0.0
+        left, whole = 0.0, row["iteration_s"]
         for part, (name, colour, hatch) in PARTS.items():
             axes.barh(y, row[part], left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, label=name)
             left += row[part]
-        low, high, whole = row["iteration_s_low"], row["iteration_s_high"], row["iteration_s"]
-        if row["repeats"] > 1:
-            axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
-        right = max(left, high) if row["repeats"] > 1 else left
-        axes.text(right, y, f"  {whole:.3g} s", va="center", fontsize=7.5)
+        low, high = row["iteration_s_low"], row["iteration_s_high"]
+        axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
+        text = f" {'→ ' * (whole > shown_s)}{whole:.3g} s"
+        axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
     axes.set_yticks(range(len(rows)), [f"{row['workers']} workers, {row['way']}" for _, row in rows.iterrows()])
+    axes.tick_params(axis="y", labelsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(left=0, right=axes.get_xlim()[1] * 1.15)
+    axes.set_xlim(0, shown_s)
     axes.set_xlabel("time of one iteration (s)")
     looks.open_frame(axes)
 
@@ -38,6 +40,8 @@ def draw(axes, rows: pd.DataFrame) -> None:
 def main() -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
+    for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread
+        table[end] = table[end].where(table["repeats"] > 1, table["iteration_s"])
     models = list(dict.fromkeys(table["title"]))
     most = table.groupby("title").size().max()
     figure, panels = looks.panels(len(models), 5.6, 0.9 + 0.27 * most, most=2)
