@@ -27,7 +27,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
             left += row[part]
         low, high = row["iteration_s_low"], row["iteration_s_high"]
         axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
-        text = f" {'→ ' * (whole > shown_s)}{whole:.3g} s"
+        text = f" {'→ ' if whole > shown_s else ''}{whole:.3g} s"
         axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
     axes.set_yticks(range(len(rows)), [f"{row['workers']} workers, {row['way']}" for _, row in rows.iterrows()])
     axes.tick_params(axis="y", labelsize=8)
