@@ -110,8 +110,8 @@ def environment() -> dict[str, str]:
 def copy_project(folder: Path) -> Path:
     """A copy of the project without what it produced; the data are shared."""
     ignored = shutil.ignore_patterns(
-        ".git", ".venv", ".tools", ".snakemake", "runs", "data", "__pycache__", ".hypothesis", ".pytest_cache",
-        "reference", "logs", "smoke", "*.csv",
+        ".git", ".venv", ".tools", ".snakemake", "data", "__pycache__", ".hypothesis", ".pytest_cache",
+        "results", "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copytree(ROOT / "harness" / "data", folder / "harness" / "data", dirs_exist_ok=True)
