@@ -5,15 +5,14 @@ means over seeds. All at the same learning rate, which stays."""
 
 import pandas as pd
 
+from harness.paper.systems import never_dense
 from harness.report import captions, curves, looks
 from harness.report.log import log_errors
 from harness.report.names import Names, data_title
 
-MOST_STEPS = 10**6  # of sparse ones: above it, none is dense
-
 
 def name(sparse_steps: int) -> str:
-    return "never dense" if sparse_steps > MOST_STEPS else f"T = {sparse_steps}"
+    return "never dense" if never_dense(sparse_steps) else f"T = {sparse_steps}"
 
 
 def main() -> None:

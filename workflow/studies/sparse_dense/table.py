@@ -7,11 +7,10 @@ brackets the least and the most."""
 
 import pandas as pd
 
+from harness.paper.systems import never_dense
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names, data_title
-
-MOST_STEPS = 10**6  # of sparse ones: above it, none is dense
 
 
 def at_the_end(points: pd.DataFrame) -> pd.DataFrame:
@@ -32,7 +31,7 @@ def at_the_end(points: pd.DataFrame) -> pd.DataFrame:
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "T": "never dense" if row["sparse_steps"] > MOST_STEPS else row["sparse_steps"],
+            "T": "never dense" if never_dense(row["sparse_steps"]) else row["sparse_steps"],
             "Steps": row["steps"],
             "Dense steps": row["dense_steps"],
             "Epochs": tables.number(row["epoch"]),
