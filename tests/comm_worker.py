@@ -28,7 +28,7 @@ BUCKETS = 10
 BLOCKS = 500  # of OmniReduce's tensor
 OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of all ranks
     {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},
-    {"block": 64, "fused": 8, "in_flight": 5, "aggregators": 2},
+    {"block": 64, "fused": 3, "in_flight": 5, "aggregators": 2},
 )
 
 

@@ -25,8 +25,8 @@ def numbers_of(tensor: torch.Tensor, block: int) -> set[int]:
 
 
 def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> list[tuple[int, list[list[int]]]]:
-    """Of each stream its aggregator and the blocks in each of its columns."""
-    count = min(aggregators * in_flight, -(-blocks // fused))
+    """Of each stream its aggregator and the blocks in each of its columns; a stream has 16 full messages or more."""
+    count = max(1, min(aggregators * in_flight, blocks // (16 * fused))) if blocks else 0
     shares = [list(range(first, blocks, count)) for first in range(count)]
     width = [min(fused, len(share)) for share in shares]
     return [
@@ -92,7 +92,7 @@ def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
     """Tensors of all ranks and a shape; most lengths are no multiple of the block, and some allow no more streams."""
     world, shape = draw(st.integers(1, 5)), draw(shapes)
     shape["aggregators"] = draw(st.integers(1, world))
-    entries = draw(st.integers(0, 200))
+    entries = draw(st.integers(0, 400))
     return blockwise(world, entries, shape["block"], draw(patterns), draw(st.integers(0, 999)), whole=whole), shape
 
 
@@ -128,6 +128,16 @@ def test_the_published_counts_with_one_block_per_message(pattern):
     sent = [3 * len(union), *map(len, own[1:])]  # the aggregator sits beside worker 0
     assert summed(tensors, **PLAIN) == [(n, 20 * n) for n in sent]
     assert (len(union) == 1) == (pattern == "zero") and (len(union) == 50) == (pattern in ("dense", "disjoint"))
+
+
+@given(blocks=st.integers(1, 5000), fused=st.integers(1, 40), in_flight=st.integers(1, 5), world=st.integers(2, 4))
+@settings(max_examples=30)
+def test_the_first_burst_is_a_16th_of_the_blocks_or_one_message(blocks, fused, in_flight, world):
+    """It is all that is sent of zeros; of each stream one rank is the aggregator, which sends nothing to itself."""
+    sent = summed([torch.zeros(blocks) for _ in range(world)], block=1, fused=fused, in_flight=in_flight)
+    burst = sum(n for _, n in sent) / (2 * WIRE_BYTES) / (2 * (world - 1))  # there and back, of one worker
+    assert min(fused, blocks) <= burst <= max(fused, blocks / 16)
+    assert burst == min(fused * world * in_flight, blocks) or burst > blocks / 32 or burst == min(fused, blocks)
 
 
 @pytest.mark.parametrize("fused", [1, 7])

@@ -4,7 +4,8 @@ The tensor is cut into blocks. A *stream* has its own share of them and one aggr
 the same rank. A stream's blocks form a matrix; its aggregator asks in each column for the smallest block that any
 worker has. Those who have it send it and say which is their next; the aggregator adds up what came, in rank order, and
 gives everybody the sums and the blocks that it asks for next. The first block of each column is sent even if it is
-zero, so that everybody's next is known. A stream ends when no column has a next block on any rank.
+zero, so that everybody's next is known; so that this first burst stays small beside the tensor, a small tensor has few
+streams. A stream ends when no column has a next block on any rank.
 
 Each stream is a coroutine of rounds by itself, in turns a round to the aggregator and one from it, so that several can
 be under way at a time (``Communicator.start_streams``). Rounds are ordered and everybody knows what was asked for, so
@@ -18,6 +19,7 @@ from harness.comm.blocks import nonzero_blocks
 from harness.comm.collectives import Round, Rounds
 
 WORD_BYTES = 4  # messages are of int32
+MESSAGES_EACH = 16  # a stream's share of the blocks, in full messages, is at least this: the first of them is the burst
 NONE = 2**31 - 1  # the number of a block that does not exist, larger than all that do
 
 
@@ -34,8 +36,9 @@ def streams(
     """The streams that sum ``tensor``, shape (n,), over all ranks in place; each returns how many entries it sent.
 
     ``block``: entries in a block. ``fused``: columns of a stream's matrix, the most blocks in a message.
-    ``in_flight``: streams of each aggregator, fewer where messages would not be full. ``aggregators``: ranks 0, 1, ...
-    that have one; all ranks, unless said. ValueError in one line for what cannot be.
+    ``in_flight``: streams of each aggregator, fewer (but one in all) where a stream's share would be less than
+    ``MESSAGES_EACH`` full messages. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said. ValueError
+    in one line for what cannot be.
     """
     aggregators = world if aggregators is None else aggregators
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
@@ -46,7 +49,7 @@ def streams(
     if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
         raise ValueError(f"omnireduce: blocks of {block} entries of {tensor.dtype} do not fit messages of 32-bit words")
     blocks = _Blocks(tensor, block)
-    count = min(aggregators * in_flight, -(-len(blocks) // fused))
+    count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
     present = nonzero_blocks(tensor, block)
     shares = (torch.arange(first, len(blocks), count) for first in range(count))
     return [
