@@ -105,6 +105,7 @@ class Runs:
                 "entries": entries, "buckets": buckets, "beside": beside, "phase": phase, "share": share,
                 "sparsify_s": 0 if dense else total * 2e-9 * self.numbers.uniform(1, 1.1),
                 "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * beside) * buckets,
+                "taken_s": beside * (5e-4 + each * entries * 1e-9) * buckets,
                 "sent_bytes": each * total, "summed_bytes": each * total * dense,
                 "gathered_bytes": each * total * (not dense), "message_bytes": 0,
             })  # fmt: skip

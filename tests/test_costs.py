@@ -13,6 +13,7 @@ from harness.timemodel.costs import (
     contention,
     curve,
     slope,
+    taken,
     traffic_per_entry,
     turns,
 )
@@ -68,6 +69,17 @@ def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait
         pytest.approx(np.median(longer))
     )
     assert contention(pd.concat([idle, beside.assign(communication_s=0.0)])) == 0
+
+
+@given(st.floats(-1e-2, 1e-2), st.floats(0, 1e-8))
+def test_what_a_communication_takes_from_computing_is_known_of_one_bucket(once, each):
+    """However many were sent together; computing that gained something has lost nothing."""
+    samples = pd.concat([sent(lambda d, n: 1.0), sent(lambda d, n: 1.0).assign(beside=True)])
+    assert taken(samples[~samples["beside"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
+    samples = samples[(samples["buckets"] == 8) == (samples["entries"] < 1e6)]
+    lost = once + each * samples["entries"]
+    found = taken(samples.assign(taken_s=samples["beside"] * samples["buckets"] * lost))
+    assert found(SIZES) == pytest.approx(np.maximum(0, once + each * SIZES), abs=1e-12)
 
 
 def test_noise_is_told_from_what_the_curves_say():
@@ -135,12 +147,14 @@ def test_samples_become_costs_that_planners_take():
     n, entries = samples["buckets"], samples["entries"]
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     samples["communication_s"] += 8 * 0.25 * samples["beside"]
+    samples["taken_s"] = 8 * 0.125 * samples["beside"]
     known = calibration(layers, iterations, samples.assign(**BYTES))
     found, record = known.costs, known.fits
     assert known.sizes == [10, 99] and known.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
+    assert found.taken(99) == pytest.approx(0.125)
     assert exact([10, 99], found) == [(0, 2)]
 
 

@@ -28,7 +28,9 @@ def chains(draw, longest: int):
     shapes = [draw(st.sampled_from(sorted(SHAPES))) for _ in range(3)]
     of_groups = (SHAPES[s](draw(positive), draw(st.floats(0, 0.01))) for s in shapes)
     contention_s = draw(st.one_of(st.just(0.0), positive))
-    return sizes, Costs(draw(positive), backward, *of_groups, contention_s, per_layer=draw(st.booleans()))
+    a, b = draw(st.one_of(st.just((0.0, 0.0)), st.tuples(positive, st.floats(0, 0.01))))
+    taken = SHAPES["affine"](a, b)
+    return sizes, Costs(draw(positive), backward, *of_groups, contention_s, taken, per_layer=draw(st.booleans()))
 
 
 def every_plan(layers: int):
@@ -121,6 +123,17 @@ def test_a_communication_waits_for_a_core_only_while_the_workers_compute():
              for wait in (3, 6)}  # fmt: skip
     assert times[3].communicate == [(4, 11), (11, 15)] and times[3].communication_s == 7
     assert times[6].communicate == [(4, 12), (12, 16)] and times[6].iteration_s == 16
+
+
+def test_a_communication_takes_from_what_is_computed_behind_it():
+    """As by hand above: it takes a tenth of a second an entry from the second layer's backward; the last takes none."""
+    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, taken=lambda d: d / 10)
+    apart = schedule([10, 70], costs, [(0, 1), (1, 2)])
+    assert apart.backward == [(1, 3), (4, 8)] and apart.communicate == [(4, 8), (9, 13)]
+    assert (apart.backward_s, apart.iteration_s) == (6, 13)
+    assert schedule([10, 70], costs, [(0, 2)]) == schedule(
+        [10, 70], Costs(1, [2, 3], lambda d: 1, lambda d: 4), [(0, 2)]
+    )
 
 
 def test_the_greedy_pass_is_not_optimal():

@@ -12,7 +12,7 @@ from harness.comm.local import run_workers
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.statistics import repeatable
 from harness.training.clock import PARTS
-from harness.training.rows import over_workers, slowest
+from harness.training.rows import joined, over_workers
 from harness.training.timed import timing, widest
 
 seconds = st.lists(st.floats(1e-4, 1e3), min_size=2, max_size=12)
@@ -129,8 +129,11 @@ def test_a_communication_ends_with_the_last_worker_and_a_server_does_not_count()
     seconds = [[0.1, 0.5], [0.4, 0.2], [0.9, 0.9]]  # of both rows, for each process; the last is a server
 
     def work(comm):
-        rows = [{"entries": n, "communication_s": s} for n, s in enumerate(seconds[comm.rank])]
-        return slowest(rows, "communication_s", comm, 2)
+        rows = [{"entries": n, "communication_s": s, "taken_s": s} for n, s in enumerate(seconds[comm.rank])]
+        return joined(rows, {"communication_s": torch.amax, "taken_s": torch.mean}, comm, 2)
 
-    expected = [{"entries": 0, "communication_s": 0.4}, {"entries": 1, "communication_s": 0.5}]
+    expected = [
+        {"entries": 0, "communication_s": 0.4, "taken_s": pytest.approx(0.25)},
+        {"entries": 1, "communication_s": 0.5, "taken_s": pytest.approx(0.35)},
+    ]
     assert run_workers(3, work) == [expected] * 3

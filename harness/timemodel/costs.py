@@ -84,6 +84,18 @@ def contention(samples: pd.DataFrame) -> float:
     return max(0.0, float(longer.median())) if len(longer) else 0.0
 
 
+def taken(samples: pd.DataFrame) -> Curve:
+    """What one communication takes from what a worker computes beside it, by entries of the bucket; never less of a
+    larger one. 0 where nothing was computed beside any."""
+    beside = samples[samples["beside"]]
+    if beside.empty:
+        return Curve((1.0,), (0.0,))
+    times = amortised(beside, "taken_s").sort_values("entries")
+    each = (times["taken_s"] / times["buckets"]).clip(lower=0.0).to_numpy()
+    found = Curve(tuple(map(float, times["entries"])), tuple(_rising(each)))
+    return replace(found, r2=_r2(each, found(times["entries"])))
+
+
 def _rising(values: np.ndarray) -> list[float]:
     """The nearest sequence that never falls (isotonic regression)."""
     sums, ends = [0.0, *np.cumsum(values)], range(1, len(values) + 1)
@@ -178,14 +190,14 @@ def calibration(
     selected = amortised(samples, "sparsify_s")
     sparsify = curve(selected["entries"], selected["sparsify_s"] / selected["buckets"])
     communicate, latency = turns(samples)
-    contention_s = contention(samples)
+    contention_s, lost = contention(samples), taken(samples)
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
-              "contention_s": contention_s}  # fmt: skip
+              "contention_s": contention_s, "taken": asdict(lost)}  # fmt: skip
     record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
                           if f.warning()]  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, within == "layer")
+    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, lost, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
     return Calibration(sizes, measured, rest_s, traffic, record)

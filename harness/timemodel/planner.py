@@ -117,6 +117,8 @@ def _best_within(sizes: Sequence[int], costs: Costs, first: float, last: float) 
         sent = costs.has_core(np.maximum(computed, states[:, 1]), first) + costs.communicate(entries)
         if stop == len(sizes):  # only the last group's latency is waited for
             sent = sent + costs.latency(entries)
+        else:  # and only the others are sent while something is computed
+            computed = computed + costs.taken(entries)
         order = np.lexsort((sent, computed))
         order = order[computed[order] <= last]
         best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order]]))[:-1]

@@ -23,7 +23,9 @@ class Costs:
     ``latency``: of a group, what its communication takes beyond its turn on the link. It overlaps the next one's
     turn, so that only the last one's is waited for (the paper has none: 0).
     ``contention_s``: what a communication that begins while the workers still compute waits for a core, at most until
-    computing ends; ``communicate`` is measured while nobody computes (the paper's nodes compute on GPUs: 0).
+    computing ends; ``communicate`` is measured while nobody computes. ``taken``: by how much a group's communication
+    delays what is computed meanwhile, since sending and receiving need a core too; behind the last group nothing is
+    computed. (The paper's nodes compute on GPUs: both are 0.)
     ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
     on the merged whole (eq. 6).
     """
@@ -34,6 +36,7 @@ class Costs:
     communicate: Callable[[float], float]
     latency: Callable[[float], float] = lambda entries: 0.0 * entries
     contention_s: float = 0.0
+    taken: Callable[[float], float] = lambda entries: 0.0 * entries
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
@@ -67,12 +70,13 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
     """Eqs 3-7 for merged groups: a group sparsifies when its last layer's backward has ended, the next
     layer's backward waits for that, and one group communicates at a time, in order."""
     backward, sparsify, communicate = [], [], []
-    now, link_free = costs.forward_s, 0.0
+    now, link_free, taken_s = costs.forward_s, 0.0, 0.0
     for start, stop in plan:
-        begun, now = now, now + sum(costs.backward_s[start:stop])
+        begun, now = now, now + taken_s + sum(costs.backward_s[start:stop])
         backward.append((begun, now))  # (3), (6)
         begun, now = now, now + costs.sparsify_group(sizes[start:stop])
         sparsify.append((begun, now))  # (4)
+        taken_s = costs.taken(sum(sizes[start:stop]))
     for (start, stop), (_, ready) in zip(plan, sparsify, strict=True):
         entries, begun = sum(sizes[start:stop]), max(ready, link_free)  # (5)
         link_free = float(costs.has_core(begun, now) + costs.communicate(entries))
@@ -81,7 +85,7 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
     return Schedule(
         backward, sparsify, communicate,
         forward_s=costs.forward_s,
-        backward_s=sum(costs.backward_s),
+        backward_s=sum(end - begin for begin, end in backward),
         sparsify_s=sum(end - begin for begin, end in sparsify),
         communication_s=ended - now,  # (2)
         iteration_s=ended,  # (7)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from harness.comm import Communicator
+from harness.comm import Communicator, Pending
 from harness.data import DataSet
 from harness.exchange import At, Bucket
 from harness.exchange.answers import answers
@@ -18,7 +18,7 @@ from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from harness.spec import RunSpec
 from harness.training.clock import Clock
 from harness.training.optimizer import SGD
-from harness.training.rows import slowest
+from harness.training.rows import joined
 from harness.training.session import Session, make_method
 from harness.training.timed import phase_share, timed_steps
 
@@ -27,6 +27,8 @@ SIZES = 7
 TOGETHER = 8  # buckets
 FEWEST = 8  # iterations of a calibration of layers, however long they take
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
+OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed beside computing
+PRODUCTS = 50  # computed alone before each sample, to know how long one takes
 
 
 class LayerTimes:
@@ -86,12 +88,22 @@ class Apart(WorkerExchange):
     """An exchange that does one thing after the other, so that t_s and t_c are timed apart: all selections, then
     all communications, and only when the last has arrived is the first one unpacked.
 
-    ``beside``: what this worker computes while they are under way, if anything: as backward does.
+    ``beside``: what this worker computes again and again while they are under way, if anything: as backward does.
+    ``taken_s``: how much longer that took in the last step than it takes alone.
     """
 
     def __init__(self, *exchange, beside: Callable[[], object] | None):
         super().__init__(*exchange)
         self._beside = beside
+
+    def begin(self, at: At) -> None:
+        super().begin(at)
+        self.taken_s = 0.0
+        if self._beside:
+            begun = time.perf_counter()
+            for _ in range(PRODUCTS):
+                self._beside()
+            self._alone_s = (time.perf_counter() - begun) / PRODUCTS
 
     def ready(self, layer: int) -> None:
         """Everything happens in ``finish``."""
@@ -103,10 +115,17 @@ class Apart(WorkerExchange):
         for item in self._open:
             if item.pending is not None:
                 with self._clock("communication"):
-                    while self._beside and not item.pending.done():
-                        self._beside()
+                    if self._beside:
+                        self._compute_until(item.pending)
                     item.pending.wait()
         self._advance(wait=True)
+
+    def _compute_until(self, pending: Pending) -> None:
+        begun = time.perf_counter()
+        while not pending.done():
+            self._beside()
+            self.taken_s -= self._alone_s
+        self.taken_s += time.perf_counter() - begun
 
 
 def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
@@ -115,12 +134,14 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
 
     One bucket alone shows the latency, several together what each costs when they follow each other, and several
     ``beside`` computing how long a communication waits for a core. That is as long for a small message as for a large
-    one, so it is measured where samples are cheap.
+    one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
+    the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
     """
     largest, repeats = spec.measurement.largest_entries, spec.measurement.repeats
     sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
-    ways = ((1, False, largest), (TOGETHER, False, largest), (TOGETHER, True, min(CHEAP, largest)))
-    cases = [(size, count, beside) for size in sizes for count, beside, most in ways if count * size <= most]
+    cases = [(size, count, False) for size in sizes for count in (1, TOGETHER) if count * size <= largest]
+    few = min(CHEAP, largest) // TOGETHER
+    cases += [(size, TOGETHER if size <= few else 1, True) for size in sizes if size <= OVERLAPPED]
     samples = []
     for done, (size, count, beside) in enumerate(cases, start=1):
         clock = Clock(device)
@@ -136,7 +157,8 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
                     case = {"entries": size, "buckets": count, "beside": beside, "phase": phase, "share": share}
                     samples.append(case | row)
         report(done, len(cases))
-    return {"samples": slowest(samples, "communication_s", comm, spec.cluster.workers)}
+    of_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
+    return {"samples": joined(samples, of_workers, comm, spec.cluster.workers)}
 
 
 def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor], beside: bool) -> Exchange:
@@ -169,6 +191,7 @@ def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange,
     return {
         "sparsify_s": parts["sparsify_s"],
         "communication_s": parts["communication_s"],
+        "taken_s": exchange.taken_s if isinstance(exchange, Apart) else 0.0,
         "sent_bytes": exchange.answers.sent_bytes,
         "summed_bytes": traffic.summed,
         "gathered_bytes": traffic.gathered,

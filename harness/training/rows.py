@@ -1,5 +1,7 @@
 """Rows that several kinds of runs leave: what was exchanged together, what was sent, how one iteration went."""
 
+from collections.abc import Callable
+
 import torch
 
 from harness.comm import Communicator
@@ -27,13 +29,15 @@ def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dic
     return [row | {column: means[column][i] for column in means} for i, row in enumerate(rows)]
 
 
-def slowest(rows: list[dict], column: str, comm: Communicator, workers: int) -> list[dict]:
-    """Rows whose ``column`` is the largest of any worker's; every process calls it with its own, in the same order.
+def joined(rows: list[dict], how: dict[str, Callable], comm: Communicator, workers: int) -> list[dict]:
+    """Rows of which some columns are reduced over the workers, each as ``how`` says; every process calls it with its
+    own, in the same order.
 
     A server answers one worker after the other: what the first has received says little of the last.
     """
-    largest = _of_workers(rows, [column], comm, workers).amax(dim=(0, 2))
-    return [row | {column: value} for row, value in zip(rows, largest.tolist(), strict=True)]
+    values = _of_workers(rows, list(how), comm, workers).unbind(dim=2)
+    reduced = {column: f(own, dim=0).tolist() for (column, f), own in zip(how.items(), values, strict=True)}
+    return [row | {column: reduced[column][i] for column in how} for i, row in enumerate(rows)]
 
 
 def _of_workers(rows: list[dict], columns: list[str], comm: Communicator, workers: int) -> torch.Tensor:

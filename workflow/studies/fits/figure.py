@@ -1,9 +1,10 @@
 """Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
 
-Above: sparsification, t_s; below: communication, t_c. Points: medians of each size, amortised over the phases
-of a cycle; full: one bucket alone, hollow: each of eight that are sent together. Lines: for sparsification through the
-medians, for communication a bucket's turn on the link and a latency that buckets sent together share. In brackets: R^2
-of the logarithms, poor below 0.9; and how much longer a communication takes while the workers compute."""
+Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
+computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:
+each of eight that are sent together. Lines: for communication a bucket's turn on the link and a latency that buckets
+sent together share, else through the medians. In brackets: R^2 of the logarithms, poor below 0.9; and how much longer a
+communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +17,7 @@ from harness.report.tidy import read
 from harness.timemodel import costs
 from harness.topology import TOPOLOGIES
 
-PARTS = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)"}
+PARTS = {"sparsify_s": "sparsification (ms)", "communication_s": "communication (ms)", "taken_s": "taken (ms)"}
 KEYS = ["topology", "ratio"]
 
 
@@ -31,13 +32,14 @@ def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
 def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Curve, costs.Curve | None]:
     """Per size and number of buckets: seconds of each bucket, measured and fitted; and what is fitted: the curve of
     each bucket, and the one that they share."""
-    points = costs.amortised(rows[~rows["beside"]], part)
+    points = costs.amortised(rows[rows["beside"] == (part == "taken_s")], part)
     buckets = points["buckets"]
     points["measured_s"] = points[part] / buckets
-    if part == "sparsify_s":
-        each, shared = costs.curve(points["entries"], points["measured_s"]), None
-    else:
+    each, shared = costs.curve(points["entries"], points["measured_s"]), None
+    if part == "communication_s":
         each, shared = costs.turns(rows)
+    elif part == "taken_s":
+        each = costs.taken(rows)
     points["fitted_s"] = fitted(each, shared, points["entries"], buckets)
     points["residual_s"] = points["measured_s"] - points["fitted_s"]
     return points.drop(columns=part), each, shared
@@ -49,14 +51,15 @@ def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
 
 def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None, note: str) -> None:
     """The points of one variant and the fit through them, for buckets alone and together; ``note`` in the legend."""
-    for count, filled in zip(sorted(points["buckets"].unique()), ("full", "none"), strict=False):
-        here = points[points["buckets"] == count]
+    label = f"{look['label']} ({note})"
+    for count in sorted(points["buckets"].unique()):
+        here, filled = points[points["buckets"] == count], "full" if count == 1 else "none"
         x = here["entries"]
         axes.plot(x, here["measured_s"] * 1e3, **look | {"linestyle": "", "label": None, "fillstyle": filled})
         x = np.geomspace(x.min(), x.max(), 100)
-        name, width = (f"{look['label']} ({note})", 1.2) if count == 1 else (None, 0.6)
-        seconds = fitted(each, shared, x, count)
-        axes.plot(x, seconds * 1e3, **look | {"marker": "", "label": name, "linewidth": width})
+        line = {"marker": "", "label": label, "linewidth": 1.2 if count == 1 else 0.6}
+        axes.plot(x, fitted(each, shared, x, count) * 1e3, **look | line)
+        label = None
 
 
 def finish(axes, topology: str, ratio: float) -> None:
@@ -75,7 +78,7 @@ def main() -> None:
     log_errors(snakemake)
     names, samples = Names.of(snakemake), read(snakemake.input.samples)
     columns = columns_of(samples)
-    figure, grid = plt.subplots(2, len(columns), figsize=(4.2 * len(columns), 6), layout="constrained", sharex=True,
+    figure, grid = plt.subplots(3, len(columns), figsize=(4.2 * len(columns), 9), layout="constrained", sharex=True,
                                 sharey="row", squeeze=False)  # fmt: skip
     figure.suptitle(names.model(samples["model"].iloc[0]), fontsize=10)
     residuals = []

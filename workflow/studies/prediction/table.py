@@ -2,11 +2,12 @@
 
 Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's
 backward, the time to sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes;
-R^2 of both beside them), plus optimizer, other, and what a worker waits for slower ones in an iteration without
-exchange. Measured: Table 2's iteration. The machine's speed drifts between
-calibration and run: "paired" scales what is computed by how long forward and backward of uncompressed took in the
-same run, against the calibration; what is communicated is left as predicted. Where a collective sends what depends on
-the gradient, a run that sent another number of bytes than its calibration is not predicted, and a warning says so."""
+R^2 of both beside them), what a communication and computing take from each other while both are under way, plus
+optimizer, other, and what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's
+iteration. The machine's speed drifts between calibration and run: "paired" scales what is computed by how long forward
+and backward of uncompressed took in the same run, against the calibration; what is communicated is left as predicted.
+Where a collective sends what depends on the gradient, a run that sent another number of bytes than its calibration is
+not predicted, and a warning says so."""
 
 import math
 from pathlib import Path
