@@ -24,11 +24,15 @@ Start = Callable[[list[str]], str]  # starts a program on the first host and ret
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes."""
+    """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes.
+
+    ``everybody``: whether a round of messages needs all of them, as its communicator says too.
+    """
 
     name: str
     size: str  # holds the number of processes
     local_size: str  # holds how many of them share the machine
+    everybody: bool
 
     def environment(self, threads: int) -> dict[str, str]:
         """What every process needs, however it is started."""
@@ -77,7 +81,7 @@ class TorchDist(Engine):
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Horovod("horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
-        TorchDist("torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        Horovod("horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", everybody=True),
+        TorchDist("torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE", everybody=False),
     )
 }

@@ -75,7 +75,7 @@ class Cluster:
     """Who takes part, on what, over which network."""
 
     engine: str = "horovod"
-    workers: int = 2  # a server is a process more
+    workers: int = 2  # a server, or an aggregator apart, is a process more
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
@@ -130,8 +130,9 @@ class RunSpec:
 
     @property
     def processes(self) -> int:
-        """The workers and the servers, which are the last ranks."""
-        return self.cluster.workers + self.topology.servers
+        """The workers, and the servers or the aggregators apart from them, which are the last ranks."""
+        aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("apart") else 0
+        return self.cluster.workers + self.topology.servers + aggregators
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, without the parts: the columns of tidy tables."""

@@ -26,10 +26,11 @@ REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
 BUCKETS = 10
 BLOCKS = 500  # of OmniReduce's tensor
-OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of all ranks
+OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of two ranks
     {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},
     {"block": 64, "fused": 3, "in_flight": 5, "aggregators": 2},
 )
+APART = ({"aggregators": 1, "apart": True}, {"aggregators": 2, "apart": True})  # each with the last shape above
 
 
 def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
@@ -123,10 +124,16 @@ def sparse_blocks(rank: int, block: int) -> torch.Tensor:
     return numbers(entries, torch.float32, rank).round().masked_fill_(~kept, 0.0)
 
 
+def shapes(world: int, everybody: bool) -> list[dict]:
+    """OmniReduce's, among so many ranks; ``everybody``: whether a round needs all of them."""
+    fit = [one for one in APART if one["aggregators"] < world and (one["aggregators"] == 1 or not everybody)]
+    return [*OMNIREDUCE, *(OMNIREDUCE[-1] | one for one in fit)]
+
+
 def streamed(comm: Communicator) -> dict:
-    """By shape of OmniReduce: the sum, and the messages and bytes sent for it."""
+    """By shape of OmniReduce: the sum, and the messages and bytes sent for it; an aggregator apart has what it had."""
     found = {}
-    for which, shape in enumerate(OMNIREDUCE):
+    for which, shape in enumerate(shapes(comm.world_size, comm.everybody)):
         mine, before = sparse_blocks(comm.rank, shape["block"]), (comm.sent_messages, comm.sent_bytes)
         comm.start_streams(streams(comm.rank, comm.world_size, mine, **shape)).wait()
         found[f"omnireduce {which}"] = mine, (comm.sent_messages - before[0], comm.sent_bytes - before[1])

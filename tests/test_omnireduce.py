@@ -14,6 +14,7 @@ from harness.comm.blocks import nonzero_blocks
 from harness.comm.collectives import Round
 from harness.comm.collectives.omnireduce import streams
 from harness.comm.local import run_workers
+from harness.timemodel.links import streamed_bound
 from harness.topology import Traffic
 
 WIRE_BYTES = 4  # of a number, and of an entry
@@ -35,22 +36,26 @@ def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> lis
     ]
 
 
-def by_formula(found: list[set[int]], entries: int, *, block: int, **shape) -> list[tuple[int, int]]:
-    """By rank the messages and bytes it sends, where ``found`` are each rank's blocks that are not zero.
+def by_formula(
+    found: list[set[int]], entries: int, *, block: int, aggregators: int, apart: bool = False, **shape
+) -> list[tuple[int, int]]:
+    """By rank the messages and bytes it sends, where ``found`` are each worker's blocks that are not zero.
 
     One block per message: |F u NZ_i| to the aggregator, |F u U| from it to each worker. Fused: a worker sends in the
     rounds in which a column's turn is its own, the aggregator as often as its longest column. Nobody sends to oneself.
     """
-    world = len(found)
-    messages, blocks_sent = [0] * world, [0] * world
-    for aggregator, columns in columns_of(-(-entries // block), **shape):
+    workers = len(found)
+    messages, blocks_sent = ([0] * (workers + apart * aggregators) for _ in range(2))
+    for number, columns in columns_of(-(-entries // block), aggregators=aggregators, **shape):
+        aggregator = number + apart * workers
         turns = [sorted({c[0]} | (set(c) & set().union(*found))) for c in columns]
-        for rank in set(range(world)) - {aggregator}:
+        others = set(range(workers)) - {aggregator}
+        for rank in others:
             own = [{c[0]} | (set(c) & found[rank]) for c in columns]
             messages[rank] += len({turn.index(n) for turn, sent in zip(turns, own, strict=True) for n in sent})
             blocks_sent[rank] += sum(map(len, own))
-        messages[aggregator] += (world - 1) * max(map(len, turns))
-        blocks_sent[aggregator] += (world - 1) * sum(map(len, turns))
+        messages[aggregator] += len(others) * max(map(len, turns))
+        blocks_sent[aggregator] += len(others) * sum(map(len, turns))
     return [(m, WIRE_BYTES * (1 + block) * b) for m, b in zip(messages, blocks_sent, strict=True)]
 
 
@@ -89,32 +94,79 @@ shapes = st.fixed_dictionaries({"block": st.integers(1, 6), "fused": st.integers
 
 @st.composite
 def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
-    """Tensors of all ranks and a shape; most lengths are no multiple of the block, and some allow no more streams."""
-    world, shape = draw(st.integers(1, 5)), draw(shapes)
-    shape["aggregators"] = draw(st.integers(1, world))
+    """Tensors of all workers and a shape; most lengths are no multiple of the block, and some allow no more streams."""
+    workers, shape = draw(st.integers(1, 5)), draw(shapes)
+    shape["aggregators"] = draw(st.integers(1, workers))
     entries = draw(st.integers(0, 400))
-    return blockwise(world, entries, shape["block"], draw(patterns), draw(st.integers(0, 999)), whole=whole), shape
+    return blockwise(workers, entries, shape["block"], draw(patterns), draw(st.integers(0, 999)), whole=whole), shape
 
 
-@given(inputs(whole=True))
-@settings(max_examples=100)
-def test_all_ranks_end_with_the_sum_and_send_what_the_formulas_say(given_):
+@st.composite
+def anywhere(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
+    """``inputs``, or with aggregators apart: ranks more, whose tensors hold nothing that is a number."""
+    tensors, shape = draw(inputs(whole=whole))
+    if draw(st.booleans()):
+        shape |= {"aggregators": draw(st.integers(1, 5)), "apart": True}
+        tensors += [torch.full_like(tensors[0], torch.nan) for _ in range(shape["aggregators"])]
+    return tensors, shape
+
+
+def divided(tensors: list[torch.Tensor], shape: dict) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Those of the workers, and those of aggregators apart."""
+    workers = len(tensors) - shape.get("apart", False) * shape["aggregators"]
+    return tensors[:workers], tensors[workers:]
+
+
+@given(anywhere(whole=True))
+@settings(max_examples=150)
+def test_all_workers_end_with_the_sum_and_send_what_the_formulas_say(given_):
     tensors, shape = given_
-    total = torch.stack(tensors).sum(0)
-    found = [numbers_of(tensor, shape["block"]) for tensor in tensors]
+    mine, aggregators = divided(tensors, shape)
+    total = torch.stack(mine).sum(0)
+    found = [numbers_of(tensor, shape["block"]) for tensor in mine]
     assert summed(tensors, **shape) == by_formula(found, len(total), **shape)
-    assert all(torch.equal(tensor, total) for tensor in tensors)
+    assert all(torch.equal(tensor, total) for tensor in mine)
+    assert all(tensor.isnan().all() for tensor in aggregators)
 
 
-@given(inputs(whole=False))
+@given(anywhere(whole=False))
 @settings(max_examples=100)
 def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
     tensors, shape = given_
-    total = torch.zeros_like(tensors[0])
-    for tensor in tensors:
+    mine, _ = divided(tensors, shape)
+    total = torch.zeros_like(mine[0])
+    for tensor in mine:
         total += tensor
     summed(tensors, **shape)
-    assert all(torch.equal(tensor.view(torch.int32), total.view(torch.int32)) for tensor in tensors)
+    assert all(torch.equal(tensor.view(torch.int32), total.view(torch.int32)) for tensor in mine)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("pattern", ["random", "overlapping", "disjoint", "dense"])
+@pytest.mark.parametrize("workers, aggregators", [(2, 1), (2, 2), (4, 1), (4, 3), (4, 4)])
+def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, pattern, apart):
+    """There are so many blocks that first bursts, and which aggregator has which blocks, hardly count."""
+    tensors = blockwise(workers, 20_000, 1, pattern, 0, whole=True)
+    own, anybodys = (sum(t.count_nonzero().item() for t in of) / 20_000 / len(of) for of in (tensors, [sum(tensors)]))
+    everyone = tensors + [torch.empty(20_000) for _ in range(apart * aggregators)]
+    carried = torch.zeros(2, len(everyone))  # words out of each rank, and into it
+
+    def note(rank: int, round: Round) -> None:
+        carried[0, rank] += sum(map(len, round.sends.values()))
+        carried[1, rank] += sum(round.receives.values())
+
+    shape = {"block": 1, "fused": 64, "in_flight": 1, "aggregators": aggregators, "apart": apart}
+    streamed = zip(*(streams(rank, len(everyone), t, **shape) for rank, t in enumerate(everyone)), strict=True)
+    for stream in streamed:
+        lockstep.run([one and watched(one, partial(note, rank)) for rank, one in enumerate(stream)])
+    ring = 2 * (workers - 1) / workers
+    found = ring / (carried.max().item() / 2 / 20_000)  # of each block its number and its entry
+    assert streamed_bound(workers, aggregators, apart, own, anybodys) == pytest.approx(found, rel=0.06)
+
+
+@pytest.mark.parametrize("density, published", [(0.01, 38), (0.1, 4.4), (0.2, 2.5)])
+def test_with_as_many_aggregators_apart_the_bound_is_the_published_one(density, published):
+    assert streamed_bound(4, 4, True, density, 1 - (1 - density) ** 4) == pytest.approx(published, rel=0.02)
 
 
 PLAIN = {"block": 4, "fused": 1, "in_flight": 1, "aggregators": 1}  # one block per message, one aggregator
@@ -205,6 +257,15 @@ def test_streams_under_way_together_sum_and_send_the_same(given_):
     assert all(torch.equal(tensor, total) for tensor in tensors)
 
 
+def test_where_a_round_needs_everybody_several_aggregators_apart_are_refused():
+    def work(comm):
+        shape = {"block": 1, "fused": 1, "aggregators": 2, "apart": True}
+        comm.start_streams(streams(comm.rank, comm.world_size, torch.ones(100), **shape)).wait()
+
+    with pytest.raises(ValueError, match=r"rank [12] stays away from a stream, but Local needs all ranks"):
+        run_workers(3, work)
+
+
 FEW = {"block": 4, "fused": 3, "in_flight": 2}
 
 
@@ -272,6 +333,8 @@ def test_blocks_that_are_no_whole_words_are_refused(dtype, block):
         ({"in_flight": 0}, "in_flight is 0; give at least 1"),
         ({"aggregators": 0}, "aggregators is 0; give at least 1"),
         ({"aggregators": 3}, "3 aggregators on 2 ranks; give at most 2"),
+        ({"aggregators": 2, "apart": True}, "2 aggregators apart from a worker on 2 ranks; give at most 1"),
+        ({"apart": True}, "aggregators are to be apart, but not said how many; give aggregators"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_sent(wrong, said):

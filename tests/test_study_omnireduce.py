@@ -110,11 +110,11 @@ def test_the_table_holds_every_way_against_the_ring_and_the_figure_draws_it(repo
     table = pd.read_csv(files["csv"])
     assert len(table) == 4 + 3
     ours = table[table["way"] == "omnireduce"]
-    assert ours["gain"].between(1.5, 2.5).all() and ours["bound"].to_numpy() == pytest.approx(1 / (1 - 0.9**2))
+    assert ours["gain"].between(1.5, 2.5).all() and ours["bound"].to_numpy() == pytest.approx(2 / (0.1 + 1 - 0.9**2))
     assert (table.loc[table["way"] == "ring", "gain"] == 1).all()
     assert "0.1 of the blocks" in files["md"].read_text()
     text = report.figure("studies/omnireduce/figure.py", "f", Items(table=files["csv"]))
-    assert "uncompressed" in text and "0.1 of the blocks" in text and "(bound 5.3)" in text
+    assert "uncompressed" in text and "0.1 of the blocks" in text and "(bound 6.9)" in text
 
 
 def test_layers_with_blocks_of_zeros_have_a_line_each_and_the_others_share_one(report):

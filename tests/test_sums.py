@@ -1,24 +1,31 @@
 """The study of sums of tensors of which whole blocks are zero: what it times, and what it refuses."""
 
+import sys
+
+import pandas as pd
 import pytest
 import torch
 from conftest import CPU, read
 from hypothesis import given
 from hypothesis import strategies as st
+from report_runs import Runs
 from test_omnireduce import by_formula, numbers_of
+from test_report import Items, Report
 
 from harness.comm.local import run_workers
 from harness.config import load as config
-from harness.spec import Cluster, Measurement, RunSpec, Scheme
+from harness.launch.launcher import launch
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme
 from harness.training.sums import DENSITIES, contribution, sums
 
 SHAPE = {"block": 10, "fused": 3, "in_flight": 2, "aggregators": 2}
+OURS = ["halving-doubling", "ring", "omnireduce"]  # ways whose messages are counted
 
 
 @given(world=st.integers(1, 5), blocks=st.integers(5, 200), short=st.integers(0, 9), density=st.sampled_from(DENSITIES))
 def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
     def found(places: str) -> list[set[int]]:
-        drawn = [contribution(rank, world, 10 * blocks - short, 10, places, density) for rank in range(world)]
+        drawn = [contribution(rank, 10 * blocks - short, 10, places, density) for rank in range(world)]
         assert {len(tensor) for tensor in drawn} == {10 * blocks - short}
         return [numbers_of(tensor, 10) for tensor in drawn]
 
@@ -31,39 +38,113 @@ def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
         assert len(set().union(*found("disjoint"))) == world * count
 
 
-def test_all_ways_are_timed_in_every_case_and_send_what_they_count():
-    spec = RunSpec(
-        "sums", scheme=Scheme(streams=SHAPE), cluster=Cluster(workers=2),
-        measurement=Measurement(repeats=2, largest_entries=995),
-    )  # fmt: skip
-    rows = run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))[0]["sums"]
-    ways = ["engine", "halving-doubling", "ring", "omnireduce", "all-gather"]
+def check(rows: list[dict], shape: dict, ways: list[str]) -> None:
+    """The rows of 2 workers and 2 repeats, against the formulas."""
     cases = len(DENSITIES) + len(DENSITIES) - 1 + sum(d <= 0.5 for d in DENSITIES)
     assert [row["way"] for row in rows] == ways * 2 * cases
     for row in rows:
         assert row["seconds"] > 0
-        assert (row["bytes"] is None) == (row["way"] in ("engine", "all-gather"))
+        assert pd.isna(row["bytes"]) == (row["way"] in ("engine", "all-gather"))
         if row["way"] == "omnireduce":
-            mine = [contribution(rank, 2, 995, 10, row["places"], row["density"]) for rank in range(2)]
-            sent = by_formula([numbers_of(tensor, 10) for tensor in mine], 995, **SHAPE)
+            mine = [contribution(rank, 995, 10, row["places"], row["density"]) for rank in range(2)]
+            sent = by_formula([numbers_of(tensor, 10) for tensor in mine], 995, **shape)
             assert (row["messages"], row["bytes"]) == tuple(map(max, zip(*sent, strict=True)))
+
+
+def spec_of(shape: dict, engine: str = "horovod") -> RunSpec:
+    measurement = Measurement(repeats=2, largest_entries=995)
+    return RunSpec("sums", scheme=Scheme(streams=shape), cluster=Cluster(engine, 2), measurement=measurement)
+
+
+@pytest.mark.parametrize("placed, more", [({}, ["engine", "all-gather"]), ({"aggregators": 1, "apart": True}, [])])
+def test_all_ways_are_timed_in_every_case_and_send_what_they_count(placed, more):
+    spec = spec_of(SHAPE | placed)
+    found = run_workers(spec.processes, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
+    check(found[0]["sums"], spec.scheme.streams, OURS + more)
+
+
+@pytest.mark.parametrize("aggregators", [1, 3])
+def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
+    spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
+    assert launch(spec, Place(), tmp_path / "run", log) == 0, log.read_text()
+    rows = pd.read_csv(tmp_path / "run" / "sums.csv").to_dict("records")
+    check(rows, spec.scheme.streams, OURS)
+
+
+def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
+    report = Report.__new__(Report)
+    report.folder, report.runs = tmp_path, Runs(tmp_path / "runs", ())
+    for name, placed, ways in (
+        ("beside", {}, [*OURS, "engine", "all-gather"]), ("apart", {"aggregators": 1, "apart": True}, OURS),
+    ):  # fmt: skip
+        spec = spec_of(SHAPE | placed)
+        rows = [
+            {"places": "random", "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
+            | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
+            for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
+        ]  # fmt: skip
+        report.runs.write(f"sums/{name}", spec, sums=pd.DataFrame(rows))
+    files = {ext: tmp_path / f"sums.{ext}" for ext in ("csv", "md", "tex", "html")}
+    report.script("studies/sums/table.py", Items(*report.runs.every("sums", "sums.csv")), Items(**files))
+    table = pd.read_csv(files["csv"])
+    ours = table[table["way"] == "omnireduce"].set_index(["apart", "density"])
+    bounds = {(False, 0.4): 1 / 0.52, (False, 0.1): 1 / 0.145, (True, 0.4): 1 / 1.28, (True, 0.1): 1 / 0.38}
+    assert ours["bound"].to_dict() == pytest.approx(bounds, rel=1e-4)
+    assert ours["speedup"].between(1.9, 2.1).all()
+    shown = files["md"].read_text()
+    assert "| 2 beside" in shown and "| 1 apart" in shown and "nan" not in shown
+    text = report.figure("studies/sums/figure.py", "figure", Items(table=files["csv"]))
+    assert "2 workers, apart, random places" in text and "as many as workers, 3 fused" in text
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from harness.comm import Communicator
+from harness.launch.liveness import as_rank
+from harness.training import run
+
+count = Communicator._count
+
+def dies(self, round):
+    count(self, round)
+    if self.rank == 3 and self.sent_messages > 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Communicator._count = dies
+as_rank(Path(sys.argv[1]), run.main)
+"""
+
+
+def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
+    spec = spec_of(SHAPE | {"apart": True}, "torch_dist")
+    program = [sys.executable, "-c", DIES]
+    assert launch(spec, Place(), tmp_path / "run", tmp_path / "log", program) != 0
+    assert "sums none: failed; more in " in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"log"}
 
 
 def test_a_way_with_another_sum_ends_the_run(monkeypatch):
     monkeypatch.setattr("harness.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
     spec = RunSpec("sums", scheme=Scheme(streams=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
-    with pytest.raises(RuntimeError, match="all-gather has another sum than the engine's, density 1"):
+    with pytest.raises(RuntimeError, match="all-gather has another sum than the ring, density 1"):
         run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
 
 
 def test_the_study_runs_each_shape_where_there_is_a_testbed():
-    study = {"workers": [2, 4], "fused": [8, 32], "in_flight": [1], "rate_mbit": 100}
+    study = {"workers": [2, 4], "fused": [8, 32], "in_flight": [1], "rate_mbit": 100, "apart": False}
     values = read("quick") | {"network": "testbed", "studies": {"sums": study}}
     runs = config.load(values, "c").studies["sums"]
     assert len(runs) == 2 * 2 * 2
     spec = runs["sums/4workers-1aggregators-8fused-1inflight"]
     assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 1}
     assert spec.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
+    apart = config.load(values | {"studies": {"sums": study | {"apart": True}}}, "c").studies["sums"]
+    assert apart.items() > runs.items() and len(apart) == 2 * len(runs)
+    spec = apart["sums/4workers-4apart-8fused-1inflight"]
+    assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 4, "apart": True}
+    assert len(spec.cluster.rates_mbit) == spec.processes == 8
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
 
 
@@ -74,6 +155,10 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
         (
             {"workers": [1]},
             "studies.sums.workers.0: 1 is not valid; give a number of workers, an integer of at least 2",
+        ),
+        (
+            {"engine": "horovod"},
+            "studies.sums.apart: horovod has no messages between two processes alone; give false, or another engine",
         ),
     ],
 )

@@ -41,6 +41,7 @@ class Communicator(ABC):
     device: torch.device
     sent_messages: int = 0
     sent_bytes: int = 0
+    everybody: bool = True  # whether a round needs all ranks, even those that neither send nor receive in it
     _calls: OneAtATime  # where coroutines of rounds are driven
 
     @abstractmethod
@@ -61,12 +62,15 @@ class Communicator(ABC):
         Any dtype, the same on all ranks.
         """
 
-    def start_streams(self, streams: Sequence[Rounds]) -> Pending:
+    def start_streams(self, streams: Sequence[Rounds | None]) -> Pending:
         """Run coroutines of rounds side by side, a round of each under way at a time; ``wait`` returns their results.
 
-        All ranks give equally many, and of each stream all ranks yield equally many rounds. The streams of several
-        calls run one call after the other, in the order of the calls.
+        All ranks give equally many, and of each stream all ranks yield equally many rounds; but a rank may give None
+        for one that has no message for it, unless a round needs ``everybody``. The streams of several calls run one
+        call after the other, in the order of the calls.
         """
+        if self.everybody and None in streams:
+            raise ValueError(f"rank {self.rank} stays away from a stream, but {type(self).__name__} needs all ranks")
         return self._calls.submit(self._drive, streams, self._starter())
 
     def start_rounds(self, rounds: Rounds) -> Pending:
@@ -108,14 +112,14 @@ class Communicator(ABC):
     def _drive_one(self, rounds: Rounds, start: Start) -> Any:
         return self._drive([rounds], start)[0]
 
-    def _drive(self, streams: Sequence[Rounds], start: Start) -> list:
+    def _drive(self, streams: Sequence[Rounds | None], start: Start) -> list:
         """Run coroutines to their ends.
 
         Streams take turns in one order on all ranks, so that a rank which waits for a round has begun every round
         that another can wait for before it.
         """
         results: list = [None] * len(streams)
-        under_way: dict[int, Callable[[], Any]] = dict.fromkeys(range(len(streams)), lambda: None)
+        under_way: dict[int, Callable[[], Any]] = {n: lambda: None for n, one in enumerate(streams) if one is not None}
         while under_way:
             for number, answer in list(under_way.items()):
                 try:

@@ -6,7 +6,6 @@ only by an empty round. Gradients of the head never travel.
 """
 
 from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -94,16 +93,6 @@ def scatter_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> 
         return None
     got = yield Round({}, dict.fromkeys(layout.head, layout.rows * width))
     return _sum([got[peer].view(layout.rows, width) for peer in layout.head])
-
-
-def sum_over_backbone(layout: Layout, rank: int, mine: Tensor | None, collective: ModuleType) -> Rounds:
-    """The sum of the backbone workers' tensors, in place, by a file in ``harness/comm/collectives``."""
-    world = len(layout.backbone)
-    if rank in layout.backbone:
-        return (yield from collective.all_reduce(rank, world, mine))
-    for _ in range(collective.rounds(world)):
-        yield Round()
-    return None
 
 
 def _length(part: slice) -> int:

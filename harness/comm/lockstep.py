@@ -25,8 +25,10 @@ class Outcome:
     time_s: float = 0.0
 
 
-def run(coroutines: Sequence[Rounds], alpha_s: float = 0.0, beta_s: float = 0.0) -> Outcome:
+def run(coroutines: Sequence[Rounds | None], alpha_s: float = 0.0, beta_s: float = 0.0) -> Outcome:
     """Run one coroutine per rank to the end; ValueError names the round and the ranks that do not fit.
+
+    None: a rank that has no part.
 
     A rank that sends or receives in a round needs ``alpha_s``, and ``beta_s`` for each byte in its busier
     direction; a round lasts as long as its slowest rank.
@@ -37,11 +39,11 @@ def run(coroutines: Sequence[Rounds], alpha_s: float = 0.0, beta_s: float = 0.0)
     while True:
         rounds = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
         ended = [rank for rank, round in enumerate(rounds) if isinstance(round, StopIteration)]
-        if len(ended) == world:
-            outcome.results = [end.value for end in rounds]
+        if len(ended) == world - coroutines.count(None):
+            outcome.results = [getattr(end, "value", None) for end in rounds]
             return outcome
         if ended:
-            running = next(rank for rank in range(world) if rank not in ended)
+            running = next(rank for rank in range(world) if rank not in ended and coroutines[rank] is not None)
             raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
         if complaint := mismatch(rounds):
             raise ValueError(f"round {outcome.rounds}: {complaint}")
@@ -50,9 +52,9 @@ def run(coroutines: Sequence[Rounds], alpha_s: float = 0.0, beta_s: float = 0.0)
         _count(rounds, answers, outcome, alpha_s, beta_s)
 
 
-def _resume(coroutine: Rounds, answer: dict[int, Tensor] | None) -> Round | StopIteration:
+def _resume(coroutine: Rounds | None, answer: dict[int, Tensor] | None) -> Round | StopIteration:
     try:
-        return coroutine.send(answer)
+        return Round() if coroutine is None else coroutine.send(answer)
     except StopIteration as end:
         return end
 

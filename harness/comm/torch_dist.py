@@ -24,6 +24,8 @@ def connect(device: torch.device) -> "TorchDist":
 class TorchDist(Communicator):
     """``group``: the processes that take part, all if not given. Nobody else may use it: calls pair by order."""
 
+    everybody = False  # messages join two ranks each
+
     def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None):
         self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self._group = group

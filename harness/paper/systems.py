@@ -18,6 +18,7 @@ OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse an
 DENSE, CONVOLUTIONAL, SPARSE = 1.0, 0.99, 0.06  # parts of the blocks that are not zero: all, nearly all, the published
 MUCH = 3.0  # times as fast as a ring, as far as the bytes go: where this project expects a gain
 MOST_STEPS = 10**6  # of sparse ones before a dense one: above it, none is dense
+SHAPE = ("fused", "aggregators", "in_flight")  # of streams
 # (density, how many times as fast as NCCL's all-reduce: published, 8 workers, 100 Gb/s, GPUDirect; without it)
 PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
@@ -55,14 +56,14 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
         published = f"{direct:.2f} times NCCL, {staged:.2f} without GPUDirect"
         for row in deepest:
             if row["density"] == density:
-                where = f"{row['workers']} workers, against a ring, bound {row['bound']:.1f}"
+                where = f"{_who(row)}, against a ring, bound {row['bound']:.1f}"
                 yield measured(statement, published, where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
     statement = (
         f"Where the bytes allow {MUCH:g} times the speed of a ring, it is at least as fast (a goal of this project)"
     )
     for row in deepest:
         if row["bound"] >= MUCH:
-            where = f"{row['workers']} workers, density {row['density']:g}, bound {row['bound']:.1f}"
+            where = f"{_who(row)}, density {row['density']:g}, bound {row['bound']:.1f}"
             yield measured(statement, "", where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
     yield from _shapes(streamed)
     yield untested(
@@ -72,19 +73,25 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
     yield from _zeros(layers, set(training.loc[training["method"] == "none", "model"]))
 
 
+def _who(row: dict) -> str:
+    """Of the study ``sums``."""
+    return f"{row['workers']} workers, aggregators {'apart' if row['apart'] else 'beside'}"
+
+
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
     """Several aggregators against one, and the most streams in flight against the fewest, at a tenth of the blocks."""
     rows = streamed[streamed["density"] == PUBLISHED[1][0]]
     questions = {
-        "aggregators": "Aggregators beside all workers take away the bottleneck of one",
+        "aggregators": "As many aggregators as workers take away the bottleneck of one",
         "in_flight": "More streams in flight pay",
     }
     for column, statement in questions.items():
-        alike = [name for name in ("workers", "fused", "aggregators", "in_flight") if name != column]
+        alike = [name for name in ("workers", "apart", *SHAPE) if name != column]
         for case, own in rows.groupby(alike):
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
-                about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(alike, case, strict=True))
+                shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
+                about = ", ".join([_who(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
                 where = f"{about}: {most[column]} against {least[column]}"
                 gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
                 yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))

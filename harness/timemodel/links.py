@@ -1,4 +1,4 @@
-"""What a communication would cost on other links: a pure function. No torch.
+"""What a communication would cost on other links, and what it could at best: pure functions. No torch.
 
 The bytes on the busiest link take their time at the link's rate. Whatever else the measured cost holds is the
 processors' and stays. A collective of N workers makes its steps one after the other, and each step waits for
@@ -15,6 +15,21 @@ import numpy as np
 from harness.timemodel.costs import Curve
 from harness.timemodel.timeline import Costs
 from harness.topology import Rounds, Topology, Traffic, ring_rounds
+
+
+def streamed_bound(workers: int, aggregators: int, apart: bool, own: float, anybodys: float) -> float:
+    """How many times as fast as a ring OmniReduce can sum, if only the bytes on the busiest full-duplex link count.
+
+    ``own``, ``anybodys``: the part of the blocks that one worker has and that any has. With as many aggregators as
+    workers, ``apart``, it is what Fei et al. (SIGCOMM 2021) state: 2 (N - 1) / N by ``anybodys``. Fewer have a busier
+    link, as each sends its share to all workers. Beside a worker, an aggregator shares its link, and spares it what
+    they have for each other.
+    """
+    if apart:
+        busiest = anybodys * max(1.0, workers / aggregators)
+    else:  # results for the others, and blocks for the other aggregators
+        busiest = ((workers - 1) * anybodys + (aggregators - 1) * own) / aggregators
+    return 2 * (workers - 1) / workers / busiest
 
 
 def elsewhere(

@@ -8,6 +8,7 @@ or communicates.
 import itertools
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +16,7 @@ from torch import Tensor, nn
 from harness import plugins
 from harness.comm import Communicator, collectives
 from harness.comm.collectives import Rounds
-from harness.comm.hybrid import (
-    Layout,
-    gather_columns,
-    gather_rows,
-    scatter_columns,
-    scatter_rows,
-    sum_over_backbone,
-)
+from harness.comm.hybrid import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
 from harness.data import DataSet, Shard
 from harness.spec import RunSpec, Training
 from harness.training.flat import FlatModel
@@ -39,6 +33,8 @@ class Worker:
     ``marks``: (begin, end) of every communication of the last step, by ``time.perf_counter``; the same number on all
     ranks, ``NEVER`` where this one had no part. ``sent``: kind -> messages and bytes of the last step.
     """
+
+    collective: ModuleType
 
     def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training):
         self.layout, self.comm = layout, comm
@@ -59,6 +55,12 @@ class Worker:
         messages += self.comm.sent_messages - before[0]
         self.sent[kind] = messages, sent_bytes + self.comm.sent_bytes - before[1]
         return answer
+
+    def sum_backbone(self, gradients: Tensor | None) -> None:
+        """Sum the backbone workers' gradients, in place."""
+        backbone = len(self.layout.backbone)
+        rounds = collectives.sum_over_first(self.collective, self.comm.rank, backbone, gradients)
+        self.talk("backbone_gradients", rounds, joins=gradients is not None)
 
     def collect(self) -> None:
         """Bring the gradients into the flat tensor."""
@@ -90,7 +92,7 @@ class Backbone(Worker):
         gradient = self.talk("input_gradients", scatter_rows(*who, None, features.shape[1]))
         features.backward(gradient)
         self.collect()
-        self.talk("backbone_gradients", sum_over_backbone(*who, self.flat.gradients, self.collective))
+        self.sum_backbone(self.flat.gradients)
         self.optimizer.step(self.flat.gradients)
 
 
@@ -127,7 +129,7 @@ class Head(Worker):
                 gradient = self.talk("input_gradients", scatter_columns(*who, x.grad))
         self.talk("input_gradients", scatter_rows(*who, x.grad, width))
         self.collect()
-        self.talk("backbone_gradients", sum_over_backbone(*who, None, self.collective), joins=False)
+        self.sum_backbone(None)
         self.optimizer.step(self.flat.gradients)
 
 

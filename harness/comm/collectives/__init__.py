@@ -10,7 +10,8 @@ What a *plain* one sends follows from the length of the tensor:
 What another one sends depends on what is in the tensor. In the place of these three it has
 
 - ``streams(rank, world, tensor, **options)``: several such coroutines that run side by side and sum ``tensor``
-  together. Each returns how many entries of it this rank has sent. Its options are those of a configuration.
+  together; None in the place of one that goes on without this rank. Each returns how many entries of it this rank has
+  sent. Its options are those of a configuration.
 
 It knows no engine, clock or thread. All ranks yield equally many rounds; a rank that has nothing to say in a
 round yields an empty one. Every send has its receive in the same round.
@@ -69,6 +70,16 @@ class Round:
 
 
 Rounds = Generator[Round, dict[int, Tensor], Any]
+
+
+def sum_over_first(collective: ModuleType, rank: int, workers: int, mine: Tensor | None) -> Rounds:
+    """The sum of the tensors of ranks 0 .. ``workers`` - 1, in place, by a plain collective; the others only keep
+    step."""
+    if rank < workers:
+        return (yield from collective.all_reduce(rank, workers, mine))
+    for _ in range(collective.rounds(workers)):
+        yield Round()
+    return None
 
 
 def is_plain(collective: ModuleType) -> bool:

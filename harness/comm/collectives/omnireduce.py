@@ -1,11 +1,11 @@
 """OmniReduce: a sum over all ranks for which only blocks that are not zero travel (Fei et al., SIGCOMM 2021).
 
 The tensor is cut into blocks. A *stream* has its own share of them and one aggregator, which sits beside a worker, on
-the same rank. A stream's blocks form a matrix; its aggregator asks in each column for the smallest block that any
-worker has. Those who have it send it and say which is their next; the aggregator adds up what came, in rank order, and
-gives everybody the sums and the blocks that it asks for next. The first block of each column is sent even if it is
-zero, so that everybody's next is known; so that this first burst stays small beside the tensor, a small tensor has few
-streams. A stream ends when no column has a next block on any rank.
+the same rank, or apart on a rank that has nothing to add. A stream's blocks form a matrix; its aggregator asks in each
+column for the smallest block that any worker has. Those who have it send it and say which is their next; the aggregator
+adds up what came, in rank order, and gives all workers the sums and the blocks that it asks for next. The first block
+of each column is sent even if it is zero, so that everybody's next is known; so that this first burst stays small
+beside the tensor, a small tensor has few streams. A stream ends when no column has a next block on any rank.
 
 Each stream is a coroutine of rounds by itself, in turns a round to the aggregator and one from it, so that several can
 be under way at a time (``Communicator.start_streams``). Rounds are ordered and everybody knows what was asked for, so
@@ -32,30 +32,37 @@ def streams(
     fused: int = 16,
     in_flight: int = 4,
     aggregators: int | None = None,
-) -> list[Rounds]:
-    """The streams that sum ``tensor``, shape (n,), over all ranks in place; each returns how many entries it sent.
+    apart: bool = False,
+) -> list[Rounds | None]:
+    """The streams that sum ``tensor``, shape (n,), over all workers in place; each returns how many entries it sent.
 
     ``block``: entries in a block. ``fused``: columns of a stream's matrix, the most blocks in a message.
     ``in_flight``: streams of each aggregator, fewer (but one in all) where a stream's share would be less than
-    ``MESSAGES_EACH`` full messages. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said. ValueError
-    in one line for what cannot be.
+    ``MESSAGES_EACH`` full messages. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said. ``apart``:
+    the last ranks have them, and the others are the workers; of what an aggregator calls its tensor only the shape and
+    the type are looked at, and it has no part in streams of others. ValueError in one line for what cannot be.
     """
+    if apart and aggregators is None:
+        raise ValueError("omnireduce: aggregators are to be apart, but not said how many; give aggregators")
     aggregators = world if aggregators is None else aggregators
+    workers = world - aggregators if apart else world
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
         if value < 1:
             raise ValueError(f"omnireduce: {name} is {value}; give at least 1")
-    if aggregators > world:
-        raise ValueError(f"omnireduce: {aggregators} aggregators on {world} ranks; give at most {world}")
+    if aggregators > world - apart:
+        among = " apart from a worker" if apart else ""
+        raise ValueError(f"omnireduce: {aggregators} aggregators{among} on {world} ranks; give at most {world - apart}")
     if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
         raise ValueError(f"omnireduce: blocks of {block} entries of {tensor.dtype} do not fit messages of 32-bit words")
     blocks = _Blocks(tensor, block)
     count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
-    present = nonzero_blocks(tensor, block)
-    shares = (torch.arange(first, len(blocks), count) for first in range(count))
-    return [
-        _stream(rank, world, blocks, share, present[share], fused, number % aggregators)
-        for number, share in enumerate(shares)
-    ]
+    present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
+    found: list[Rounds | None] = []
+    for number in range(count):
+        share, aggregator = torch.arange(number, len(blocks), count), number % aggregators + (workers if apart else 0)
+        joins = rank < workers or rank == aggregator
+        found.append(_stream(rank, workers, blocks, share, present[share], fused, aggregator) if joins else None)
+    return found
 
 
 def refuses(world: int) -> str | None:
@@ -63,15 +70,15 @@ def refuses(world: int) -> str | None:
 
 
 def _stream(
-    rank: int, world: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
+    rank: int, workers: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
 ) -> Rounds:
     """One stream. ``share``: the numbers of its blocks, rising; ``present``: which of them are not zero here."""
     fused = min(fused, len(share))
-    others, width = [peer for peer in range(world) if peer != rank], message_length(1, blocks.like)
-    mine = _queue(share, present, fused)
+    others, width = [peer for peer in range(workers) if peer != rank], message_length(1, blocks.like)
+    mine = _queue(share, present, fused) if rank < workers else torch.full((1, fused), NONE)
     columns, sent = torch.arange(fused), torch.zeros(fused, dtype=torch.int64)  # sent: by column, how many of mine
     asked = share[:fused].clone()  # by column: the block that is summed now
-    nexts = asked.repeat(world, 1)  # on the aggregator: each rank's next, by column
+    nexts = asked.repeat(workers, 1)  # on the aggregator: each worker's next, by column
     while (live := asked != NONE).any():
         due = live & (mine[sent, columns] == asked)
         sent += due
@@ -81,7 +88,7 @@ def _stream(
             lengths = {peer: int(dues[peer].sum()) * width for peer in others}
             received = yield Round({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
             slot = blocks.like.new_zeros(fused, blocks.size)
-            for peer in range(world):  # in rank order
+            for peer in range(workers):  # in rank order
                 if dues[peer].any():
                     nexts[peer, dues[peer]], data = read(message if peer == rank else received[peer], blocks.like)
                     slot[dues[peer]] += data
@@ -92,7 +99,8 @@ def _stream(
             received = yield Round({}, {aggregator: int(live.sum()) * width}, torch.int32)
             answer = received[aggregator]
         following, data = read(answer, blocks.like)
-        blocks.put(asked[live], data)
+        if rank < workers:
+            blocks.put(asked[live], data)
         asked[live] = following
     return blocks.entries(mine[mine != NONE])
 

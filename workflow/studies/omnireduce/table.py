@@ -3,8 +3,10 @@
 Communication is what is left to wait for after backward, slower workers apart. Against a ring: medians over blocks of
 the ring's iteration by the way's, and the same of the communication. d: the part of its blocks that a worker sent. The
 bound is what the bytes of N workers alone allow against a ring over full-duplex links, if the blocks that they have lie
-at random: 2 (N - 1) / N / (1 - (1 - d)^N) (Fei et al., SIGCOMM 2021). Messages and bytes are those of one worker; of
-the engine's all-reduce and of gathers only the bytes that it was handed are known."""
+at random: where each has an aggregator beside it, 2 / (d + 1 - (1 - d)^N). Messages and bytes are those of one worker;
+of the engine's all-reduce and of gathers only the bytes that it was handed are known."""
+
+from pathlib import Path
 
 import pandas as pd
 
@@ -14,6 +16,8 @@ from harness.report.names import Names
 from harness.report.summary import amortise, by_block, summarise
 from harness.report.tidy import read_each
 from harness.statistics import repeatable
+from harness.timemodel.links import streamed_bound
+from harness.timemodel.predict import spec_in
 
 STREAMED, RING = "omnireduce", "ring"
 WAYS = {"engine": "engine's all-reduce", RING: "ring", "all-gather": "all-gather", STREAMED: "OmniReduce"}
@@ -25,6 +29,7 @@ def of_run(path: str) -> pd.DataFrame:
     rows = dict(list(iterations.groupby("variant", sort=False)))
     table = summarise(read_each([path], []))
     density, workers = amortise(rows[STREAMED], "density"), table["workers"].iloc[0]
+    aggregators = spec_in(Path(path).parent).scheme.streams.get("aggregators", workers)
     table = table.assign(
         method=table.loc[table["variant"] == STREAMED, "method"].iloc[0],
         ratio=table["ratio"].max(),
@@ -32,7 +37,7 @@ def of_run(path: str) -> pd.DataFrame:
         way=table["variant"].replace("none", "engine"),
         messages=[amortise(rows[variant], "sent_messages") for variant in table["variant"]],
         density=density,
-        bound=2 * (workers - 1) / workers / (1 - (1 - density) ** workers),
+        bound=streamed_bound(workers, aggregators, False, density, 1 - (1 - density) ** workers),
     )
     for column, name in (("iteration_s", "gain"), ("communication_s", "communication_gain")):
         ring = by_block(rows[RING], column)

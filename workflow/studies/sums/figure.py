@@ -1,7 +1,7 @@
 """How many times as fast as a ring OmniReduce and an all-gather sum, by the part of the blocks that are not zero.
 
-A panel for each number of workers and for how their blocks lie to each other; a line for each shape of OmniReduce's
-streams. Grey: what the bytes alone allow."""
+A panel for each number of workers, for aggregators beside workers or apart from them, and for how blocks lie to each
+other; a line for each shape of OmniReduce's streams. Grey: what the bytes alone allow, dashed with one aggregator."""
 
 import pandas as pd
 
@@ -17,13 +17,15 @@ def draw(axes, rows: pd.DataFrame) -> None:
     streamed = rows[rows["way"] == "omnireduce"]
     for number, (shape, own) in enumerate(streamed.groupby(SHAPE)):
         aggregators, fused, in_flight = shape
-        label = f"{'one aggregator' if aggregators == 1 else 'all aggregate'}, {fused} fused, {in_flight} in flight"
-        points(axes, looks.line(number, label), own)
+        many = "one aggregator" if aggregators == 1 else "as many as workers"
+        points(axes, looks.line(number, f"{many}, {fused} fused, {in_flight} in flight"), own)
     # Every run has its own; they send the same.
     gathered = rows[rows["way"] == "all-gather"].groupby("density", as_index=False).median(numeric_only=True)
     points(axes, looks.line(len(streamed.groupby(SHAPE)), "all-gather"), gathered)
-    bound = rows.groupby("density")["bound"].first()
-    axes.plot(bound.index, bound, color="0.6", linewidth=3, alpha=0.5, zorder=0, label="bound")
+    for aggregators, own in rows.groupby("aggregators"):
+        bound, dash = own.groupby("density")["bound"].first(), "--" if aggregators == 1 else "-"
+        label = "bound, one aggregator" if aggregators == 1 else "bound"
+        axes.plot(bound.index, bound, dash, color="0.6", linewidth=3, alpha=0.5, zorder=0, label=label)
     axes.axhline(1, color="0.8", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -43,15 +45,15 @@ def main() -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     cases = [
-        (workers, places, rows)
-        for workers in sorted(table["workers"].unique())
+        (f"{workers} workers, {'apart' if apart else 'beside'}, {places} places", rows[rows["places"] == places])
+        for (workers, apart), rows in table.groupby(["workers", "apart"])
         for places in PLACES
-        if len(rows := table[(table["workers"] == workers) & (table["places"] == places)])
+        if (rows["places"] == places).any()
     ]
     figure, panels = looks.panels(len(cases), 3.6, 3.2)
-    for axes, (workers, places, rows) in zip(panels, cases, strict=True):
+    for axes, (title, rows) in zip(panels, cases, strict=True):
         draw(axes, rows)
-        axes.set_title(f"{workers} workers, {places} places", fontsize=9)
+        axes.set_title(title, fontsize=9)
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     n = captions.least_to_most(table["repeats"])
     first = table.iloc[0]

@@ -1,8 +1,11 @@
 """Block-sparse sums: OmniReduce beside a ring and an all-gather of the same blocks, timed in turns.
 
-Times are those of the slowest rank, medians over repeats. The bound is what the bytes alone allow against a ring over
-full-duplex links, 2 (N - 1) / N divided by the part of the blocks that anybody has (Fei et al., SIGCOMM 2021). The
-values are small integers, so that all ways end with the same bits, which every repeat checks."""
+Times are those of the slowest rank, medians over repeats. Aggregators are beside the first workers, or apart: processes
+on hosts of their own, in whose runs the engine's gather, which takes in every process, is left out. The bound is what
+the bytes on the busiest full-duplex link alone allow against a ring: 2 (N - 1) / N divided by the part of the blocks
+that anybody has (Fei et al., SIGCOMM 2021) where N or more aggregators are apart from N workers; fewer send more each,
+and one beside a worker shares its link. The values are small integers, so that all ways end with the same bits, which
+every repeat checks."""
 
 from pathlib import Path
 
@@ -12,10 +15,11 @@ from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.tidy import about_run
 from harness.statistics import repeatable
+from harness.timemodel.links import streamed_bound
 from harness.timemodel.predict import spec_in
 
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit", "disturbed")
-SHAPE = ["aggregators", "fused", "in_flight"]
+SHAPE = ["apart", "aggregators", "fused", "in_flight"]
 UNION = {  # the part of the blocks that anybody has, by the part that each of n ranks has
     "random": lambda n, d: 1 - (1 - d) ** n,
     "overlapping": lambda n, d: d,
@@ -30,13 +34,13 @@ def of_run(path: Path) -> pd.DataFrame:
     found = []
     for (places, density), case in rows.groupby(["places", "density"], sort=False):
         ring = case[case["way"] == "ring"].set_index("repeat")["seconds"]
-        n = spec.cluster.workers
-        bound = 2 * (n - 1) / n / UNION[places](n, density)
+        n, streams = spec.cluster.workers, {"apart": False} | spec.scheme.streams
+        bound = streamed_bound(n, streams["aggregators"], streams["apart"], density, UNION[places](n, density))
         for way, own in case.groupby("way", sort=False):
             seconds = own.set_index("repeat")["seconds"]
             gain = repeatable((ring / seconds).tolist())
             found.append(
-                {key: about[key] for key in ABOUT} | spec.scheme.streams
+                {key: about[key] for key in ABOUT} | streams
                 | {"entries": spec.measurement.largest_entries, "places": places, "density": density, "way": way}
                 | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
@@ -48,17 +52,19 @@ def of_run(path: Path) -> pd.DataFrame:
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """OmniReduce's rows, with the times of the others beside it."""
     case = ["workers", *SHAPE, "places", "density"]
-    times = table.pivot_table(index=case, columns="way", values="seconds")
+    times = table.pivot_table(index=case, columns="way", values="seconds").reindex(columns=["ring", "all-gather"])
     return pd.DataFrame(
         {
             "Workers": row["workers"],
-            "Aggregators": row["aggregators"],
+            "Aggregators": f"{row['aggregators']} {'apart' if row['apart'] else 'beside'}",
             "Fused": row["fused"],
             "Streams each": row["in_flight"],
             "Places": row["places"],
             "Density": f"{row['density']:g}",
-            "Ring (ms)": tables.number(times.loc[tuple(row[key] for key in case), "ring"] * 1e3),
-            "All-gather (ms)": tables.number(times.loc[tuple(row[key] for key in case), "all-gather"] * 1e3),
+            **{
+                f"{way.capitalize()} (ms)": tables.number(seconds * 1e3)
+                for way, seconds in times.loc[tuple(row[key] for key in case)].items()
+            },
             "OmniReduce (ms)": tables.number(row["seconds"] * 1e3),
             "Against ring": tables.spread(row, "speedup"),
             "Bound": tables.number(row["bound"]),
