@@ -1,22 +1,29 @@
 """Hybrid parallelism: what is learnt equals training on one device, and every message and byte the formulas."""
 
+import sys
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 import torch
 from conftest import CPU, read
 from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
+from report_runs import Runs
+from test_report import Items, Report
 from torch import nn
 from torch.nn import functional as F
 
 from harness import plugins
 from harness.comm import hybrid, lockstep
-from harness.comm.collectives import ring
+from harness.comm.collectives import halving_doubling, ring, sum_over_first
 from harness.comm.hybrid import Layout
 from harness.comm.local import run_workers
 from harness.config import load as config
 from harness.data import load as data_set
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.timemodel.hybrid import around_head, data_parallel_s, link_bytes
 from harness.training import hybrid as training
 from harness.training.head import cut_off, slice_of, widths
 from harness.training.hybrid import KINDS, worker_of
@@ -184,6 +191,95 @@ def test_heads_are_found_in_the_models_that_have_one(name, head):
     module = plugins.load("models", name)
     with torch.device("meta"):
         assert widths(module.build().eval(), data_set(module.DATA).example()) == head
+
+
+@given(
+    workers=st.sampled_from([2, 4, 8]),
+    rows=st.integers(1, 3),
+    features=st.integers(1, 9),
+    columns=st.lists(st.sampled_from([4, 8, 12]), min_size=1, max_size=3),
+    backbone=st.sampled_from([8, 80]),
+)
+def test_the_predicted_bytes_are_those_that_the_busiest_link_carries(workers, rows, features, columns, backbone):
+    """All communications of an iteration in lock step, a second for each byte; these widths fit all slices."""
+    layout, ranks = Layout(workers, workers // 2, rows), range(workers)
+    total = len(layout.backbone) * rows
+
+    def at_heads(width: int) -> list:
+        return [torch.zeros(total, width) if rank in layout.head else None for rank in ranks]
+
+    def one_after_another(rank: int):
+        mine = torch.zeros(rows, features + 1) if rank in layout.backbone else None
+        yield from hybrid.gather_rows(layout, rank, mine, features + 1)
+        for width in columns:
+            own = at_heads(width // layout.heads)[rank]
+            yield from hybrid.gather_columns(layout, rank, own, width)
+        for width in columns[:-1]:
+            yield from hybrid.scatter_columns(layout, rank, at_heads(width)[rank])
+        yield from hybrid.scatter_rows(layout, rank, at_heads(features)[rank], features)
+        gradient = torch.zeros(backbone) if rank in layout.backbone else None
+        yield from sum_over_first(halving_doubling, rank, len(layout.backbone), gradient)
+
+    found = lockstep.run([one_after_another(rank) for rank in ranks], beta_s=1.0)
+    assert link_bytes(workers, layout.heads, rows, features, columns, backbone) == pytest.approx(found.time_s)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "vgg16_imagenet"])
+def test_what_is_around_a_head_is_told_from_the_sizes_of_parameters(name):
+    about, module = plugins.describe("models", name), plugins.load("models", name)
+    with torch.device("meta"):
+        model = module.build()
+        (first, *_), features, backbone = cut_off(model), *around_head(about["layers"], about["head"])
+    assert features == first[0].in_features and backbone == sum(p.numel() for p in model.parameters())
+    without_biases = [size for size in about["layers"] if size not in about["head"]]
+    assert around_head(without_biases, about["head"])[0] == features
+
+
+@given(forward=st.floats(0, 9), backward=st.floats(0, 9), buckets=st.lists(st.floats(0, 9), min_size=1, max_size=4))
+def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, buckets):
+    """No shorter than either of the two, no longer than both; with one bucket nothing overlaps."""
+    computing = forward + backward
+    found = data_parallel_s(forward, computing, buckets)
+    assert max(computing, sum(buckets)) <= found <= computing + sum(buckets) + 1e-9
+    assert data_parallel_s(forward, computing, buckets[:1]) == pytest.approx(computing + buckets[0])
+
+
+def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, monkeypatch):
+    """ResNet-20, links of 8 Mb/s: a second for a million bytes."""
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
+    report = Report.__new__(Report)
+    report.folder, report.runs = tmp_path, Runs(tmp_path / "runs", ())
+    learnt, whole = Training("resnet20", batch=4), 269_722
+    cluster = Cluster(network="testbed", rates_mbit=(8.0, 8.0))
+    scheme = Scheme(options={"heads": 1}, collective="halving-doubling")
+    kinds = dict.fromkeys(("features_s", "columns_s", "input_gradients_s", "backbone_gradients_s"), 0.1)
+    iterations = pd.DataFrame({"iteration_s": [0.9, 0.9], "computing_s": 0.5} | kinds)
+    sent = pd.DataFrame({"rank": [0, 1], "part": ["backbone", "head"], "kind": "features", "messages": 1, "bytes": 9})
+    ours = RunSpec("hybrid", replace(learnt, batch=8), scheme, cluster)
+    report.runs.write("hybrid/ours", ours, iterations=iterations, sent=sent)
+    times = {"iteration_s": [2.0, 2.0], "communication_s": 1.5, "forward_s": 0.2, "sent_bytes": 9, "received_bytes": 9}
+    groups = pd.DataFrame({"entries": [whole - 1000, 1000]})
+    for way, scheme in (("ring", Scheme(collective="ring")), ("server", Scheme(topology="ps-weights"))):
+        timed = RunSpec("timing", learnt, scheme, cluster)
+        report.runs.write(f"timing/{way}", timed, iterations=pd.DataFrame(times), groups=groups)
+    inputs = {kind: report.runs.every(kind, "iterations.csv") for kind in ("hybrid", "timing")}
+    table, shown = report.table("studies/hybrid/table.py", "hybrid", **inputs)
+    found = table[table["workers"] == 2].set_index("sender")["predicted_s"]
+    of_8 = table[table["workers"] == 8].set_index("way")
+    mb = 4e-6  # seconds for an entry
+    features = 8 * 129 * mb  # there with the class, and back
+    assert found["backbone"] == pytest.approx(0.5 + features, rel=1e-4)
+    assert found["worker"] == pytest.approx(0.2 + whole * mb, rel=1e-4)
+    assert found["server"] == pytest.approx(0.2 + 4 * whole * mb, rel=1e-4)
+    columns = 0.75 * 32 * 10 * mb
+    by_hybrid = 0.5 + 4 * features + columns + 1.5 * (whole - 650) * mb
+    assert of_8["predicted_s"].tolist() == pytest.approx(
+        [by_hybrid, 0.2 + 1.75 * whole * mb, 0.2 + 16 * whole * mb], rel=1e-4
+    )
+    assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
+    assert shown.count("| 8, predicted") == 3 and "nan" not in shown
+    text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
+    assert "8 workers, hybrid" in text
 
 
 class Noise:

@@ -99,6 +99,12 @@ POINTS = pd.DataFrame(
 )
 
 
+def test_what_is_only_predicted_is_no_measurement():
+    table = hybrids(net_2=0.5)
+    only = table.assign(workers=8, repeats=0, sender=NO, iteration_s=NO, predicted_s=9.0)
+    assert list(hybrid(pd.concat([table, only]))) == list(hybrid(table))
+
+
 def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():
     assert verdicts(alternating(POINTS), "Dense steps") == [HOLDS]
     assert verdicts(alternating(POINTS[POINTS["seed"] == 0]), "Dense steps") == [UNKNOWN]

@@ -1,6 +1,9 @@
 """Where an iteration goes by hybrid parallelism and by data-parallel training of the same samples; a panel for each
 model. In hybrids half of the workers hold the fully connected layers, cut by columns, the others the backbone. All
-workers share the cores of one machine; VGG16 with ImageNet's head takes images of 32 x 32 pixels."""
+workers share the cores of one machine; VGG16 with ImageNet's head takes images of 32 x 32 pixels. Diamonds: predicted;
+where they stand alone, for nodes of their own."""
+
+import math
 
 import pandas as pd
 
@@ -16,10 +19,13 @@ PARTS = {  # column of the table -> name, colour, hatch
 }
 
 
+HIGHEST = ["iteration_s_high", "predicted_s"]
+
+
 def draw(axes, rows: pd.DataFrame) -> None:
     """One model: a bar for each number of workers and way, with a repeat's interval and its time beside it. A server's
     bar that is much longer than the others leaves the panel."""
-    shown_s = 1.2 * rows.loc[rows["sender"] != "server", "iteration_s_high"].max()
+    shown_s = 1.2 * rows.loc[~rows["way"].isin(rows.loc[rows["sender"] == "server", "way"]), HIGHEST].max(axis=None)
     for y, row in enumerate(rows.to_dict("records")):
         left, whole = 0.0, row["iteration_s"]
         for part, (name, colour, hatch) in PARTS.items():
@@ -27,6 +33,8 @@ def draw(axes, rows: pd.DataFrame) -> None:
             left += row[part]
         low, high = row["iteration_s_low"], row["iteration_s_high"]
         axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
+        axes.plot(row["predicted_s"], y, "D", color="black", markerfacecolor="white", markersize=4, clip_on=True)
+        whole, high = (row["predicted_s"],) * 2 if math.isnan(whole) else (whole, high)
         text = f" {'→ ' if whole > shown_s else ''}{whole:.3g} s"
         axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
     axes.set_yticks(range(len(rows)), [f"{row['workers']} workers, {row['way']}" for _, row in rows.iterrows()])
@@ -54,6 +62,7 @@ def main() -> None:
         axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     looks.legend(figure, handles[: len(PARTS)], labels[: len(PARTS)])
+    table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
     looks.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
 

@@ -6,8 +6,11 @@ compute twice as long; here, where workers outnumber the cores of the one machin
 theirs. Gradients: of the backbone in hybrids, of the whole model else, and of these what is left to wait for after
 backward; in hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with
 ImageNet's head takes images of 32 x 32 pixels, so that it fits few cores: its backbone computes 49 times less than on
-images of 224 x 224."""
+images of 224 x 224. Predicted: the computing of the same row and, at the links' rate, the bytes on the busiest one,
+which data-parallel workers send while backward still runs. Rows of 8 workers are predicted only, for nodes of their
+own: each computes as long as with the fewest workers here."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -17,9 +20,14 @@ from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import data_title
 from harness.report.tidy import about_run
+from harness.spec import RunSpec
 from harness.statistics import repeatable
+from harness.timemodel import hybrid
 from harness.timemodel.predict import spec_in, sum_rounds
-from harness.topology import TOPOLOGIES
+from harness.topology import DENSE, TOPOLOGIES, Traffic
+
+PREDICTED = 8  # workers
+Measured = tuple[dict, Callable[[int], float]]  # a row, and the seconds of an iteration by the number of workers
 
 PARTS = ("computing_s", "features_s", "columns_s", "input_gradients_s", "gradients_s")
 SHOWN = ("Computing (ms)", "Features (ms)", "Columns (ms)", "Input gradients (ms)", "Gradients (ms)")
@@ -37,66 +45,103 @@ def common(path: Path, way: str, rows: pd.DataFrame, samples: int) -> dict:
     return found | parts.to_dict()
 
 
-def of_hybrid(path: Path) -> dict:
-    """The row of a hybrid: its parts, what its busiest worker sent, and the most that a worker sent of each kind."""
+def of_hybrid(path: Path) -> Measured:
+    """A hybrid: its parts, what its busiest worker sent, and the most that a worker sent of each kind."""
     rows, sent, spec = pd.read_csv(path), pd.read_csv(path.with_name("sent.csv")), spec_in(path.parent)
     rows = rows.rename(columns={"backbone_gradients_s": "gradients_s"})
-    samples = spec.training.batch * (spec.cluster.workers - spec.scheme.options["heads"])
-    found = common(path, "hybrid", rows, samples)
+    workers, heads = spec.cluster.workers, spec.scheme.options["heads"]
+    found = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
+    about = plugins.describe("models", spec.training.model)
+    features, backbone = hybrid.around_head(about["layers"], about["head"])
+
+    def predict(more: int) -> float:
+        halves = more * heads // workers
+        if min(about["head"]) < halves:  # which no run could have
+            return float("nan")
+        sent = hybrid.link_bytes(more, halves, spec.training.batch, features, about["head"], backbone)
+        return found["computing_s"] + on_link(spec, sent)
+
     of_rank = sent.groupby(["rank", "part"])[["messages", "bytes"]].sum()
     (_, part), most = of_rank["bytes"].idxmax(), of_rank.loc[of_rank["bytes"].idxmax()]
     found |= {"sender": part, "messages": int(most["messages"]), "bytes": int(most["bytes"])}
     each = sent.groupby("kind")[["messages", "bytes"]].max()
-    return found | {f"{kind}_{what}": int(n) for kind, row in each.iterrows() for what, n in row.items()}
+    found |= {f"{kind}_{what}": int(n) for kind, row in each.iterrows() for what, n in row.items()}
+    return found, predict
 
 
-def of_timing(path: Path) -> dict:
-    """The row of a data-parallel run: what its workers, or the server, sent."""
+def on_link(spec: RunSpec, sent_bytes: float) -> float:
+    """Seconds on the slowest link."""
+    return sent_bytes * 8e-6 / min(spec.cluster.rates_mbit)
+
+
+def of_timing(path: Path) -> Measured:
+    """A data-parallel run: what its workers, or the server, sent."""
     rows, spec, buckets = pd.read_csv(path), spec_in(path.parent), len(pd.read_csv(path.with_name("groups.csv")))
     served, workers = TOPOLOGIES[spec.scheme.topology].servers, spec.cluster.workers
     way = TOPOLOGIES[spec.scheme.topology].title if served else spec.scheme.collective
     rows = rows.assign(**dict.fromkeys(PARTS, 0.0)).assign(gradients_s=rows["communication_s"])
     rows["computing_s"] = rows["iteration_s"] - rows["gradients_s"]  # waiting for slower workers too
     found = common(path, way, rows, spec.training.batch * workers)
+    entries, forward_s = pd.read_csv(path.with_name("groups.csv"))["entries"], rows["forward_s"].median()
+
+    def predict(more: int) -> float:
+        each = [on_link(spec, spec.topology.link_bytes(Traffic(DENSE * n), n, more)) for n in entries]
+        return hybrid.data_parallel_s(forward_s, found["computing_s"], each)
+
     if served:  # one message a worker and bucket, there and back
         sent = int(workers * rows["received_bytes"].iloc[0])
-        return found | {"sender": "server", "messages": workers * buckets, "bytes": sent}
+        return found | {"sender": "server", "messages": workers * buckets, "bytes": sent}, predict
     rounds = sum_rounds(spec.scheme.collective)(workers)  # of one message each
-    return found | {"sender": "worker", "messages": rounds * buckets, "bytes": int(rows["sent_bytes"].iloc[0])}
+    sent = int(rows["sent_bytes"].iloc[0])
+    return found | {"sender": "worker", "messages": rounds * buckets, "bytes": sent}, predict
+
+
+def elsewhere(measured: list[Measured]) -> Iterator[dict]:
+    """A row of each model and way for ``PREDICTED`` workers, from that with the fewest; none where any has so many."""
+    seen = {PREDICTED} & {row["workers"] for row, _ in measured}
+    for row, predict in sorted(measured, key=lambda one: one[0]["workers"]):
+        if not seen & {PREDICTED, (row["model"], row["way"])}:
+            seen |= {(row["model"], row["way"])}
+            about = {key: row[key] for key in (*ABOUT, "title", "way")}
+            samples = row["samples"] // row["workers"] * PREDICTED
+            yield about | {"workers": PREDICTED, "samples": samples, "repeats": 0, "predicted_s": predict(PREDICTED)}
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     case = ["title", "workers"]
-    rings = table[table["way"] == "ring"].set_index(case)["iteration_s"]
+    times = table["iteration_s"].fillna(table["predicted_s"])
+    rings = table.assign(time_s=times)[table["way"] == "ring"].set_index(case)["time_s"]
     return pd.DataFrame(
         {
             "Model": row["title"],
-            "Workers": row["workers"],
+            "Workers": row["workers"] if row["repeats"] else f"{row['workers']}, predicted",
             "Way": row["way"],
             "Samples": row["samples"],
-            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
-            "Against ring": f"{rings[row['title'], row['workers']] / row['iteration_s']:.2f}",
+            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0) if row["repeats"] else "",
+            "Predicted (ms)": tables.number(row["predicted_s"] * 1e3),
+            "Against ring": f"{rings[row['title'], row['workers']] / time_s:.2f}",
             **{name: tables.number(row[part] * 1e3) for name, part in zip(SHOWN, PARTS, strict=True)},
-            "Most sent by": row["sender"],
-            "Messages": row["messages"],
+            "Most sent by": row["sender"] if row["repeats"] else "",
+            "Messages": f"{row['messages']:.0f}" if row["repeats"] else "",
             "Sent (MB)": tables.number(row["bytes"] / 1e6),
             "n": row["repeats"],
             "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
-        for row in table.to_dict("records")
+        for row, time_s in zip(table.to_dict("records"), times, strict=True)
     )
 
 
 def main() -> None:
     log_errors(snakemake)
-    rows = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
-    rows += [of_timing(Path(path)) for path in snakemake.input.timing]
-    table = pd.DataFrame(rows)
+    measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
+    measured += [of_timing(Path(path)) for path in snakemake.input.timing]
+    rows = [row | {"predicted_s": predict(row["workers"])} for row, predict in measured]
+    table = pd.DataFrame([*rows, *elsewhere(measured)])
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}
     table = table.sort_values(["model", "workers", "way"], key=lambda c: c.map(order.get(c.name, int)))
     data = ", ".join(sorted(set(map(data_title, rows))))
     n = "n counts iterations; brackets: where an immediate repeat lies, 19 times in 20."
-    caption = f"{captions.of_script(snakemake)} Data: {data}. {captions.setting(table)}. {n}"
+    caption = f"{captions.of_script(snakemake)} Data: {data}. {captions.setting(table[table['repeats'] > 0])}. {n}"
     tables.save_table(table, shown(table), caption, snakemake.output)
 
 
