@@ -1,12 +1,15 @@
 """AdaComp: of each bin of a layer, the entries that this step may have made the bin's largest."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 
 from harness.exchange import At, Bucket, ErrorFeedback, Gather
-from harness.exchange.packing import add_signs, blocks, pack_signs
+from harness.exchange.magnitudes import at_least
+from harness.exchange.packing import add_signs, pack_signs
+from harness.exchange.quantisation import norms
 
 
 @dataclass
@@ -28,9 +31,9 @@ class AdaComp(ErrorFeedback):
     def exchange(self, bucket: Bucket, at: At):
         acc = self.accumulate(bucket)
         length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
-        largest = blocks(acc.abs(), length).amax(dim=1)
-        reached = blocks((acc + bucket.gradient).abs(), length) >= largest[:, None]
-        places = (reached.view(-1)[: bucket.size] & (acc != 0)).nonzero().view(-1)
+        largest = norms(acc, length, math.inf)
+        places = at_least(acc + bucket.gradient, largest, length)
+        places = places[acc[places] != 0]
         scale, signs = largest.mean(), acc[places].sign()
         acc.index_add_(0, places, signs * scale, alpha=-1)
         message = torch.cat([scale.view(1).view(torch.int32), pack_signs(places, signs < 0)])

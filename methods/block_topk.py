@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.exchange import Bucket, Gather, Max, Ratio, Sum
-from harness.exchange.packing import blocks
+from harness.exchange.quantisation import norms
 from harness.exchange.selection.by_torch import refuse_nan
 
 
@@ -33,37 +33,31 @@ class BlockTopK(Ratio):
         return 2 if self.over == "union" else 1
 
     def exchange(self, bucket, at):
-        acc = self.accumulate(bucket)
+        acc, total = self.accumulate(bucket), bucket.gradient
         chosen = self.largest(acc, bucket)
         places = self.places(chosen, bucket.size)
         values = acc[places]
         acc[places] = 0
-        if self.over == "union":
-            return (yield from self._by_union(bucket, chosen, places, values))
+        if self.over == "gather":
+            message = torch.cat([chosen.to(torch.int32), values.view(torch.int32)])
+            received = yield Gather(message, entries=values.numel())
+            total.zero_()
+            for message in received:
+                numbers, bits = message.tensor_split([len(chosen)])
+                total.index_add_(0, self.places(numbers.long(), bucket.size), bits.view(torch.float32))
+            return total
+        total.zero_()[places] = values
         if self.over == "sum":
-            total = bucket.gradient.zero_()
-            total[places] = values
             return (yield Sum(total))
-        message = torch.cat([chosen.to(torch.int32), values.view(torch.int32)])
-        everyones = yield Gather(message, entries=values.numel())
-        total = bucket.gradient.zero_()
-        for message in everyones:
-            numbers, bits = message.split([len(chosen), message.numel() - len(chosen)])
-            total.index_add_(0, self.places(numbers.long(), bucket.size), bits.view(torch.float32))
-        return total
-
-    def _by_union(self, bucket, chosen: Tensor, places: Tensor, values: Tensor):
         bitmap = values.new_zeros(-(-bucket.size // self.block)).index_fill_(0, chosen, 1)
-        union = (yield Max(bitmap)).nonzero().view(-1)
-        total, summed = bucket.gradient.zero_(), self.places(union, bucket.size)
-        total[places] = values
+        summed = self.places((yield Max(bitmap)).nonzero().view(-1), bucket.size)
         total[summed] = yield Sum(total[summed])
         return total
 
     def largest(self, acc: Tensor, bucket: Bucket) -> Tensor:
         """The numbers, int64 and rising, of the blocks of ``acc``, shape (d,), that are sent: at least one."""
-        norms = blocks(acc, self.block).norm(dim=1)
-        largest, chosen = norms.topk(self.k(bucket, len(norms)))
+        of_blocks = norms(acc, self.block, 2)
+        largest, chosen = of_blocks.topk(self.k(bucket, len(of_blocks)))
         refuse_nan(largest)
         return chosen.sort().values
 

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from harness.exchange import At, Bucket, Gather, Method
+from harness.exchange.magnitudes import largest_in_rows
+from harness.exchange.packing import join, split
+from harness.exchange.steps import kept
 
 
 @dataclass
@@ -33,40 +36,37 @@ class DeMo(Method):
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def exchange(self, bucket: Bucket, at: At):
-        delta = self.momenta.setdefault(bucket.index, torch.zeros_like(bucket.gradient)).mul_(self.decay)
-        delta.add_(bucket.gradient, alpha=at.lr)
-        rows, columns = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1, -1
-        chunks = self._chunks(delta.view(rows, columns))  # a view: (rows, n, columns, m)
-        left, right = (_cosines(chunks.shape[i], delta.device) for i in (1, 3))
-        waves = torch.einsum("ni,aibj,mj->abnm", left, chunks, right)
-        flat = waves.reshape(waves.shape[0] * waves.shape[1], -1)
-        places = flat.abs().topk(min(self.top, flat.shape[1])).indices
+        delta = kept(self.momenta, bucket.index, bucket.gradient).mul_(self.decay).add_(bucket.gradient, alpha=at.lr)
+        rows = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1
+        chunks = self._chunks(delta.view(rows, -1))  # a view, of shape (rows, columns, n, m)
+        left, right = (_cosines(size, delta.device) for size in chunks.shape[2:])
+        flat = (left @ chunks @ right.T).flatten(2).flatten(0, 1)
+        places = largest_in_rows(flat, self.top)
         values = flat.gather(1, places)
 
         def decoded(components: Tensor) -> Tensor:
-            return torch.einsum("ni,abnm,mj->aibj", left, components.view(waves.shape), right)
+            return left.T @ components.view(chunks.shape) @ right
 
         chunks -= decoded(torch.zeros_like(flat).scatter_(1, places, values))
-        message = torch.cat([values.view(-1).view(torch.uint8), places.to(torch.int16).view(-1).view(torch.uint8)])
-        received = yield Gather(message, entries=values.numel())
+        entries = (values, places.to(torch.int16))
+        received = yield Gather(join(*entries), entries=values.numel())
         total, senders = torch.zeros_like(flat), torch.zeros_like(flat)
         for message in received:
-            values = message[: 4 * values.numel()].clone().view(torch.float32).view(values.shape)
-            places = message[4 * values.numel() :].clone().view(torch.int16).long().view(values.shape)
-            total.scatter_add_(1, places, values)
-            senders.scatter_add_(1, places, torch.ones_like(values))
-        self._chunks(bucket.gradient.view(rows, columns)).copy_(decoded(total / senders.clamp(min=1)))
+            values, places = split(message, *entries)
+            total.scatter_add_(1, places.long(), values)
+            senders.scatter_add_(1, places.long(), torch.ones_like(values))
+        self._chunks(bucket.gradient.view(rows, -1)).copy_(decoded(total / senders.clamp(min=1)))
         return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(at.workers / at.lr)
 
     def _chunks(self, matrix: Tensor) -> Tensor:
         n, m = (max(d for d in range(1, self.chunk + 1) if length % d == 0) for length in matrix.shape)
-        return matrix.view(matrix.shape[0] // n, n, matrix.shape[1] // m, m)
+        return matrix.view(matrix.shape[0] // n, n, matrix.shape[1] // m, m).transpose(1, 2)
 
 
 @cache
 def _cosines(size: int, device: torch.device) -> Tensor:
     """The orthonormal DCT-II, shape (size, size), a row for each wave."""
-    wave, place = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
-    matrix = torch.cos(math.pi / size * (place + 0.5) * wave) * math.sqrt(2 / size)
+    turns = torch.arange(size)[:, None] * (torch.arange(size) + 0.5) / size
+    matrix = torch.cos(math.pi * turns) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(device)

@@ -7,6 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from harness.exchange import At, Bucket, Momentum, Ratio, Selects, Sum, Threshold, TopK
+from harness.exchange.magnitudes import reached
 
 STRIDE = 101  # the sample is one entry of so many
 FEWEST = 10  # entries of the sample that a threshold rests on; with fewer, all are looked at
@@ -53,6 +54,6 @@ class DGC(Momentum, Selects, Ratio):
         share = round(k * len(sample) / len(unsent))
         if FEWEST <= share < len(sample):
             h = self.selector.kth_magnitude(sample, share)
-            if 0.8 * k <= int((unsent.abs() >= h).sum()) <= 1.3 * k:  # the authors' bounds
+            if 0.8 * k <= reached(unsent, h)[0] <= 1.3 * k:  # the authors' bounds
                 return Threshold(h)
         return TopK(k)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import torch
 from torch import Tensor
 
 from harness.exchange import Sparsifier, Threshold, TopK
+from harness.exchange.magnitudes import at_least, reached
 
 
 @dataclass
@@ -51,20 +51,11 @@ class DLGS(Sparsifier):
             fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in acc.split(sizes)]
             self.thresholds[bucket.index] = fresh
             thresholds = thresholds if self.refresh == "literal" else fresh
-        rule = Threshold(thresholds[0]) if len(sizes) == 1 else _at_least(acc, thresholds, sizes)
+        rule = Threshold(thresholds[0]) if len(sizes) == 1 else at_least(acc, acc.new_tensor(thresholds), sizes)
         return self._capped(rule, acc, bucket) if self.density_cap < 1 else rule
 
     def _capped(self, rule, acc, bucket):
         """``rule``, or the largest entries alone where it would send more than the cap allows."""
         most = max(1, int(self.density_cap * bucket.size))
-        # A threshold of 0 is reached by zeros too, which are never sent.
-        chosen = len(rule) if isinstance(rule, Tensor) else int(((acc.abs() >= rule.h) & (acc != 0)).sum())
+        chosen = len(rule) if isinstance(rule, Tensor) else reached(acc, rule.h)[0]
         return TopK(most) if chosen > most else rule
-
-
-def _at_least(acc: Tensor, thresholds: list[float], sizes: tuple[int, ...]) -> Tensor:
-    """Indices of the entries whose magnitude is at least their layer's threshold, and not zero."""
-    lengths = torch.tensor(sizes, device=acc.device)
-    h = torch.tensor(thresholds, device=acc.device, dtype=acc.dtype).repeat_interleave(lengths)
-    # Not "< h", rather than ">= h": NaN is chosen too, and refused when it is taken.
-    return (~(acc.abs() < h) & (acc != 0)).nonzero().view(-1)

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from harness.exchange import At, Bucket, ErrorFeedback, Gather
-from harness.exchange.packing import pack, times, unpack
+from harness.exchange.quantisation import decode, encode, norms, subtract
 
 
 @dataclass
@@ -23,16 +20,8 @@ class EFSign(ErrorFeedback):
 
     def exchange(self, bucket: Bucket, at: At):
         acc = self.accumulate(bucket)
-        scales = torch.stack([layer.abs().mean() for layer in acc.split(bucket.sizes)])
-        message = pack(scales, (acc >= 0).view(torch.uint8), bits=1)
-        acc -= _decoded(message, bucket)
+        means = norms(acc, bucket.sizes, 1) / acc.new_tensor(bucket.sizes)
+        message = encode(acc, means, bucket.sizes, bits=1)
+        subtract(message, bucket.sizes, 1, acc)
         received = yield Gather(message, entries=bucket.size)
-        aggregate = bucket.gradient.zero_()
-        for message in received:
-            aggregate += _decoded(message, bucket)
-        return aggregate
-
-
-def _decoded(message: Tensor, bucket: Bucket) -> Tensor:
-    scales, bits = unpack(message, len(bucket.sizes), 1, bucket.size)
-    return times(bits.to(torch.float32).mul_(2).sub_(1), scales, bucket.sizes)
+        return decode(received, bucket.sizes, 1, bucket.gradient)

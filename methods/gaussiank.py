@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from harness.exchange import Estimator, Threshold, TopK
+from harness.exchange.magnitudes import reached
+from harness.exchange.quantisation import norms
 
 
 @dataclass
@@ -17,12 +19,12 @@ class GaussianK(Estimator):
     scope = "layer"
 
     def select(self, acc, bucket, at):
-        k, magnitude = self.k(bucket), acc.abs()
+        k = self.k(bucket)
         if bucket.size < self.fewest:
             return TopK(k)
-        h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * acc.square().mean().sqrt().item()
+        h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * norms(acc, bucket.size, 2).item() / bucket.size**0.5
         for _ in range(3):
-            many = int((magnitude >= h).sum())
+            many, _ = reached(acc, h)
             if 2 * k / 3 <= many <= 4 * k / 3:
                 break
             h *= 0.5 if many < k else 1.5

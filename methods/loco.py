@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-import torch
 from torch import Tensor
 
 from harness.exchange import At, Bucket
+from harness.exchange.quantisation import subtract
+from harness.exchange.steps import kept
 
 from .quantised import Quantised
 
@@ -35,7 +36,7 @@ class LoCo(Quantised):
 
     def residual(self, bucket: Bucket) -> Tensor:
         """The error of what this worker sends, shape (d,)."""
-        return self.errors.setdefault(bucket.index, torch.zeros_like(bucket.gradient))
+        return kept(self.errors, bucket.index, bucket.gradient)
 
     def exchange(self, bucket: Bucket, at: At):
         if (at.step - 1) % self.reset_every == 0:
@@ -47,11 +48,11 @@ class LoCo(Quantised):
         return map(self._corrected, parts, self.residual(bucket).tensor_split(len(parts)))
 
     def encoded_sum(self, total: Tensor, bucket: Bucket) -> Tensor:
-        return self._corrected(total, self.sum_errors.setdefault(bucket.index, torch.zeros_like(total)))
+        return self._corrected(total, kept(self.sum_errors, bucket.index, total))
 
     def _corrected(self, vector: Tensor, error: Tensor) -> Tensor:
         wanted = vector + error
         message = self._encoded(wanted)
-        rounded = self._decoded(message, len(wanted))
-        error.mul_(self.average).add_(wanted - rounded, alpha=1 - self.average)
+        lost = subtract(message, self.block, self.bits, wanted)
+        error.mul_(self.average).add_(lost, alpha=1 - self.average)
         return message

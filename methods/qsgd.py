@@ -3,12 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from harness.exchange import At, Bucket, Gather, Method
-from harness.exchange.packing import blocks, pack, unpack
-from harness.exchange.randomness import generator
+from harness.exchange.quantisation import decode, encode, norms
 
 
 @dataclass
@@ -28,25 +24,9 @@ class QSGD(Method):
     block: Annotated[int, ">= 1"] = 512
     seed: int = 0
 
-    @property
-    def levels(self) -> int:
-        """s, of either sign."""
-        return 2 ** (self.bits - 1) - 1
-
     def exchange(self, bucket: Bucket, at: At):
-        numbers = generator(bucket.gradient.device, self.seed, at.step, bucket.index, at.rank)
-        parts = blocks(bucket.gradient, self.block)
-        norms = parts.norm(dim=1)
-        scaled = parts * (self.levels / norms.clamp(min=1e-30))[:, None]
-        levels = scaled.add_(torch.rand(scaled.shape, generator=numbers, device=scaled.device)).floor_()
-        codes = levels.clamp_(-self.levels, self.levels).add_(self.levels).to(torch.uint8).view(-1)
-        received = yield Gather(pack(norms, codes[: bucket.size], self.bits), entries=bucket.size)
-        aggregate = bucket.gradient.zero_()
-        for message in received:
-            aggregate += self._decoded(message, bucket.size)
-        return aggregate
-
-    def _decoded(self, message: Tensor, size: int) -> Tensor:
-        norms, codes = unpack(message, -(-size // self.block), self.bits, size)
-        levels = blocks(codes.to(torch.float32).sub_(self.levels), self.block)
-        return (levels * (norms / self.levels)[:, None]).view(-1)[:size]
+        gradient, levels = bucket.gradient, 2 ** (self.bits - 1) - 1
+        units, seed = norms(gradient, self.block, 2) / levels, (self.seed, at.step, bucket.index, at.rank)
+        message = encode(gradient, units, self.block, self.bits, seed)
+        received = yield Gather(message, entries=bucket.size)
+        return decode(received, self.block, self.bits, gradient)

@@ -1,5 +1,6 @@
 """Two-step quantised all-reduce: 8 or 4 bits an entry to the worker that sums it up, and as many back to all."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -7,8 +8,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, Gather, Method, Round
-from harness.exchange.packing import blocks, pack, unpack
+from harness.exchange import At, Bucket, Gather, Method
+from harness.exchange.quantisation import decode, encode, norms
+from harness.exchange.steps import to_each
 
 
 @dataclass
@@ -31,16 +33,12 @@ class Quantised(Method):
 
     def exchange(self, bucket: Bucket, at: At):
         parts = bucket.gradient.tensor_split(at.workers)
-        messages = dict(enumerate(self.encoded_parts(parts, bucket)))
-        own = messages.pop(at.rank)
-        sent, size = bucket.size - len(parts[at.rank]), len(parts[at.rank])
-        received = yield Round(messages, dict.fromkeys(messages, len(own)), torch.uint8, entries=sent)
-        total = torch.zeros_like(parts[at.rank])
-        for _, message in sorted([*received.items(), (at.rank, own)], key=lambda one: one[0]):
-            total += self._decoded(message, size)
-        gathered = yield Gather(self.encoded_sum(total, bucket), entries=size)
+        messages, mine = list(self.encoded_parts(parts, bucket)), parts[at.rank]
+        received = yield from to_each(messages, at, bucket.size - len(mine), lengths_known=True)
+        total = decode(received, self.block, self.bits, torch.empty_like(mine))
+        gathered = yield Gather(self.encoded_sum(total, bucket), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):
-            part.copy_(self._decoded(message, len(part)))
+            decode([message], self.block, self.bits, part)
         return bucket.gradient
 
     def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
@@ -51,17 +49,6 @@ class Quantised(Method):
         """What it sends on of the sum of its part."""
         return self._encoded(total)
 
-    @property
-    def _levels(self) -> int:
-        return 2 ** (self.bits - 1) - 1
-
     def _encoded(self, vector: Tensor) -> Tensor:
-        inside = blocks(vector, self.block)
-        scales = inside.abs().amax(dim=1) / self._levels
-        codes = (inside / scales.clamp(min=1e-30)[:, None]).round_().add_(self._levels).to(torch.uint8)
-        return pack(scales, codes.view(-1)[: len(vector)], self.bits)
-
-    def _decoded(self, message: Tensor, size: int) -> Tensor:
-        scales, codes = unpack(message, -(-size // self.block), self.bits, size)
-        levels = blocks(codes.to(torch.float32).sub_(self._levels), self.block)
-        return (levels * scales[:, None]).view(-1)[:size]
+        levels = 2 ** (self.bits - 1) - 1
+        return encode(vector, norms(vector, self.block, math.inf) / levels, self.block, self.bits)

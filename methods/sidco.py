@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from harness.exchange import Estimator, Threshold, TopK
+from harness.exchange.magnitudes import reached
 
 FIRST = 0.25  # part of the entries that the first fit is to leave
 ADAPT_EVERY, TOLERANCE = 5, 0.2
@@ -31,14 +32,14 @@ class SIDCo(Estimator):
             return TopK(k)
         stages, sent = self.stages.get(bucket.index, 2), self.sent.setdefault(bucket.index, [])
         parts = [FIRST, *[(ratio / FIRST) ** (1 / (stages - 1))] * (stages - 1)] if stages > 1 else [ratio]
-        h, above = 0.0, acc.abs()
+        h, many, total = 0.0, bucket.size, reached(acc, 0.0)[1]
         for part in parts:
-            raised = h + (above.mean().item() - h) * math.log(1 / part)
-            reached = above[above >= raised]
-            if not len(reached):  # equal magnitudes: nothing lies above their mean
+            raised = h + (total / many - h) * math.log(1 / part)
+            fewer, less = reached(acc, raised)
+            if not fewer:  # equal magnitudes: nothing lies above their mean
                 break
-            h, above = raised, reached
-        sent.append(len(above) / k)
+            h, many, total = raised, fewer, less
+        sent.append(many / k)
         if len(sent) == ADAPT_EVERY:
             mean = sum(sent) / len(sent)
             self.stages[bucket.index] = max(1, stages + (mean < 1 - TOLERANCE) - (mean > 1 + TOLERANCE))

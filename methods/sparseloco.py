@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from harness.exchange import At, Bucket, ErrorFeedback, Gather, LocalSteps
+from harness.exchange.magnitudes import largest_in_rows
 from harness.exchange.packing import blocks, pack, unpack
 
 CHUNK = 4096  # entries, so that a place in it is a number of 12 bits
@@ -33,14 +34,15 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
     def exchange(self, bucket: Bucket, at: At):
         error = self.residual(bucket).mul_(self.decay).add_(bucket.gradient)
         chunks = blocks(error, min(CHUNK, bucket.size))
-        places = chunks.abs().topk(min(self.top, chunks.shape[1])).indices
+        places = largest_in_rows(chunks, self.top)
         message = self._encoded(chunks.gather(1, places), places)
-        error -= self._decoded(message, chunks, places.shape)[: bucket.size]
-        messages = yield Gather(message, entries=min(places.numel(), bucket.size))
-        bucket.gradient.zero_()
-        for message in messages:  # in rank order: the same bits everywhere
-            bucket.gradient.add_(self._decoded(message, chunks, places.shape)[: bucket.size])
-        return bucket.gradient
+        _, sent = self._decoded(message, places.shape)
+        error.copy_(chunks.scatter_add_(1, places, -sent).view(-1)[: bucket.size])
+        received = yield Gather(message, entries=min(places.numel(), bucket.size))
+        total = torch.zeros_like(chunks)
+        for message in received:  # in rank order: the same bits everywhere
+            total.scatter_add_(1, *self._decoded(message, places.shape))
+        return bucket.gradient.copy_(total.view(-1)[: bucket.size])
 
     def _encoded(self, values: Tensor, places: Tensor) -> Tensor:
         floats, codes = values, values.new_empty(0, dtype=torch.uint8)
@@ -49,12 +51,11 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
             large = sizes > sizes.mean(dim=1, keepdim=True)
             means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large, large)]
             floats, codes = torch.stack(means, dim=1), (large * 2 + (values < 0)).to(torch.uint8).view(-1)
-        low, high = ((places >> shift & mask).to(torch.uint8).view(-1) for shift, mask in ((0, 255), (8, 15)))
-        none = values.new_empty(0)
-        return torch.cat([pack(floats.reshape(-1), codes, 2), pack(none, low, 8), pack(none, high, 4)])
+        low, high, none = (places & 255).byte().view(-1), (places >> 8).byte().view(-1), values.new_empty(0)
+        return torch.cat([pack(floats.reshape(-1), codes, 2), low, pack(none, high, 4)])
 
-    def _decoded(self, message: Tensor, like: Tensor, shape: torch.Size) -> Tensor:
-        """The entries at their places, all others 0, flat; ``like``: of the chunks' shape, ``shape``: of the places."""
+    def _decoded(self, message: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+        """The places, of this shape, and what is sent of each."""
         count = shape.numel()
         values, low, high = message.split([len(message) - count - -(-count // 2), count, -(-count // 2)])
         places = low.long() | unpack(high, 0, 4, count)[1].long() << 8
@@ -64,4 +65,4 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
             values = torch.where((codes & 1).bool().view(shape), -sizes, sizes)
         else:
             values = values.clone().view(torch.float32)
-        return torch.zeros_like(like).scatter_(1, places.view(shape), values.view(shape)).view(-1)
+        return places.view(shape), values.view(shape)

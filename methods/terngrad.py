@@ -7,8 +7,7 @@ from typing import Annotated
 import torch
 
 from harness.exchange import At, Bucket, Gather, Max, Method
-from harness.exchange.packing import pack, times, unpack
-from harness.exchange.randomness import generator
+from harness.exchange.quantisation import decode, encode, norms
 
 
 @dataclass
@@ -30,19 +29,13 @@ class TernGrad(Method):
         return 2
 
     def exchange(self, bucket: Bucket, at: At):
-        gradient, tiny = bucket.gradient, 1e-30
-        for layer in gradient.split(bucket.sizes):
-            bound = self.clip * layer.square().mean().sqrt().clamp(min=tiny)
-            layer.clamp_(-bound, bound)
-        scales = torch.stack([layer.abs().max() for layer in gradient.split(bucket.sizes)])
-        # An engine's maximum may lose NaN; infinity arrives, and makes NaN of the aggregate.
+        gradient, sizes = bucket.gradient, bucket.sizes
+        deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
+        scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)
+        # An engine's maximum may lose NaN; infinity arrives, and becomes NaN again.
         scales = yield Max(scales.nan_to_num_(nan=math.inf))
-        numbers = generator(gradient.device, self.seed, at.step, bucket.index, at.rank)
-        chances = times(torch.rand(bucket.size, generator=numbers, device=gradient.device), scales, bucket.sizes)
-        codes = (chances < gradient.abs()) * (1 + (gradient < 0).to(torch.uint8))
-        received = yield Gather(pack(scales[:0], codes, bits=2), entries=bucket.size)
-        gradient.zero_()
-        for message in received:
-            _, codes = unpack(message, 0, 2, bucket.size)
-            gradient += (codes & 1).to(torch.int8) - (codes >> 1).to(torch.int8)
-        return times(gradient, scales, bucket.sizes)
+        scales.masked_fill_(scales.isinf(), math.nan)
+        known = scales.view(torch.uint8)  # what all have need not travel
+        message = encode(gradient, scales, sizes, 2, seed=(self.seed, at.step, bucket.index, at.rank))
+        received = yield Gather(message[len(known) :], entries=bucket.size)
+        return decode([torch.cat([known, codes]) for codes in received], sizes, 2, gradient)

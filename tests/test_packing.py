@@ -5,7 +5,7 @@ from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange.packing import add_signs, blocks, pack, pack_signs, unpack
+from harness.exchange.packing import add_signs, blocks, join, pack, pack_signs, split, unpack
 from harness.exchange.randomness import generator
 
 
@@ -18,6 +18,16 @@ def test_what_is_packed_is_unpacked_and_takes_its_bits(size, bits, floats, seed)
     assert message.dtype == torch.uint8 and len(message) == 4 * floats + -(-size * bits // 8)
     found_scales, found_codes = unpack(message, floats, bits, size)
     assert torch.equal(found_scales, scales) and torch.equal(found_codes, codes)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["uint8", "int16", "float32", "int64"]), st.integers(0, 9)), min_size=1))
+def test_what_is_joined_is_split(parts):
+    tensors = [torch.arange(2 * n).to(getattr(torch, dtype)).view(2, n) for dtype, n in parts]
+    message = join(*tensors)
+    assert message.dtype == torch.uint8 and message.nbytes == sum(t.nbytes for t in tensors)
+    # An odd byte before it: what arrives need not be aligned.
+    found = split(torch.cat([message[:1], message])[1:], *tensors)
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, tensors, strict=True))
 
 
 @given(st.sets(st.integers(0, 2**30 - 1), max_size=20), st.integers(0, 2**16))

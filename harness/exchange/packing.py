@@ -28,6 +28,17 @@ def unpack(message: Tensor, floats: int, bits: int, size: int) -> tuple[Tensor, 
     return message[: 4 * floats].clone().view(torch.float32), torch.cat(rows)[:size]  # cloned, it is aligned
 
 
+def join(*tensors: Tensor) -> Tensor:
+    """Tensors of any dtypes and shapes as one message, uint8 (bytes,)."""
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+
+
+def split(message: Tensor, *like: Tensor) -> list[Tensor]:
+    """The tensors of a message of ``join``, with the dtypes and shapes of ``like``."""
+    parts = message.split([tensor.nbytes for tensor in like])
+    return [p.clone().view(t.dtype).view(t.shape) for p, t in zip(parts, like, strict=True)]  # cloned, it is aligned
+
+
 def pack_signs(places: Tensor, negative: Tensor) -> Tensor:
     """Places, shape (n,), below 2 ** 30, and whether what is there is negative, bool (n,): int32 (n,)."""
     return places.to(torch.int32) << 1 | negative.to(torch.int32)

@@ -1,0 +1,46 @@
+"""Quantisation in plain torch operations, on any device."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.exchange.packing import pack, unpack
+from harness.exchange.quantisation import levels
+from harness.exchange.randomness import uniform
+
+
+def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
+    reduce, powers = ("max", vector.abs()) if p == math.inf else ("sum", vector.abs().pow_(p))
+    found = torch.segment_reduce(powers, reduce, lengths=_lengths(vector, ends), initial=0, unsafe=True)
+    return found if p == math.inf else found.pow_(1 / p)
+
+
+def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:
+    to = levels(bits)
+    divisors = torch.where(units > 0, units, 1).repeat_interleave(_lengths(vector, ends))
+    more = uniform(vector.device, len(vector), *seed) if seed else to.half
+    rounded = (vector / divisors).add_(more).floor_()
+    codes = rounded.clamp_(to.lowest, to.highest).sub_(to.lowest).nan_to_num_(0)
+    return pack(units, codes.to(torch.uint8), bits)
+
+
+def decode(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tensor) -> Tensor:
+    out.zero_()
+    for one, codes in zip(units, packed, strict=True):
+        out += _vector(one, codes, ends, bits, out)
+    return out
+
+
+def subtract(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tensor) -> Tensor:
+    return out.sub_(_vector(units[0], packed[0], ends, bits, out))
+
+
+def _vector(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, like: Tensor) -> Tensor:
+    to, (_, codes) = levels(bits), unpack(packed, 0, bits, len(like))
+    return codes.to(torch.float32).mul_(to.step).add_(to.lowest).mul_(units.repeat_interleave(_lengths(like, ends)))
+
+
+def _lengths(vector: Tensor, ends: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.diff(ends, prepend=0)).to(vector.device)
