@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from harness.exchange import At, Bucket, LocalSteps, Sum
+from harness.exchange.steps import kept
 
 
 @dataclass
@@ -28,6 +28,5 @@ class DiLoCo(LocalSteps):
 
     def exchange(self, bucket: Bucket, at: At):
         delta = yield Sum(bucket.gradient)
-        velocity = self.velocities.setdefault(bucket.index, torch.zeros_like(delta))
-        velocity.mul_(self.outer_momentum).add_(delta)
+        velocity = kept(self.velocities, bucket.index, delta).mul_(self.outer_momentum).add_(delta)
         return delta.add_(velocity, alpha=self.outer_momentum).mul_(self.outer_lr)

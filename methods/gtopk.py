@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.exchange import At, Bucket, Ratio, Round, Selects, TopK
+from harness.exchange.steps import added_up, put_back
 from harness.exchange.wire import Indices
 
 
@@ -31,19 +32,13 @@ class GTopK(Selects, Ratio):
         for apart in _levels(at):
             received = yield _round(at, apart, message, up=True)
             for other in received.values():
-                merged.zero_()
-                Indices.add(merged, message)
-                Indices.add(merged, other)
-                message = Indices.pack(*self.selector.take(merged, TopK(k)), bucket.size)
+                both = added_up([message, other], merged)
+                message = Indices.pack(*self.selector.take(both, TopK(k)), bucket.size)
         for apart in reversed(_levels(at)):
             received = yield _round(at, apart, message, up=False)
             message = next(iter(received.values()), message)
-        merged.zero_()
-        Indices.add(merged, message)
-        everywhere = torch.zeros_like(merged, dtype=torch.bool).index_fill_(0, message[k:].long(), True)
-        back = ~everywhere[places.long()]
-        acc.index_copy_(0, places[back].long(), values[back])
-        return merged
+        put_back(acc, values, places, message[k:])
+        return added_up([message], merged)
 
 
 def _levels(at: At) -> list[int]:

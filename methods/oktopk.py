@@ -6,7 +6,8 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import At, Bucket, Gather, Ratio, Round, Selects, Threshold
+from harness.exchange import At, Bucket, Gather, Ratio, Selects, Threshold
+from harness.exchange.steps import added_up, put_back, to_each
 from harness.exchange.wire import Indices
 
 
@@ -55,24 +56,14 @@ class OkTopk(Selects, Ratio):
             self.cuts[bucket.index] = (torch.stack(every).long().sum(0) // at.workers).tolist()
         starts = torch.searchsorted(places, places.new_tensor(self.cuts[bucket.index])).tolist()
         regions = zip(values.tensor_split(starts), places.tensor_split(starts), strict=True)
-        messages = dict(enumerate(Indices.pack(v, p, bucket.size) for v, p in regions))
-        own = messages.pop(at.rank)
-        sent = sum(map(len, messages.values())) // 2
-        received = yield Round(messages, dict.fromkeys(messages), torch.int32, headers=True, entries=sent)
-        total.zero_()
-        for _, message in sorted([*received.items(), (at.rank, own)], key=lambda one: one[0]):
-            Indices.add(total, message)
+        messages = [Indices.pack(v, p, bucket.size) for v, p in regions]
+        sent = len(places) - len(messages[at.rank]) // 2
+        added_up((yield from to_each(messages, at, sent, lengths_known=False)), total)
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
             self.thresholds[bucket.index] = [of_entries, of_sums]
         largest = self.selector.take(total, Threshold(of_sums))
         gathered = yield Gather(Indices.pack(*largest, bucket.size), entries=len(largest[0]))
-        everywhere = torch.zeros_like(total, dtype=torch.bool)
-        total.zero_()
-        for message in gathered:
-            Indices.add(total, message)
-            everywhere.index_fill_(0, message[len(message) // 2 :].long(), True)
-        back = ~everywhere[places.long()]
-        acc.index_copy_(0, places[back].long(), values[back])
-        return total
+        put_back(acc, values, places, torch.cat([message[len(message) // 2 :] for message in gathered]))
+        return added_up(gathered, total)

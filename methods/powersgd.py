@@ -6,8 +6,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, ErrorFeedback, Sum
+from harness.exchange import At, Bucket, ErrorFeedback
 from harness.exchange.randomness import generator
+from harness.exchange.steps import sum_of
 
 
 @dataclass
@@ -38,15 +39,14 @@ class PowerSGD(ErrorFeedback):
         matrices = [(m.view(shape[0], -1), out.view(shape[0], -1)) for m, out, shape in layers if len(shape) > 1]
         vectors = [(v, out) for v, out, shape in layers if len(shape) < 2]
         q = self.factors.get(bucket.index) or [self._first(m, bucket.index, i) for i, (m, _) in enumerate(matrices)]
-        p = [m @ right for (m, _), right in zip(matrices, q, strict=True)]
-        *p, whole = _split((yield Sum(_joined([*p, *(v for v, _ in vectors)]))), p)
-        for (v, out), total in zip(vectors, whole.split([len(v) for v, _ in vectors]), strict=True):
+        products = [m @ right for (m, _), right in zip(matrices, q, strict=True)]
+        totals = yield from sum_of([*products, *(v for v, _ in vectors)])
+        for (v, out), total in zip(vectors, totals[len(q) :], strict=True):
             out.copy_(total)
             v.zero_()
         if matrices:
-            p = [torch.linalg.qr(left).Q for left in p]
-            q = [m.T @ left for (m, _), left in zip(matrices, p, strict=True)]
-            *q, _ = _split((yield Sum(_joined(q))), q)
+            p = [torch.linalg.qr(product).Q for product in totals[: len(q)]]
+            q = yield from sum_of([m.T @ left for (m, _), left in zip(matrices, p, strict=True)])
             self.factors[bucket.index] = q
             for (m, out), left, right in zip(matrices, p, q, strict=True):
                 torch.mm(left, right.T, out=out)
@@ -57,14 +57,3 @@ class PowerSGD(ErrorFeedback):
         rows, columns = matrix.shape
         numbers = generator(matrix.device, self.seed, *place)
         return torch.randn(columns, min(self.rank, rows, columns), generator=numbers, device=matrix.device)
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
-
-
-def _split(joined: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """What was joined, in the shapes of ``like``, and what is left over, flat."""
-    sizes = [t.numel() for t in like]
-    *parts, rest = joined.split([*sizes, joined.numel() - sum(sizes)])
-    return [*(part.view(t.shape) for part, t in zip(parts, like, strict=True)), rest]
