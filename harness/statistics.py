@@ -13,7 +13,7 @@ WITHIN = 0.95  # of all repeats should lie in an interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, and the interval in which that of an immediate repeat should lie, 19 times in 20."""
+    """A median, and the 95 % interval of that of a repeat, if nothing drifts in between."""
 
     value: float
     low: float

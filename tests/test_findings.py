@@ -51,6 +51,12 @@ def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
     assert said(cell(**slow))[0].startswith("No gain is certain on VGG16")
 
 
+def test_a_certain_loss_is_said():
+    assert "cost time" not in said(cell())[0]
+    first = said(cell(lags=8.0))[0]
+    assert "Compression can also cost time: 0.50 [" in first and "times as fast on VGG16 (LAGS, ratio 0.01" in first
+
+
 def test_a_disturbed_run_and_one_of_two_blocks_say_nothing():
     one = cell()
     assert "DLGS" not in said(one.assign(disturbed=one["variant"].map({"dlgs": "other work"})))[0]
@@ -61,14 +67,15 @@ def test_what_selection_decides_needs_both_kinds():
     fast = cell(topk=1.0, about={"selection": "fast"})
     assert not any("compiled passes" in sentence for sentence in said(cell()))
     (sentence,) = (s for s in said(cell(), selections_timing=pd.concat([cell(), fast])) if "compiled passes" in s)
-    assert "as in the paper, 3.00 [" in sentence and "entries, no certain difference on VGG16, 1.00 [" in sentence
+    assert "entries: 3.00 [" in sentence and "and 1.00 [" in sentence and "on VGG16 (ratio 0.01" in sentence
+    assert "gain over Top-K on VGG16 comes from Top-K's slow selection" in sentence
     faster = cell(about={"selection": "fast"})
     (sentence,) = (s for s in said(cell(), selections_timing=pd.concat([cell(), faster])) if "compiled passes" in s)
-    assert "no certain difference" not in sentence and sentence.count("3.00 [") == 2
+    assert "slow selection" not in sentence and sentence.count("3.00 [") == 2
 
 
 def test_the_papers_order_is_counted():
-    assert any("Of 3 pairs" in s and "3 agree" in s and "0 contradict" in s for s in said(cell()))
+    assert any("Of 3 neighbouring pairs" in s and "3 agree" in s and "0 contradict" in s for s in said(cell()))
     assert any("2 agree" in s and "1 contradict" in s for s in said(cell(lags=0.5)))
 
 
@@ -76,7 +83,8 @@ def test_the_ceiling_of_a_server_is_said_where_there_is_one():
     assert not any("server" in sentence for sentence in said(cell()))
     served = cell(topology="ps-weights", lags=3.0, dlgs=2.5, about={"workers": 3})
     (sentence,) = (s for s in said(pd.concat([cell(), served])) if "server" in s)
-    assert "no speed-up can pass 2" in sentence and "VGG16: 1.60 [" in sentence and "3 workers" in sentence
+    assert "no speed-up can pass 2: VGG16, the only model timed so, gains 1.60 [" in sentence
+    assert "3 workers" in sentence
 
 
 def test_up_to_which_rate_dlgs_gains():

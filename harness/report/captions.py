@@ -4,7 +4,7 @@ import re
 
 import pandas as pd
 
-WHISKERS = "whiskers: where an immediate repeat lies, 19 times in 20"
+WHISKERS = "whiskers: the 95 % interval of a repeat, from the blocks of one run"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
 
 

@@ -1,8 +1,9 @@
 """Draws one iteration's parts as stacked bars, per variant and ratio; a panel for each model and topology.
 
-Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Whiskers: where an
-immediate repeat lies, 19 times in 20. Panels have scales of their own: over other topologies other links and workers
-are timed."""
+Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Communication: what is
+left to wait for after backward; computation takes longer where communication overlaps with it, since sending needs a
+core too. Whiskers: the 95 % interval of a repeat, from the blocks of one run. Panels have scales of their own: over
+other topologies other links and workers are timed."""
 
 import numpy as np
 import pandas as pd

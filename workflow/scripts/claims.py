@@ -1,9 +1,9 @@
 """Claims: what the paper states, and what we measured.
 
-Each number is a quotient, with the interval in which an immediate repeat lies, 19 times in 20 (bootstrap
-over n blocks, or seeds). A statement holds where the whole interval is on its side, and does not hold where the
-whole interval is on the other. Where a repeat could show either, where runs are missing, disturbed or of fewer than
-three blocks, or trained too short, it cannot be told here. Speed-ups are against uncompressed in the same run."""
+Each number is a quotient, with the 95 % interval of a repeat (bootstrap over n blocks of one run, or over seeds). A
+statement holds where the whole interval is on its side, and does not hold where the whole interval is on the other.
+Where a repeat could show either, where runs are missing, disturbed or of fewer than three blocks, or trained too
+short, it cannot be told here. Speed-ups are against uncompressed in the same run."""
 
 import pandas as pd
 

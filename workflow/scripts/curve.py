@@ -1,4 +1,4 @@
-"""Draws one quantity of one model against epochs, a line per variant: the curves of accuracy and loss."""
+"""A line for each variant, against epochs."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

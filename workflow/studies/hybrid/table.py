@@ -140,7 +140,7 @@ def main() -> None:
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}
     table = table.sort_values(["model", "workers", "way"], key=lambda c: c.map(order.get(c.name, int)))
     data = ", ".join(sorted(set(map(data_title, rows))))
-    n = "n counts iterations; brackets: where an immediate repeat lies, 19 times in 20."
+    n = "n counts iterations; brackets: the 95 % interval of a repeat."
     caption = f"{captions.of_script(snakemake)} Data: {data}. {captions.setting(table[table['repeats'] > 0])}. {n}"
     tables.save_table(table, shown(table), caption, snakemake.output)
 

@@ -5,8 +5,8 @@ the mean being that of the workers' true gradients, in the steps of the curve's 
 return updates, which no mean of gradients can be compared with. Test accuracy at a constant learning rate: after all
 steps, and where a worker has sent so many bytes (in brackets what it sent, where that is less). Time to an accuracy:
 steps until then, on straight lines between the curve's points, times the iteration measured at each rate. Speed-ups
-are against uncompressed and against the baseline in the same blocks; in brackets lies a repeat of the whole run, 19
-times in 20 (bootstrap). Computing: the part of an iteration that is forward or backward."""
+are against uncompressed and against the baseline in the same blocks; in brackets: the 95 % interval of a
+repeat, from the blocks of one run (bootstrap). Computing: the part of an iteration that is forward or backward."""
 
 import math
 

@@ -2,7 +2,7 @@
 and the rest of it.
 
 A panel for each model and what is sent of it. Above OmniReduce's bars: how many times as fast as over a ring its
-communication was, and what the bytes alone allow. Whiskers: where an immediate repeat lies, 19 times in 20."""
+communication was, and what the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
 
 import numpy as np
 import pandas as pd

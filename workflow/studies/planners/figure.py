@@ -1,6 +1,6 @@
 """Every planner's iteration: predicted beside measured, per model, variant and ratio.
 
-The same runs as the table of planners; whiskers: where an immediate repeat lies, 19 times in 20."""
+The same runs as the table of planners; whiskers: the 95 % interval of a repeat, from the blocks of one run."""
 
 import pandas as pd
 

@@ -1,9 +1,9 @@
 """The time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
-A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: where an immediate
-repeat lies, 19 times in 20. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the bytes on
-the link take their time at each rate, the processors' part of a communication stays. Where nothing was calibrated
-there are points alone. Uncompressed is its own run at each rate."""
+A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: the 95 % interval of a
+repeat, from the blocks of one run. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the
+bytes on the link take their time at each rate, the processors' part of a communication stays. Where nothing was
+calibrated there are points alone. Uncompressed is its own run at each rate."""
 
 from itertools import product
 from pathlib import Path

@@ -1,9 +1,9 @@
 """How much faster than uncompressed a method is with a parameter server, against the rate of the links.
 
-Points: measured, whiskers: where an immediate repeat lies, 19 times in 20; lines: eqs 2-7 with the costs calibrated
-at the fastest of the rates. Where workers pull the server's weights dense and links are slow, uncompressed takes the
-time of a dense push and a dense pull, and no method less than that of the pull: no speed-up can pass 2 (dashed). The
-paper's largest is 1.99 (dotted)."""
+Points: measured, whiskers: the 95 % interval of a repeat, from the blocks of one run; lines: the time model, eqs 2-7
+with the costs calibrated at the fastest of the rates. Where workers pull the server's weights dense and links are
+slow, uncompressed takes the time of a dense push and a dense pull, and no method less than that of the pull: no
+speed-up can pass 2 (dashed). The paper's largest is 1.99 (dotted)."""
 
 from itertools import product
 from pathlib import Path
@@ -31,7 +31,7 @@ def finish(axes, ticks: list[float], topology: Topology) -> None:
     if topology.owner == "server":
         for value, dash, words, side in (
             (CEILING, "--", "2: the ceiling", "bottom"),
-            (PAPER, ":", "1.99: paper", "top"),
+            (PAPER, ":", "1.99: the paper's largest", "top"),
         ):
             axes.axhline(value, color="0.3", linestyle=dash, linewidth=0.8)
             axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va=side, fontsize=7)

@@ -1,10 +1,11 @@
 """What the documents of three further systems state, and what was measured.
 
-OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean University),
-and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient, with the interval in
-which an immediate repeat lies, 19 times in 20; of runs that are not paired, that of a repeat of both. A statement holds
-where the whole interval is on its side, and does not hold where it is on the other; counts are exact. Published ratios
-are of 8 workers over 100 Gb/s, ours of processes that share a machine and talk TCP over shaped links."""
+OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
+University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient, with the
+95 % interval of a repeat, from the blocks of one run; of runs that are not paired, that of a repeat of both. A
+statement holds where the whole interval is on its side, and does not hold where it is on the other; counts are exact.
+Published ratios are of 8 workers over 100 Gb/s, ours of processes that share a machine and talk TCP over shaped
+links."""
 
 import pandas as pd
 
