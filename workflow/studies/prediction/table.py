@@ -1,13 +1,13 @@
 """Predicted against measured: the time of one iteration by the time model and by the clock.
 
-Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's
-backward, the time to sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes;
-R^2 of both beside them), what a communication and computing take from each other while both are under way, plus
-optimizer, other, and what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's
-iteration. The machine's speed drifts between calibration and run: "paired" scales what is computed by how long forward
-and backward of uncompressed took in the same run, against the calibration; what is communicated is left as predicted.
-Where a collective sends what depends on the gradient, a run that sent another number of bytes than its calibration is
-not predicted, and a warning says so."""
+Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's backward, the time to
+sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes; R^2 of both beside
+them), what a communication and computing take from each other while both are under way, plus optimizer, other, and
+what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's iteration. The machine's
+speed drifts between calibration and run: "paired" scales what is computed by how long forward of uncompressed took in
+the same run, against the calibration; what is communicated is left as predicted. Where a collective sends what
+depends on the gradient, a run that sent another number of bytes than its calibration is not predicted, and a warning
+says so."""
 
 import math
 from pathlib import Path
@@ -36,7 +36,7 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
     times = schedule(known.sizes, known.costs, plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
-    slower = (dense["forward_s"] + dense["backward_s"]).median() / (times.forward_s + times.backward_s)
+    slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
     warnings = list(known.fits["warnings"])
     if spec.scheme.streams and (other := other_bytes(known, amortise(timed, "sent_bytes"))):
