@@ -144,10 +144,8 @@ def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
 
 def hybrid(table: pd.DataFrame) -> Iterator[dict]:
     """From the study ``hybrid``, of what it measured."""
-    table, gains = (
-        table[table["repeats"] > 0],
-        {},
-    )  # (model, workers) -> (times as fast as a ring, n, 0 of disturbed runs)
+    table = table[table["repeats"] > 0]
+    gains = {}  # (model, workers) -> (times as fast as a ring, n, 0 of disturbed runs)
     for (model, workers), rows in table.groupby(["model", "workers"], sort=False):
         ways = {row["way"]: row for row in rows.to_dict("records")}
         ours, ring = ways["hybrid"], ways["ring"]

@@ -76,13 +76,13 @@ def on_link(spec: RunSpec, sent_bytes: float) -> float:
 
 def of_timing(path: Path) -> Measured:
     """A data-parallel run: what its workers, or the server, sent."""
-    rows, spec, buckets = pd.read_csv(path), spec_in(path.parent), len(pd.read_csv(path.with_name("groups.csv")))
+    rows, spec, entries = pd.read_csv(path), spec_in(path.parent), pd.read_csv(path.with_name("groups.csv"))["entries"]
     served, workers = TOPOLOGIES[spec.scheme.topology].servers, spec.cluster.workers
     way = TOPOLOGIES[spec.scheme.topology].title if served else spec.scheme.collective
     rows = rows.assign(**dict.fromkeys(PARTS, 0.0)).assign(gradients_s=rows["communication_s"])
     rows["computing_s"] = rows["iteration_s"] - rows["gradients_s"]  # waiting for slower workers too
     found = common(path, way, rows, spec.training.batch * workers)
-    entries, forward_s = pd.read_csv(path.with_name("groups.csv"))["entries"], rows["forward_s"].median()
+    buckets, forward_s = len(entries), rows["forward_s"].median()
 
     def predict(more: int) -> float:
         each = [on_link(spec, spec.topology.link_bytes(Traffic(DENSE * n), n, more)) for n in entries]
