@@ -142,7 +142,9 @@ def main() -> None:
     data = ", ".join(sorted(set(map(data_title, rows))))
     n = "n counts iterations; brackets: the 95 % interval of a repeat."
     caption = f"{captions.of_script(snakemake)} Data: {data}. {captions.setting(table[table['repeats'] > 0])}. {n}"
-    tables.save_table(table, shown(table), caption, snakemake.output)
+    counts = [column for column in table if column.endswith(("messages", "bytes"))]
+    exact = table.astype(dict.fromkeys(counts, "Int64"))  # though predicted rows have none
+    tables.save_table(exact, shown(table), caption, snakemake.output)
 
 
 main()
