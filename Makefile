@@ -42,7 +42,8 @@ lint: $(STAMP) ## ruff, snakefmt, snakemake --lint
 	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) snakemake --lint
 
-bench: $(STAMP) ## selection, zero blocks, methods, whole iterations and hooks, as ratios within one run
+bench: $(STAMP) ## what tests measure of each method; speeds, as ratios within one run
+	$(RUN) python bench/properties.py results/bench
 	$(RUN) python bench/selection.py results/bench
 	$(RUN) python bench/blocks.py results/bench
 	$(RUN) python bench/exchanges.py results/bench

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # An example may take as long as a busy machine needs: speed lives in bench/.
-settings.register_profile("patient", deadline=None, max_examples=50)
+# What ``measured`` notes of several examples is one list.
+shared = [HealthCheck.function_scoped_fixture]
+settings.register_profile("patient", deadline=None, max_examples=50, suppress_health_check=shared)
 settings.load_profile("patient")
 sys.path.insert(0, str(ROOT))
 
@@ -99,6 +101,19 @@ def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1
 def gradients(rank: int, steps: int, sizes=(7, 300, 1), seed: int = 0) -> list[list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return [[torch.randn(n, generator=generator) for n in sizes] for _ in range(steps)]
+
+
+@pytest.fixture
+def measured(record_property) -> Callable:
+    """Notes the number that a test measures of a method, which must lie between two others: bench/properties.py shows
+    all of them."""
+
+    def note(method: str, what: str, figure: float, *, at_least: float = -math.inf, at_most: float = math.inf) -> None:
+        figure = float(figure)
+        record_property("measured", {"method": method, "what": what, "figure": figure, "bounds": (at_least, at_most)})
+        assert at_least <= figure <= at_most, f"{method}: {what}: {figure}, not from {at_least} to {at_most}"
+
+    return note
 
 
 @pytest.fixture(scope="session")

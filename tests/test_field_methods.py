@@ -62,7 +62,7 @@ def random(size: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype, unit", [("bfloat16", 2**-8), ("float16", 2**-11)])
-def test_cast_errs_by_one_rounding_for_each_worker(dtype, unit):
+def test_cast_errs_by_one_rounding_for_each_worker(measured, dtype, unit):
     for workers in (1, 3):
         step = shares(1, workers, 1000)[0]
         found = run("cast", [step], dtype=dtype)[0].aggregates[0]
@@ -70,14 +70,15 @@ def test_cast_errs_by_one_rounding_for_each_worker(dtype, unit):
         bound = (
             workers * unit * mean([share.abs() for share in step]) * 1.01 + workers * 2**-25
         )  # which is what float16 loses
-        assert ((found - mean(step)).abs() <= bound).all()
+        error = ((found - mean(step)).abs() / bound).max()
+        measured("cast", f"error / one {dtype} rounding a worker and addition, largest", error, at_most=1)
 
 
 @pytest.mark.parametrize("collective", ["engine", "ring"])
-def test_cast_sends_half_the_bytes(collective):
+def test_cast_sends_half_the_bytes(measured, collective):
     step, how = shares(1, 3, 999)[0], {"collective": collective}
     half, whole = (run(name, [step], how=how)[0].answers.sent_bytes for name in ("cast", "none"))
-    assert 2 * half == whole
+    measured("cast", "bytes / uncompressed", half / whole, at_least=0.5, at_most=0.5)
 
 
 # Random-k
@@ -96,7 +97,7 @@ def test_random_k_is_a_dense_sum_of_k_values_at_places_that_all_know():
     assert workers[0].answers.sent_bytes == 4 * 100
 
 
-def test_random_k_chooses_every_entry_at_the_rate_k_over_n():
+def test_random_k_chooses_every_entry_at_the_rate_k_over_n(measured):
     draws, method, chosen = 4000, make("randomk", ratio=0.2, error_feedback=False), torch.zeros(50)
     for step in range(1, draws + 1):
         segments = method.exchange(Bucket(0, torch.ones(50)), at(step))
@@ -104,7 +105,8 @@ def test_random_k_chooses_every_entry_at_the_rate_k_over_n():
             segments.send(next(segments).values)
         except StopIteration as end:
             chosen += end.value
-    assert ((chosen / draws - 0.2).abs() <= 5 * (0.2 * 0.8 / draws) ** 0.5).all()
+    errors = (chosen / draws - 0.2).abs() / (0.2 * 0.8 / draws) ** 0.5
+    measured("randomk", "largest error of the rate of an entry, k/n, in standard errors", errors.max(), at_most=5)
 
 
 def test_random_k_leaves_drop_out_and_augmentation_their_random_numbers():
@@ -118,11 +120,12 @@ def test_random_k_leaves_drop_out_and_augmentation_their_random_numbers():
 # Signs
 
 
-def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer():
+def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer(measured):
     shapes, size = ((3, 5), (7,), (1,)), 23
     (worker,) = run("efsign", [[random(size)]], shapes)
     for sent, layer in zip(worker.aggregates[0].split((15, 7, 1)), random(size).split((15, 7, 1)), strict=True):
-        torch.testing.assert_close(sent, layer.sign() * layer.abs().mean())
+        error = (sent - layer.sign() * layer.abs().mean()).abs().max()
+        measured("efsign", "largest difference from sign x mean magnitude of the layer", error, at_most=1e-6)
     torch.testing.assert_close(worker.aggregates[0] + worker.residual, random(size))
     assert worker.answers.sent_bytes == 3 * 4 + 3 + COUNT_BYTES
 
@@ -131,14 +134,16 @@ def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer():
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_qsgd_has_at_most_its_papers_variance_in_packed_bits(bits):
+def test_qsgd_has_at_most_its_papers_variance_in_packed_bits(measured, bits):
     size, block, s = 600, 64, 2 ** (bits - 1) - 1
     gradient = random(size)
     (worker,) = run("qsgd", [[gradient]] * 200, bits=bits, block=block)
     error = torch.stack([(found - gradient).square() for found in worker.aggregates]).mean(0)
     for part, of in zip(error.split(block), gradient.split(block), strict=True):
         d = len(part)
-        assert part.sum() <= 1.1 * min(d / s**2, d**0.5 / s) * of.square().sum()  # 1.1: a mean over 200 draws
+        variance = part.sum() / of.square().sum() / min(d / s**2, d**0.5 / s)
+        what = f"variance / min(d/s^2, sqrt(d)/s) of the squared norm, {bits} bits"
+        measured("qsgd", what, variance, at_most=1.1)  # 1.1: a mean over 200 draws
     assert worker.answers.sent_bytes == 4 * 10 + size * bits // 8 + COUNT_BYTES
 
 
@@ -157,7 +162,7 @@ def test_workers_round_independently():
     assert many.square().sum() < 0.5 * one.square().sum()
 
 
-def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers():
+def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers(measured):
     shapes, sizes = ((10, 20), (40,)), (200, 40)
     step = shares(1, 3, 240)[0]
     step[1][7] = 50.0  # clipped
@@ -167,32 +172,37 @@ def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers():
         bounds = [2.5 * layer.square().mean().sqrt() for layer in layers]
         s = max(layer.clamp(-b, b).abs().max() for layer, b in zip(layers, bounds, strict=True))
         levels = workers[0].aggregates[0][start : start + size] / s
-        torch.testing.assert_close(levels, levels.round())
+        off = (levels - levels.round()).abs().max()
+        measured("terngrad", "distance of an aggregate from a multiple of s, in s, largest", off, at_most=1e-5)
         assert set(levels.round().int().tolist()) <= set(range(-3, 4))
     assert workers[0].answers.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
 
 
-def test_terngrad_is_unbiased_for_the_clipped_gradient():
+def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
     gradient, draws = random(60), 3000
     gradient[0] = 30.0
     (worker,) = run("terngrad", [[gradient]] * draws)
     found = torch.stack(worker.aggregates)
     bound = 2.5 * gradient.square().mean().sqrt()
     clipped = gradient.clamp(-bound, bound)
-    assert ((found.mean(0) - clipped).abs() <= 5 * found.std(0) / draws**0.5 + 1e-6).all() and clipped[0] < 30
+    errors = ((found.mean(0) - clipped).abs() - 1e-6).clamp(min=0) / (found.std(0) / draws**0.5).clamp(min=1e-9)
+    what = f"largest error of the mean of {draws} draws of clipped gradients, in standard errors"
+    measured("terngrad", what, errors.max(), at_most=5)
+    assert clipped[0] < 30
 
 
 @pytest.mark.parametrize("name", ["quantised", "loco"])
 @pytest.mark.parametrize("bits", [4, 8])
 @given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @settings(max_examples=10)
-def test_two_steps_of_quantisation_err_by_two_roundings(name, bits, size, workers, seed):
+def test_two_steps_of_quantisation_err_by_two_roundings(measured, name, bits, size, workers, seed):
     """For every size, those that the workers do not divide too; before there are old errors to come back."""
     step, levels = shares(1, workers, size, seed)[0], 2 ** (bits - 1) - 1
     found = run(name, [step], bits=bits)
     first = sum(share.abs().max() / levels / 2 for share in step)
     second = (mean(step).abs().max() + first) / levels / 2
-    assert ((found[0].aggregates[0] - mean(step)).abs() <= (first + second) * 1.001).all()
+    error = (found[0].aggregates[0] - mean(step)).abs().max() / (first + second)
+    measured(name, f"error / two roundings, {bits} bits, largest", error, at_most=1.001)
 
 
 def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_once_to_all():
@@ -234,15 +244,16 @@ def test_nan_on_one_worker_reaches_all(name):
 
 
 @pytest.mark.parametrize("shape", [(12, 5), (4, 30), (6, 2, 2, 3), (1, 9)])
-def test_power_sgd_of_full_rank_is_the_exact_mean(shape):
+def test_power_sgd_of_full_rank_is_the_exact_mean(measured, shape):
     size = torch.Size(shape).numel()
     steps = shares(3, 3, size + 4)
     worker = run("powersgd", steps, (shape, (4,)), rank=min(shape[0], size // shape[0]))[0]
     for found, step in zip(worker.aggregates, steps, strict=True):
-        torch.testing.assert_close(found, mean(step), atol=1e-5, rtol=1e-4)
+        error = (found - mean(step)).abs().max()
+        measured("powersgd", "largest difference from the dense mean, full rank", error, at_most=1e-5)
 
 
-def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_its_last_factors():
+def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_its_last_factors(measured):
     """Rank 2 of 3: a warm start is what finds the two largest; without residual, so that nothing else can."""
     left, right = random(40 * 3, 1).view(40, 3), random(3 * 30, 2).view(3, 30)
     gradient = left @ torch.diag(torch.tensor([1.0, 0.9, 0.3])) @ right
@@ -252,9 +263,12 @@ def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_it
         return (worker.aggregates[step].view(40, 30) - gradient).norm().item()
 
     (warm,) = run("powersgd", [[gradient.view(-1)]] * 15, ((40, 30),), rank=2, error_feedback=False)
-    assert error(warm, 0) > 1.05 * best and error(warm, 14) == pytest.approx(best, rel=0.01)
+    assert error(warm, 0) > 1.05 * best
+    what = "error after 15 steps / error of the best approximation, rank 2 of 3"
+    measured("powersgd", what, error(warm, 14) / best, at_least=0.999, at_most=1.01)
     (enough,) = run("powersgd", [[gradient.view(-1)]] * 3, ((40, 30),), rank=3, error_feedback=False)
-    assert error(enough, 2) < 1e-4 * gradient.norm()
+    what = "norm of the error / norm of the gradient after 3 steps, rank 3 of 3"
+    measured("powersgd", what, error(enough, 2) / gradient.norm(), at_most=1e-4)
 
 
 def test_power_sgd_asks_for_two_dense_sums_and_starts_alike_everywhere():
@@ -277,13 +291,14 @@ def test_power_sgd_loses_nothing_between_workers():
 # Momentum
 
 
-def test_dgc_that_sends_all_is_sgd_with_momentum_and_masked_plain_sgd():
+def test_dgc_that_sends_all_is_sgd_with_momentum_and_masked_plain_sgd(measured):
     steps = shares(5, 2, 50)
     plain, masked = (run("dgc", steps, ratio=1.0, masking=m)[0].aggregates for m in (False, True))
     velocity = torch.zeros(50)
     for step, with_momentum, without in zip(steps, plain, masked, strict=True):
         velocity = 0.9 * velocity + mean(step)
-        torch.testing.assert_close(with_momentum, velocity)
+        error = (with_momentum - velocity).abs().max()
+        measured("dgc", "largest difference from SGD with momentum, k = all", error, at_most=1e-5)
         torch.testing.assert_close(without, mean(step))
 
 
@@ -319,13 +334,14 @@ def test_dgc_warms_up_in_quarters_and_clips_a_workers_share():
 
 
 @pytest.mark.parametrize("selection", ["torch", "fast"])
-def test_strom_sends_tau_and_nothing_else(selection):
+def test_strom_sends_tau_and_nothing_else(measured, selection):
     tau, kept = 0.5, torch.zeros(300)
     steps = [[random(300, step)] for step in range(6)]
     (worker,) = run("strom", steps, selection=selection)
     for (gradient,), found in zip(steps, worker.aggregates, strict=True):
         kept = kept + gradient
-        assert torch.equal(found, torch.where(kept.abs() >= tau, kept.sign() * tau, 0.0))
+        error = (found - torch.where(kept.abs() >= tau, kept.sign() * tau, 0.0)).abs().max()
+        measured("strom", "largest difference from tau with the sign, where reached", error, at_most=0)
         kept = kept - found
     torch.testing.assert_close(worker.residual, kept)
     assert worker.answers.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + COUNT_BYTES
@@ -337,7 +353,7 @@ def test_stroms_tau_is_in_units_of_a_workers_gradient():
     assert found == [[0.0] * 3, [0.5] * 3, [0.5] * 3]  # 0.4, 0.8 - 0.5, 0.3 + 0.4 - 0.5
 
 
-def test_adacomp_as_worked_by_hand():
+def test_adacomp_as_worked_by_hand(measured):
     """Bins of three; the second step's residual is what the first one left."""
     first = torch.tensor([1.0, -2.0, 0.5, 0.25, 0.0, -0.75])
     # Largest: 2 and 0.75, mean 1.375. Twice the gradient reaches them at 1 (2 >= 2), -2 and -0.75.
@@ -347,8 +363,9 @@ def test_adacomp_as_worked_by_hand():
     # G: -0.375, -0.125, 0.75; 0.25, 0.5, 0.125. Largest: 0.75 and 0.5, mean 0.625.
     # G + g: -0.375, 0.375, 1.0; 0.25, 1.0, -0.375. They are reached in the third and fifth place.
     (worker,) = run("adacomp", [[first], [second]], ((6,),), bin=3)
-    assert worker.aggregates[0].tolist() == sent
-    assert worker.aggregates[1].tolist() == [0.0, 0.0, 0.625, 0.0, 0.625, 0.0]
+    by_hand = torch.tensor([sent, [0.0, 0.0, 0.625, 0.0, 0.625, 0.0]])
+    error = (torch.stack(worker.aggregates) - by_hand).abs().max()
+    measured("adacomp", "largest difference from an example worked by hand", error, at_most=0)
     assert worker.residual.tolist() == [-0.375, -0.125, 0.125, 0.25, -0.125, 0.125]
     (linear,) = run("adacomp", [[first]], ((2, 3),), bin=3, bin_linear=6)
     assert linear.aggregates[0].tolist() == [2.0, -2.0, 0.0, 0.0, 0.0, 0.0]  # one bin
@@ -360,13 +377,15 @@ def laplace(size: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
-def test_sidco_sends_about_k_of_laplace_and_once_adapted_of_normal_gradients(ratio):
+def test_sidco_sends_about_k_of_laplace_and_once_adapted_of_normal_gradients(measured, ratio):
     size = 200_000
     k = ratio * size
-    for draw, steps in ((laplace, 1), (random, 30)):
+    for of, draw, steps in (("Laplace", laplace, 1), ("normal", random, 30)):
         method = make("sidco", ratio=ratio, error_feedback=False)
         counts = [len(next(method.exchange(Bucket(0, draw(size, s)), at(s))).values) for s in range(1, steps + 1)]
-        assert abs(counts[0] - k) <= 0.2 * k if draw is laplace else 2 * k / 3 <= counts[-1] <= 4 * k / 3
+        least, most = (0.8, 1.2) if draw is laplace else (2 / 3, 4 / 3)
+        what = f"entries sent / k, step {steps}, {of} entries"
+        measured("sidco", what, counts[-1] / k, at_least=least, at_most=most)
 
 
 def test_sidco_adapts_the_stages_of_each_bucket_by_itself():
@@ -378,10 +397,11 @@ def test_sidco_adapts_the_stages_of_each_bucket_by_itself():
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
-def test_gaussian_k_sends_two_to_four_thirds_of_k_of_normal_gradients(ratio):
+def test_gaussian_k_sends_two_to_four_thirds_of_k_of_normal_gradients(measured, ratio):
     k = ratio * 100_000
     request = next(make("gaussiank", ratio=ratio).exchange(Bucket(0, random(100_000)), at(1)))
-    assert 2 * k / 3 <= len(request.values) <= 4 * k / 3
+    what = "entries sent / k, normal entries"
+    measured("gaussiank", what, len(request.values) / k, at_least=2 / 3, at_most=4 / 3)
 
 
 @pytest.mark.parametrize("name", ["sidco", "gaussiank"])
@@ -403,7 +423,7 @@ def test_estimates_of_a_threshold_sort_nothing(name, monkeypatch):
 
 @pytest.mark.parametrize("workers", range(1, 8))
 @pytest.mark.parametrize("selection", ["torch", "fast"])
-def test_gtopk_has_k_entries_that_a_tree_of_pairs_finds(workers, selection):
+def test_gtopk_has_k_entries_that_a_tree_of_pairs_finds(measured, workers, selection):
     size, k = 200, 20
     step = shares(1, workers, size)[0]
 
@@ -418,7 +438,9 @@ def test_gtopk_has_k_entries_that_a_tree_of_pairs_finds(workers, selection):
         tops = [largest(pair[0] + pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
     found = run("gtopk", [step], selection=selection)
     for worker, share in zip(found, step, strict=True):
-        assert torch.equal(worker.aggregates[0], tops[0]) and (worker.aggregates[0] != 0).sum() <= k
+        measured("gtopk", "entries of the aggregate / k", (worker.aggregates[0] != 0).sum() / k, at_most=1)
+        error = (worker.aggregates[0] - tops[0]).abs().max()
+        measured("gtopk", "largest difference from a tree of pairs", error, at_most=0)
         sent = (largest(share) != 0) & (tops[0] != 0)
         assert torch.equal(worker.residual, share.masked_fill(sent, 0))
 
@@ -440,14 +462,15 @@ def test_gtopk_names_places_beyond_what_a_float32_counts():
 
 
 @pytest.mark.parametrize("selection", ["torch", "fast"])
-def test_ok_topk_gives_the_largest_sums_of_what_all_chose(selection):
+def test_ok_topk_gives_the_largest_sums_of_what_all_chose(measured, selection):
     workers, size, k = 4, 1000, 100
     step = shares(1, workers, size)[0]
     chosen = [share.masked_fill(share.abs() < share.abs().topk(k).values[-1], 0) for share in step]
     total = mean(chosen)
     expected = total.masked_fill(total.abs() < total.abs().topk(k).values[-1], 0)
     for worker, share, own in zip(run("oktopk", [step], selection=selection), step, chosen, strict=True):
-        assert torch.equal(worker.aggregates[0], expected)
+        error = (worker.aggregates[0] - expected).abs().max()
+        measured("oktopk", "largest difference from the largest sums of what all chose", error, at_most=0)
         assert torch.equal(worker.residual, share.masked_fill((own != 0) & (expected != 0), 0))
 
 
@@ -459,13 +482,14 @@ def test_ok_topk_loses_nothing_between_workers():
 
 
 @pytest.mark.parametrize("workers", [2, 5, 8])
-def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(workers):
+def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, workers):
     """Between refreshes, of gradients of one distribution, so that the thresholds fit."""
     size, ratio = 20_000, 0.05
     for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
         headers = 4 * COUNT_BYTES * workers + 4 * workers**2
-        assert worker.answers.sent_bytes < 4 * 6 * ratio * size + headers
-        assert worker.answers.received_bytes < 4 * 6 * ratio * size + headers
+        for way in ("sent", "received"):
+            words = (getattr(worker.answers, f"{way}_bytes") - headers) / 4
+            measured("oktopk", f"words {way} / 6 k, without headers", words / (6 * ratio * size), at_most=1)
 
 
 def test_ok_topk_cuts_regions_where_each_has_as_much():
@@ -480,12 +504,14 @@ def test_ok_topk_cuts_regions_where_each_has_as_much():
 # Momentum in waves
 
 
-def test_demo_with_all_components_and_no_decay_is_the_sign_of_the_mean():
+def test_demo_with_all_components_and_no_decay_is_the_sign_of_the_mean(measured):
     steps = shares(3, 3, 128 * 9)
     (first, *_) = run("demo", steps, ((128, 9),), top=4096, decay=0.0)
     for found, step in zip(first.aggregates, steps, strict=True):
         clear = mean(step).abs() > 1e-4  # what the transform's rounding cannot turn round
-        assert torch.equal(found[clear], mean(step).sign()[clear]) and set(found.tolist()) <= {-1.0, 0.0, 1.0}
+        same = (found[clear] == mean(step).sign()[clear]).float().mean()
+        measured("demo", "part of entries with the sign of the mean, all components, no decay", same, at_least=1)
+        assert set(found.tolist()) <= {-1.0, 0.0, 1.0}
 
 
 def test_demo_takes_out_of_delta_what_it_sends():

@@ -53,16 +53,18 @@ def moved(session: Session) -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_diloco_of_one_step_without_outer_momentum_is_data_parallel_sgd(workers):
+def test_diloco_of_one_step_without_outer_momentum_is_data_parallel_sgd(measured, workers):
     local = trained("diloco", 3, workers, local_steps=1, **WHOLE)[0]
     dense = trained("none", 3, workers)[0]
-    torch.testing.assert_close(moved(local), moved(dense), atol=1e-5, rtol=1e-3)
+    error = (moved(local) - moved(dense)).abs().max() / moved(dense).abs().max()
+    measured("diloco", "largest difference from data-parallel SGD / its largest move, H = 1", error, at_most=1e-3)
     assert moved(dense).abs().max() > 1e-2
 
 
-def test_diloco_sends_the_dense_bytes_once_in_so_many_steps():
+def test_diloco_sends_the_dense_bytes_once_in_so_many_steps(measured):
     local, dense = trained("diloco", 6, local_steps=3)[0], trained("none", 6)[0]
-    assert 3 * local.sent_bytes == dense.sent_bytes == 6 * 4 * len(initial())
+    assert dense.sent_bytes == 6 * 4 * len(initial())
+    measured("diloco", "bytes x H / uncompressed", 3 * local.sent_bytes / dense.sent_bytes, at_least=1, at_most=1)
 
 
 def test_workers_are_apart_between_exchanges_and_together_after_each():
@@ -125,10 +127,12 @@ def test_diloco_steps_as_torchs_sgd_with_nesterov_momentum():
         torch.testing.assert_close(before - weights, update)
 
 
-def test_sparseloco_that_sends_all_and_keeps_nothing_is_diloco_without_momentum():
+def test_sparseloco_that_sends_all_and_keeps_nothing_is_diloco_without_momentum(measured):
     sparse = trained("sparseloco", 4, 3, momentum=0.9, local_steps=2, top=4096, decay=0.0, bits=32)[0]
     dense = trained("diloco", 4, 3, momentum=0.9, local_steps=2, **WHOLE)[0]
-    torch.testing.assert_close(moved(sparse), moved(dense), atol=1e-5, rtol=1e-3)
+    error = (moved(sparse) - moved(dense)).abs().max() / moved(dense).abs().max()
+    what = "largest difference from DiLoCo without outer momentum / its largest move, k = all"
+    measured("sparseloco", what, error, at_most=1e-3)
 
 
 @pytest.mark.parametrize("bits, each", [(2, 64 * 14 // 8 + 2 * 4), (32, 64 * (4 + 1.5))])

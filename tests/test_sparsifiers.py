@@ -1,5 +1,7 @@
 """What base classes do for every sparsifier in methods/: selections, wire formats, memory, steady state."""
 
+from statistics import NormalDist
+
 import pytest
 import torch
 from conftest import CLASSES, SPARSIFIERS, at, exchange_steps, gradients, make
@@ -85,12 +87,27 @@ def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
-def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name):
+def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name, measured):
     torch.manual_seed(0)
     request = next(make(name, ratio=0.1).exchange(Bucket(0, torch.randn(100_000)), at(1)))
-    assert abs(request.values.numel() - 10_000) <= CLASSES[name].count_within * 10_000
+    within = CLASSES[name].count_within
+    measured(
+        name, "entries sent / k, first step", len(request.values) / 10_000, at_least=1 - within, at_most=1 + within
+    )
     request = next(make(name, ratio=0.001).exchange(Bucket(0, torch.randn(10)), at(1)))
     assert request.values.numel() == 1
+
+
+@pytest.mark.parametrize("name", ["topk", "lags", "dlgs"])
+def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distribution_has(name, measured):
+    """Beyond z on either side lies a tenth; of a unit of energy, 2 (z density(z)) + 0.1 lies there."""
+    normal, gradient = NormalDist(), torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
+    z = normal.inv_cdf(0.95)
+    expected = 2 * z * normal.pdf(z) + 0.1
+    request = next(make(name, ratio=0.1).exchange(Bucket(0, gradient.clone()), at(1)))
+    captured = request.values.double().square().sum() / gradient.double().square().sum()
+    what = "energy captured by a tenth of normally distributed entries"
+    measured(name, what, captured, at_least=0.995 * expected, at_most=1.005 * expected)
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)

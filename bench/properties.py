@@ -1,0 +1,66 @@
+"""Properties: of each method, the numbers that its tests measure, and what they must be.
+
+    python bench/properties.py results/bench
+
+Runs the tests that note what they measure (the fixture ``measured``): the laws that a method's class declares, and what
+makes the method itself. Figure: the lowest and the highest of all cases of a test. None is a time.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from saving import save
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+
+
+class Measured:
+    """A plug-in of pytest that keeps the tests that measure, and what these note."""
+
+    def __init__(self):
+        self.notes: list[dict] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if "measured" in item.fixturenames]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            test = report.nodeid.partition("[")[0]
+            self.notes += [note | {"test": test} for name, note in report.user_properties if name == "measured"]
+
+
+def bounds(least: float, most: float) -> str:
+    if least == most:
+        return f"{least:.4g}"
+    if math.isinf(most):
+        return f">= {least:.4g}"
+    return f"<= {most:.4g}" if math.isinf(least) else f"{least:.4g} to {most:.4g}"
+
+
+def row(found: pd.DataFrame) -> dict:
+    """One test's figure of a method; ``found``: its cases."""
+    low, high = (f"{figure:.3g}" for figure in (found["figure"].min(), found["figure"].max()))
+    first = found.iloc[0]
+    return {
+        "method": first["method"],
+        "measured": first["what"],
+        "figure": low if low == high else f"{low} to {high}",
+        "must be": bounds(*first["bounds"]),
+        "test": first["test"],
+    }
+
+
+def main(folder: Path) -> int:
+    measured = Measured()
+    code = pytest.main(["-q", "--no-header", "--hypothesis-seed=0", str(TESTS)], plugins=[measured])
+    cases = pd.DataFrame(measured.notes)
+    rows = [row(found) for _, found in cases.groupby(["method", "what", "test"])]
+    save(rows, folder, "properties", f"{len(rows)} properties of {cases['method'].nunique()} methods.")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
