@@ -98,6 +98,7 @@ class Measurement:
     limit_s: float = 0.0  # and the launch has timed for less. layers: fewer ``repeats`` after so long; 0: all
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     largest_entries: int = 0  # exchanges: the largest bucket to measure; sums: the entries of the tensor
+    brief: bool = False  # sums: only blocks at random places, at few densities
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class Runs:
         rate = min(spec.cluster.rates_mbit, default=None)
         provenance |= {"network": "loopback"} if rate is None else {
             "network": "testbed", "rate_mbit": rate, "fastest_mbit": rate, "measured_mbit": 0.96 * rate,
+            "latency_ms": spec.cluster.latency_ms, "round_trip_ms": 2 * spec.cluster.latency_ms + 0.1,
         }  # fmt: skip
         run = {"spec": json.loads(spec.to_json()), "provenance": provenance, "train_samples": 640}
         run |= {"titles": {"data": "Made-up data"}} if spec.training.data == "cifar10" else {}

@@ -16,6 +16,7 @@ def spread(column: str, value: float) -> dict:
 def sums(**speedups: float) -> pd.DataFrame:
     """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
     shape = {"workers": 4, "apart": False, "fused": 32, "places": "random", "repeats": 5, "disturbed": NO, "bytes": 600}
+    shape |= {"rate_mbit": 200.0, "latency_ms": 0.0}
     rows = [
         shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
         | {"messages": {"halving-doubling": 4}.get(way, 6), "bound": 1.5 / density}
@@ -64,6 +65,15 @@ def test_shapes_are_compared_with_all_else_alike():
         for rest, value in (("in flight 1: 4", 3.0), ("in flight 4: 4", 0.5), ("aggregators 1: 4", 2.0),
                             ("aggregators 4: 4", pytest.approx(1 / 3)))
     }  # fmt: skip
+
+
+def test_a_wide_area_is_told_apart():
+    near = sums(s4x4=3.0)
+    both = pd.concat([near, sums(s1x1=2.0).assign(rate_mbit=50.0, latency_ms=50.0)])
+    rows = list(halving_doubling(both))
+    assert [row["where"] for row in rows] == ["4 workers"] * 2 + ["4 workers over 50 Mb/s and 50 ms"] * 2
+    compared = ("As many", "More streams")
+    assert not any(row["statement"].startswith(compared) for row in omnireduce(both, TRAINING, LAYERS))
 
 
 def test_messages_and_bytes_are_exact():

@@ -1,6 +1,7 @@
 """The study of sums of tensors of which whole blocks are zero: what it times, and what it refuses."""
 
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -41,7 +42,8 @@ def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
 def check(rows: list[dict], shape: dict, ways: list[str]) -> None:
     """The rows of 2 workers and 2 repeats, against the formulas."""
     cases = len(DENSITIES) + len(DENSITIES) - 1 + sum(d <= 0.5 for d in DENSITIES)
-    assert [row["way"] for row in rows] == ways * 2 * cases
+    sparse = [way for way in ways if way not in ("halving-doubling", "engine")]
+    assert [row["way"] for row in rows] == ways * 2 + sparse * 2 * (cases - 1)
     for row in rows:
         assert row["seconds"] > 0
         assert pd.isna(row["bytes"]) == (row["way"] in ("engine", "all-gather"))
@@ -63,6 +65,13 @@ def test_all_ways_are_timed_in_every_case_and_send_what_they_count(placed, more)
     check(found[0]["sums"], spec.scheme.streams, OURS + more)
 
 
+def test_a_brief_run_has_few_cases():
+    spec = spec_of(SHAPE)
+    brief = replace(spec, measurement=replace(spec.measurement, brief=True))
+    rows = run_workers(2, lambda comm: sums(brief, comm, None, CPU, lambda *_: None))[0]["sums"]
+    assert {(row["places"], row["density"]) for row in rows} == {("random", density) for density in (1, 0.1, 0.01)}
+
+
 @pytest.mark.parametrize("aggregators", [1, 3])
 def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
     spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
@@ -75,10 +84,13 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report.__new__(Report)
     report.folder, report.runs = tmp_path, Runs(tmp_path / "runs", ())
-    for name, placed, ways in (
-        ("beside", {}, [*OURS, "engine", "all-gather"]), ("apart", {"aggregators": 1, "apart": True}, OURS),
+    for name, placed, ways, latency_ms in (
+        ("beside", {}, [*OURS, "engine", "all-gather"], 0), ("apart", {"aggregators": 1, "apart": True}, OURS, 0),
+        ("wide", {"in_flight": 1}, OURS, 50),
     ):  # fmt: skip
         spec = spec_of(SHAPE | placed)
+        links = {"network": "testbed", "rates_mbit": (100.0,), "latency_ms": float(latency_ms)}
+        spec = replace(spec, cluster=replace(spec.cluster, **links))
         rows = [
             {"places": "random", "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
             | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
@@ -88,14 +100,18 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
     files = {ext: tmp_path / f"sums.{ext}" for ext in ("csv", "md", "tex", "html")}
     report.script("studies/sums/table.py", Items(*report.runs.every("sums", "sums.csv")), Items(**files))
     table = pd.read_csv(files["csv"])
-    ours = table[table["way"] == "omnireduce"].set_index(["apart", "density"])
+    ours = table[(table["way"] == "omnireduce") & (table["latency_ms"] == 0)].set_index(["apart", "density"])
     bounds = {(False, 0.4): 1 / 0.52, (False, 0.1): 1 / 0.145, (True, 0.4): 1 / 1.28, (True, 0.1): 1 / 0.38}
     assert ours["bound"].to_dict() == pytest.approx(bounds, rel=1e-4)
     assert ours["speedup"].between(1.9, 2.1).all()
     shown = files["md"].read_text()
     assert "| 2 beside" in shown and "| 1 apart" in shown and "nan" not in shown
+    assert "| Latency (ms)   |" in shown and "| 50             |" in shown
     text = report.figure("studies/sums/figure.py", "figure", Items(table=files["csv"]))
-    assert "2 workers, apart, random places" in text and "as many as workers, 3 fused" in text
+    assert "2 workers, apart, random places" in text and "2 workers, 50 ms, beside, random places" in text
+    for shape in ("as many as workers, 3 fused, 2", "as many as workers, 3 fused, 1", "one aggregator, 3 fused, 2"):
+        assert text.count(f"{shape} in flight") == 1  # in the legend of all panels
+    assert "bound, one aggregator" in text and "all-gather" in text
 
 
 DIES = """
@@ -133,7 +149,14 @@ def test_a_way_with_another_sum_ends_the_run(monkeypatch):
 
 
 def test_the_study_runs_each_shape_where_there_is_a_testbed():
-    study = {"workers": [2, 4], "fused": [8, 32], "in_flight": [1], "rate_mbit": 100, "apart": False}
+    study = {
+        "workers": [2, 4],
+        "fused": [8, 32],
+        "in_flight": [1],
+        "rate_mbit": 100,
+        "apart": False,
+        "wide_area": False,
+    }
     values = read("quick") | {"network": "testbed", "studies": {"sums": study}}
     runs = config.load(values, "c").studies["sums"]
     assert len(runs) == 2 * 2 * 2
@@ -145,7 +168,19 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     spec = apart["sums/4workers-4apart-8fused-1inflight"]
     assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 4, "apart": True}
     assert len(spec.cluster.rates_mbit) == spec.processes == 8
+    whole = {name for name, spec in apart.items() if not spec.measurement.brief}
+    assert whole == {f"sums/{n}workers-{n}{how}-32fused-1inflight" for n in (2, 4) for how in ("aggregators", "apart")}
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
+
+
+@pytest.mark.parametrize("why", ["", "no such links"])
+def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
+    monkeypatch.setattr("harness.launch.testbed.available", lambda latency_ms, rate_mbit: why)
+    runs = config.load(read("quick") | {"network": "testbed"}, "c").studies["sums"]
+    assert ("sums/4workers-wide-area" in runs) == (not why)
+    if not why:
+        links = {"network": "testbed", "rates_mbit": (50.0,) * 4, "latency_ms": 50.0}
+        assert runs["sums/4workers-wide-area"].cluster == Cluster("torch_dist", 4, **links)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,13 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
 
 def _who(row: dict) -> str:
     """Of the study ``sums``."""
-    return f"{row['workers']} workers, aggregators {'apart' if row['apart'] else 'beside'}"
+    return f"{_where(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
+
+
+def _where(row: dict) -> str:
+    """Of the study ``sums``: how many workers, and what joins them where that has latency."""
+    links = f" over {row['rate_mbit']:g} Mb/s and {row['latency_ms']:g} ms" if row["latency_ms"] else ""
+    return f"{row['workers']} workers{links}"
 
 
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
@@ -86,7 +92,7 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
         "in_flight": "More streams in flight pay",
     }
     for column, statement in questions.items():
-        alike = [name for name in ("workers", "apart", *SHAPE) if name != column]
+        alike = [name for name in ("workers", "latency_ms", "apart", *SHAPE) if name != column]
         for case, own in rows.groupby(alike):
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
@@ -126,12 +132,12 @@ def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
 def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
     """Its messages and bytes against a ring's, and its time, from the study ``sums`` where all blocks are full."""
     full = sums[(sums["density"] == DENSE) & (sums["places"] == "random")]
-    for workers, rows in full.groupby("workers"):
+    for (workers, _), rows in full.groupby(["workers", "latency_ms"]):
         ways = {way: own.iloc[0].to_dict() for way, own in rows.groupby("way")}
         if "halving-doubling" not in ways:
             continue
         ours, ring, steps = ways["halving-doubling"], ways["ring"], 2 * int(math.log2(workers))
-        where, statement = f"{workers} workers", "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
+        where, statement = _where(ours), "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
         same = abs(ours["bytes"] - ring["bytes"]) <= 4 * 2 * workers  # a chunk's entries do not always divide
         holds = bool(ours["messages"] == steps and same)
         why = (

@@ -15,24 +15,29 @@ from harness.exchange.packing import blocks
 from harness.spec import RunSpec
 
 ENGINES_OWN = ("engine", "all-gather")  # ways whose messages the engine makes
+BY_DENSITY = ("ring", "omnireduce", "all-gather")  # ways timed at each density: all are held against the ring
 DENSITIES = (1.0, 0.8, 0.4, 0.2, 0.1, 0.04, 0.02, 0.01)  # of the blocks of each rank
+FEW = (1.0, 0.1, 0.01)  # those of a brief run
 
 
 def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
     """``sums``: by places of the non-zero blocks, density, way and repeat, the seconds of the slowest rank, and the
     most messages and bytes that a rank sent, where they are ours to count.
 
-    The ways take turns. RuntimeError if two disagree. The run's streams are OmniReduce's. Aggregators apart are ranks
+    The ways take turns; what sends the same at every density is timed where all blocks are full. RuntimeError if two
+    disagree. The run's streams are OmniReduce's. Aggregators apart are ranks
     more, which wait while the others sum in another way.
     """
     shape, entries, workers = spec.scheme.streams, spec.measurement.largest_entries, spec.cluster.workers
-    ways, cases = _ways(shape, workers, comm.world_size), list(_cases(workers))
+    ways, cases = _ways(shape, workers, comm.world_size), list(_cases(workers, spec.measurement.brief))
     rows = []
     for done, (places, density) in enumerate(cases, start=1):
         mine = contribution(comm.rank, entries, shape["block"], places, density).to(device)
         for repeat in range(spec.measurement.repeats + 1):  # the first warms up
             totals = {}
             for way, add_up in ways.items():
+                if density < 1 and way not in BY_DENSITY:
+                    continue
                 tensor = mine.clone()
                 comm.barrier()
                 before, begun = (comm.sent_messages, comm.sent_bytes), time.perf_counter()
@@ -65,8 +70,11 @@ def contribution(rank: int, entries: int, block: int, places: str, density: floa
     return drawn.masked_fill_(~kept.repeat_interleave(block)[:entries], 0.0)
 
 
-def _cases(workers: int) -> Iterator[tuple[str, float]]:
-    """Places and densities; where every block is full, places say nothing."""
+def _cases(workers: int, brief: bool) -> Iterator[tuple[str, float]]:
+    """Places and densities, few if ``brief``; where every block is full, places say nothing."""
+    if brief:
+        yield from (("random", density) for density in FEW)
+        return
     for density in DENSITIES:
         yield "random", density
         if density < 1:

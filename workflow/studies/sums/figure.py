@@ -1,7 +1,8 @@
 """How many times as fast as a ring OmniReduce and an all-gather sum, by the part of the blocks that are not zero.
 
-A panel for each number of workers, for aggregators beside workers or apart from them, and for how blocks lie to each
-other; a line for each shape of OmniReduce's streams. Grey: what the bytes alone allow, dashed with one aggregator."""
+A panel for each number of workers and kind of links, for aggregators beside workers or apart, and for how blocks lie to
+each other; a line for each shape of OmniReduce's streams, of some only few points. Grey: what the bytes alone allow,
+dashed with one aggregator."""
 
 import pandas as pd
 
@@ -12,16 +13,25 @@ PLACES = ("random", "overlapping", "disjoint")
 SHAPE = ["aggregators", "fused", "in_flight"]
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
-    """One panel."""
+def name(aggregators: int, fused: int, in_flight: int) -> str:
+    """Of a shape."""
+    many = "one aggregator" if aggregators == 1 else "as many as workers"
+    return f"{many}, {fused} fused, {in_flight} in flight"
+
+
+def title(row: pd.Series, places: str) -> str:
+    latency = f", {row['latency_ms']:g} ms" if row["latency_ms"] else ""
+    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}, {places} places"
+
+
+def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
+    """One panel. ``names``: of the shapes in all panels."""
     streamed = rows[rows["way"] == "omnireduce"]
-    for number, (shape, own) in enumerate(streamed.groupby(SHAPE)):
-        aggregators, fused, in_flight = shape
-        many = "one aggregator" if aggregators == 1 else "as many as workers"
-        points(axes, looks.line(number, f"{many}, {fused} fused, {in_flight} in flight"), own)
+    for shape, own in streamed.groupby(SHAPE):
+        points(axes, looks.line(names.index(name(*shape)), name(*shape)), own)
     # Every run has its own; they send the same.
     gathered = rows[rows["way"] == "all-gather"].groupby("density", as_index=False).median(numeric_only=True)
-    points(axes, looks.line(len(streamed.groupby(SHAPE)), "all-gather"), gathered)
+    points(axes, looks.line(len(names), "all-gather"), gathered)
     for aggregators, own in rows.groupby("aggregators"):
         bound, dash = own.groupby("density")["bound"].first(), "--" if aggregators == 1 else "-"
         label = "bound, one aggregator" if aggregators == 1 else "bound"
@@ -45,19 +55,23 @@ def main() -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     cases = [
-        (f"{workers} workers, {'apart' if apart else 'beside'}, {places} places", rows[rows["places"] == places])
-        for (workers, apart), rows in table.groupby(["workers", "apart"])
+        (title(rows.iloc[0], places), rows[rows["places"] == places])
+        for _, rows in table.groupby(["latency_ms", "workers", "apart"])
         for places in PLACES
         if (rows["places"] == places).any()
     ]
     figure, panels = looks.panels(len(cases), 3.6, 3.2)
-    for axes, (title, rows) in zip(panels, cases, strict=True):
-        draw(axes, rows)
-        axes.set_title(title, fontsize=9)
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
+    names = list(dict.fromkeys(name(*shape) for shape in sorted(table[SHAPE].itertuples(index=False))))
+    for axes, (what, rows) in zip(panels, cases, strict=True):
+        draw(axes, rows, names)
+        axes.set_title(what, fontsize=9)
+    entries = {
+        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    looks.legend(figure, entries.values(), entries.keys())
     n = captions.least_to_most(table["repeats"])
-    first = table.iloc[0]
-    size = f"{first['entries'] * 4e-6:g} MB in blocks of {first['block']} entries"
+    sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
+    size = f"{sizes} MB in blocks of {table['block'].iloc[0]} entries"
     note = f"{captions.setting(table)}; {size}; n = {n} repeats a point"
     looks.save(figure, note, snakemake)
 

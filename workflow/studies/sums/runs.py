@@ -1,8 +1,16 @@
-"""OmniReduce beside other sums, at each shape of its streams; none without a testbed."""
+"""OmniReduce beside other sums; none without a testbed.
+
+Each number of workers has one shape of OmniReduce's streams for which every case is timed, the last of ``fused`` and
+of ``in_flight`` with as many aggregators as workers; others are timed briefly. So is that shape over a wide area,
+links with latency, among the most workers, where the testbed can have such links.
+"""
 
 from harness.config.errors import ConfigError
 from harness.engines import ENGINES
+from harness.launch import testbed
 from harness.spec import Cluster, Measurement, RunSpec, Scheme
+
+WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 1_000_000}
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
@@ -12,23 +20,32 @@ def runs(values: dict) -> dict[str, RunSpec]:
     if study["apart"] and ENGINES[study["engine"]].everybody:
         why = f"{study['engine']} has no messages between two processes alone"
         raise ConfigError(f"studies.sums.apart: {why}; give false, or another engine")
-    return {
+    found = {
         f"sums/{workers}workers-{aggregators}{'apart' if apart else 'aggregators'}-{fused}fused-{in_flight}inflight": (
-            _run(study, workers, {"fused": fused, "in_flight": in_flight, "aggregators": aggregators} | apart)
+            _run(
+                study, workers, {"fused": fused, "in_flight": in_flight, "aggregators": aggregators} | apart,
+                brief=(fused, in_flight, aggregators) != (study["fused"][-1], study["in_flight"][-1], workers),
+            )
         )
         for workers in study["workers"]
         for apart in ({}, {"apart": True})[: 1 + study["apart"]]
         for aggregators in (1, workers)
         for fused in study["fused"]
         for in_flight in study["in_flight"]
-    }
+    }  # fmt: skip
+    if study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
+        most = max(study["workers"])
+        shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": most}
+        found[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
+    return found
 
 
-def _run(study: dict, workers: int, streams: dict) -> RunSpec:
+def _run(study: dict, workers: int, streams: dict, brief: bool) -> RunSpec:
     rates = (float(study["rate_mbit"]),) * (workers + streams["aggregators"] * ("apart" in streams))
+    links = {"network": "testbed", "rates_mbit": rates, "latency_ms": study.get("latency_ms", 0.0)}
     return RunSpec(
         "sums",
         scheme=Scheme(streams={"block": study["block"]} | streams),
-        cluster=Cluster(study["engine"], workers, network="testbed", rates_mbit=rates),
-        measurement=Measurement(repeats=study["repeats"], largest_entries=study["entries"]),
+        cluster=Cluster(study["engine"], workers, **links),
+        measurement=Measurement(repeats=study["repeats"], largest_entries=study["entries"], brief=brief),
     )

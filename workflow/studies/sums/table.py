@@ -5,7 +5,7 @@ on hosts of their own, in whose runs the engine's gather, which takes in every p
 the bytes on the busiest full-duplex link alone allow against a ring: 2 (N - 1) / N divided by the part of the blocks
 that anybody has (Fei et al., SIGCOMM 2021) where N or more aggregators are apart from N workers; fewer send more each,
 and one beside a worker shares its link. The values are small integers, so that all ways end with the same bits, which
-every repeat checks."""
+every repeat checks. Of most shapes of the streams only few cases are timed."""
 
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from harness.statistics import repeatable
 from harness.timemodel.links import streamed_bound
 from harness.timemodel.predict import spec_in
 
-ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit", "disturbed")
+ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
+ABOUT += ("latency_ms", "round_trip_ms", "disturbed")
 SHAPE = ["apart", "aggregators", "fused", "in_flight"]
 UNION = {  # the part of the blocks that anybody has, by the part that each of n ranks has
     "random": lambda n, d: 1 - (1 - d) ** n,
@@ -51,11 +52,13 @@ def of_run(path: Path) -> pd.DataFrame:
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """OmniReduce's rows, with the times of the others beside it."""
-    case = ["workers", *SHAPE, "places", "density"]
+    case = ["workers", "latency_ms", *SHAPE, "places", "density"]
     times = table.pivot_table(index=case, columns="way", values="seconds").reindex(columns=["ring", "all-gather"])
     return pd.DataFrame(
         {
             "Workers": row["workers"],
+            "Links (Mb/s)": f"{row['rate_mbit']:g}",
+            "Latency (ms)": f"{row['latency_ms']:g}" if row["latency_ms"] else "",
             "Aggregators": f"{row['aggregators']} {'apart' if row['apart'] else 'beside'}",
             "Fused": row["fused"],
             "Streams each": row["in_flight"],
@@ -78,5 +81,6 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 log_errors(snakemake)
 table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
 first = table.iloc[0]
-size = f"{first['entries'] * 4e-6:g} MB in blocks of {first['block']} entries. {captions.setting(table)}."
+sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
+size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
 tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
