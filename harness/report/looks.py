@@ -33,6 +33,7 @@ PARTS = {
     "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
 }
 
+TIMES = "\u00d7"  # before a speed-up
 PRINT_PER_INCH = 20  # characters of the small print
 LEGEND_INCHES = 1.9  # of one entry
 
@@ -74,8 +75,9 @@ def panels(number: int, width: float, height: float, most: int = 3):
 
 
 def legend(figure, handles, labels) -> None:
-    """Above the panels, as many entries in a row as find room."""
-    columns = max(2, int(figure.get_figwidth() / LEGEND_INCHES))
+    """Above the panels, in as few rows as find room, all about as long."""
+    rows = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
+    columns = -(-len(labels) // rows)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
 
 
@@ -111,7 +113,7 @@ def rate_axis(axes, ticks: list[float]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("rate of every link (Mbit/s)")
+    axes.set_xlabel("rate of every link (Mb/s)")
 
 
 def between(ticks: list[float]) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""Draws one iteration's parts as stacked bars, per variant and ratio; a panel for each model and topology.
+"""Its parts as stacked bars, per variant and ratio; a panel for each model and topology.
 
-Dotted: uncompressed in the same run; beside each bar its time and the speed-up against that. Communication: what is
+Dotted: uncompressed in the same run; on the right the time and the speed-up against that. Communication: what is
 left to wait for after backward; computation takes longer where communication overlaps with it, since sending needs a
-core too. Whiskers: the 95 % interval of a repeat, from the blocks of one run. Panels have scales of their own: over
-other topologies other links and workers are timed."""
+core too. Whiskers below the bars: the 95 % interval of a repeat, from the blocks of one run. Panels have scales of
+their own: over other topologies other links and workers are timed."""
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ from harness.report.names import Names, data_title, label
 from harness.report.summary import summarise
 from harness.topology import TOPOLOGIES
 
+BAR = 0.6  # height, of a row's
+COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
+
 
 def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
     """(label, row) from top to bottom: variants without a ratio, then per ratio the others in order."""
@@ -23,21 +26,31 @@ def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, with a repeat's interval, uncompressed of the same run as a dotted line,
-    and its time and speed-up beside it."""
+    """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
+    same run as a dotted line, and in columns on the right its time and speed-up."""
     left = 0.0
     for part, (columns, colour, hatch) in looks.PARTS.items():
         width = row[columns].sum() * 1e3
-        axes.barh(y, width, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
+        axes.barh(y, width, BAR, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
                   label=part if y == 0 else None)  # fmt: skip
         left += width
     low, high = row["iteration_s_low"] * 1e3, row["iteration_s_high"] * 1e3
-    axes.errorbar(left, y, xerr=[[max(0, left - low)], [max(0, high - left)]], color="black", capsize=2, lw=0.8)
+    interval = [[max(0, left - low)], [max(0, high - left)]]
+    axes.errorbar(left, y + BAR / 2 + 0.1, xerr=interval, color="black", capsize=2, lw=0.8)
     dense = row["dense_s"] * 1e3
     if row["variant"] != "none":
-        axes.plot([dense, dense], [y - 0.4, y + 0.4], color="black", linestyle=":", linewidth=1.2)
-    text = f" {left:.0f} ms, x{row['speedup']:.2f}" + ("" if pd.isna(row["disturbed"]) else ", disturbed")
-    axes.text(max(left, high, dense) + 0.01 * left, y, text, va="center", fontsize=7.5)
+        axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], color="black", linestyle=":", linewidth=1.5)
+    words = [f"{left:.0f} ms", f"{looks.TIMES}{row['speedup']:.2f}"]
+    for text, points in zip(words, COLUMNS, strict=True):
+        beside(axes, y, text, points, "right")
+    if pd.notna(row["disturbed"]):
+        beside(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
+
+
+def beside(axes, y: int, text: str, points: float, side: str) -> None:
+    """Text on the right of the panel, aligned at so many points from its edge."""
+    axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
+                  va="center", fontsize=8)  # fmt: skip
 
 
 def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
@@ -45,8 +58,7 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(right=axes.get_xlim()[1] * 1.16)
+    axes.set_ylim(len(rows) - 0.4, -0.5)
     looks.open_frame(axes)
 
 
@@ -56,7 +68,7 @@ def main() -> None:
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
     panes = [bars(rows, names) for _, rows in table.groupby(["model", "topology"], sort=False)]
     most = max(map(len, panes))
-    width = 5.2 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
+    width = 5.8 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
     figure, panels = looks.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
     for axes, rows in zip(panels, panes, strict=True):
         draw(axes, rows)
@@ -67,7 +79,7 @@ def main() -> None:
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = (
         f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['blocks'])} blocks, means over the "
-        f"workers; {captions.WHISKERS}; dotted: uncompressed in the same run, and x the speed-up against it"
+        f"workers; {captions.WHISKERS}; dotted: uncompressed in the same run; {looks.TIMES}: the speed-up against it"
     )
     looks.save(figure, note, snakemake)
 

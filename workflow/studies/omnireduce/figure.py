@@ -44,7 +44,7 @@ def bar(axes, x: float, row: dict) -> None:
     around = np.array([[value - low], [high - value]]).clip(min=0)
     axes.errorbar(x, value, yerr=around, color="black", capsize=2, lw=0.8)
     if row["way"] == "omnireduce":
-        words = f"x{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
+        words = f"{looks.TIMES}{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
         axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
 
 
