@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.timemodel.costs import (
-    LEAST_R2,
     amortised,
     calibration,
     contention,
@@ -38,7 +37,6 @@ def test_a_turn_on_the_link_is_told_from_the_latency_that_buckets_share(alpha, b
     assert latency(small) == pytest.approx(once + fill * beta * small, rel=1e-6, abs=1e-12)
     large = SIZES[SIZES >= 1e6]  # known alone: together they take what was measured
     assert turn(large) + latency(large) == pytest.approx(once + alpha + (1 + fill) * beta * large)
-    assert turn.r2 == pytest.approx(1) and not turn.warning()
 
 
 def test_buckets_that_were_never_sent_together_have_turns_as_long_as_they_last():
@@ -82,25 +80,17 @@ def test_what_a_communication_takes_from_computing_is_known_of_one_bucket(once, 
     assert found(SIZES) == pytest.approx(np.maximum(0, once + each * SIZES), abs=1e-12)
 
 
-def test_noise_is_told_from_what_the_curves_say():
-    noise = np.random.default_rng(0).permutation(np.logspace(-5, 0, 18))
-    found = turns(sent(lambda d, n: 1.0).iloc[:18].assign(communication_s=lambda rows: noise[: len(rows)]))[0]
-    assert found.r2 < LEAST_R2 and "poor" in found.warning()
-
-
 @given(st.lists(st.floats(1e-6, 1), min_size=9, max_size=9))
 def test_a_curve_meets_its_points_and_goes_on_beyond_them(seconds):
     found = curve(SIZES, seconds)
     assert found(SIZES) == pytest.approx(seconds)
     assert found(2 * SIZES[-1]) == pytest.approx(2 * seconds[-1]) and found(1) == pytest.approx(seconds[0])
-    assert found.r2 == pytest.approx(1)
 
 
-def test_a_curve_takes_the_median_of_a_size_and_says_how_much_that_leaves():
+def test_a_curve_takes_the_median_of_a_size():
     entries, seconds = np.repeat(SIZES, 3), np.tile([1.0, 2.0, 50.0], len(SIZES))
     assert curve(entries, seconds)(SIZES) == pytest.approx(np.full(len(SIZES), 2.0))
-    assert curve(entries, seconds).r2 < LEAST_R2
-    assert curve(SIZES, 0 * SIZES)(SIZES) == pytest.approx(0) and not curve(SIZES, 0 * SIZES).warning()
+    assert curve(SIZES, 0 * SIZES)(SIZES) == pytest.approx(0)
 
 
 @given(st.floats(0, 100), st.floats(1e-3, 10))
@@ -149,10 +139,10 @@ def test_samples_become_costs_that_planners_take():
     samples["communication_s"] += 8 * 0.25 * samples["beside"]
     samples["taken_s"] = 8 * 0.125 * samples["beside"]
     known = calibration(layers, iterations, samples.assign(**BYTES))
-    found, record = known.costs, known.fits
+    found = known.costs
     assert known.sizes == [10, 99] and known.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
-    assert found.communicate(0) == pytest.approx(1.0, rel=1e-3) and not record["warnings"]
+    assert found.communicate(0) == pytest.approx(1.0, rel=1e-3)
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
     assert found.taken(99) == pytest.approx(0.125)
     assert exact([10, 99], found) == [(0, 2)]

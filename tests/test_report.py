@@ -161,7 +161,7 @@ def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
     assert "\\begin{sidewaystable}" in wide and "\\resizebox" in wide and "\\caption{A caption." in wide
     assert tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %").count("Table") == 0
     narrow = tables.latex(pd.DataFrame({"a": ["1"]}), "Table 3: words, n = 6 %")
-    assert "\\begin{table}" in narrow and "\\caption{Words, n~=~6~\\%}" in narrow
+    assert "\\begin{table}" in narrow and "\\caption{Words, n~=~6~\\%.}" in narrow
     text = tables.latex(pd.DataFrame({"a": ["1"], "b": ["word " * 40]}), "Claims.")
     assert "\\begin{longtable}" in text and "p{" in text and text.count("Claims.") == 1  # not on every page
 
@@ -176,13 +176,13 @@ def test_a_disturbed_run_is_marked_in_table_and_figure(report):
     assert shown.count(words) == 1
     about = {"model": model, "value": "breakdown"}
     text = report.figure("scripts/breakdown.py", "marked-figure", Items(tidy=marked), **about)
-    assert text.count(", disturbed") == 1
+    assert text.count("disturbed") == 1
 
 
 def test_a_breakdown_has_a_bar_for_each_run(report):
     inputs = Items(tidy=report.tidy["timing"])
     text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])
-    assert "Top-K, ratio 0.01" in text and text.count(" ms, x") == 2 * (4 + 2 * 5)
+    assert "Top-K, ratio 0.01" in text and text.count(" ms ") == len(re.findall(r"×\d", text)) == 2 * (4 + 2 * 5)
     assert "all-gather, 2 workers" in text and "server, weights, 2 workers" in text  # a panel each
     assert "DLGS, s = 32, ratio 0.1" in text
 
@@ -260,7 +260,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     pd.DataFrame({"error": [0.1, -0.2, 0.05]}).to_csv(prediction, index=False)
     inputs = Items(calibration=calibration, prediction=prediction)
     text = report.figure("studies/map/figure.py", "map", inputs)
-    assert "too close to tell" in text and "median 10%, worst 20%, n = 3 runs" in text
+    assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])
     timing = timing[(timing["topology"] == "allgather") & (timing["ratio"] != 0.1)]

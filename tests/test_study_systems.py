@@ -45,7 +45,7 @@ def verdicts(rows, start: str) -> list[str]:
 @pytest.mark.parametrize("speedup, verdict", [(3.0, HOLDS), (0.5, FAILS), (1.0, UNKNOWN)])
 def test_a_speed_is_judged_by_its_whole_interval(speedup, verdict):
     rows = list(omnireduce(sums(s4x4=speedup), TRAINING, LAYERS))
-    for start in ("A sum with 100%", "A sum with 10%", "Where the bytes allow"):
+    for start in ("A sum with 100 %", "A sum with 10 %", "Where the bytes allow"):
         assert verdicts(rows, start) == [verdict]
     assert verdicts(rows, "A model whose") == [HOLDS] and verdicts(rows, "So does") == [FAILS]
     assert verdicts(rows, "An embedding's") == verdicts(rows, "A convolutional") == [HOLDS]

@@ -52,7 +52,7 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
     rows = streamed[(streamed["aggregators"] == streamed["workers"])].to_dict("records")
     deepest = [row for row in rows if row["in_flight"] == streamed["in_flight"].max()]
     for density, direct, staged in PUBLISHED:
-        statement = f"A sum with {density:.0%} of the blocks not zero is faster than a library's all-reduce"
+        statement = f"A sum with {density * 100:.0f} % of the blocks not zero is faster than a library's all-reduce"
         published = f"{direct:.2f} times NCCL, {staged:.2f} without GPUDirect"
         for row in deepest:
             if row["density"] == density:

@@ -83,4 +83,4 @@ def off(table: pd.DataFrame, column: str) -> str:
     size = table[column].dropna().abs()
     if size.empty:
         return "of no run"
-    return f"median {size.median():.0%}, worst {size.max():.0%}"
+    return f"median {100 * size.median():.0f} %, worst {100 * size.max():.0f} %"

@@ -1,7 +1,7 @@
 """From calibration samples to the costs that planners use: curves through medians. No torch."""
 
 import itertools
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,6 @@ import pandas as pd
 from harness import statistics
 from harness.timemodel.timeline import Costs
 from harness.topology import Traffic
-
-LEAST_R2 = 0.9  # below this a fit is called poor, in the plan and wherever it is shown
 
 
 @dataclass(frozen=True)
@@ -22,29 +20,17 @@ class Curve:
 
     entries: tuple[float, ...]
     seconds: tuple[float, ...]
-    r2: float = 1.0  # of the logarithms of the samples, since sizes span five decades
 
     def __call__(self, entries):
         inside = np.interp(entries, self.entries, self.seconds)
         return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])
-
-    def warning(self) -> str:
-        return "" if self.r2 >= LEAST_R2 else f"the fit is poor: R^2 = {self.r2:.2f}, below {LEAST_R2}"
-
-
-def _r2(measured, fitted) -> float:
-    """Of the logarithms; 1 where there is nothing to explain."""
-    measured, fitted = (np.log(np.maximum(values, 1e-9)) for values in (measured, fitted))
-    spread = ((measured - measured.mean()) ** 2).sum()
-    return float(1 - ((measured - fitted) ** 2).sum() / spread) if spread > 0 else 1.0
 
 
 def curve(entries, seconds) -> Curve:
     """Through the median of each size."""
     points = pd.DataFrame({"entries": entries, "seconds": seconds})
     medians = points.groupby("entries")["seconds"].median()
-    found = Curve(tuple(medians.index), tuple(medians))
-    return replace(found, r2=_r2(points["seconds"], found(points["entries"])))
+    return Curve(tuple(medians.index), tuple(medians))
 
 
 def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
@@ -65,9 +51,8 @@ def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
         turn = turn.fillna(alone * (part.iloc[-1] if len(part) else 1.0))
     turn = pd.Series(_rising(turn.to_numpy()), turn.index)
     longer = (alone - turn).clip(lower=0.0)
-    fitted = pd.DataFrame({count: longer + count * turn for count in times}).stack()
     sizes = tuple(map(float, turn.index))
-    return Curve(sizes, tuple(turn), _r2(times.stack(), fitted[times.stack().index])), Curve(sizes, tuple(longer))
+    return Curve(sizes, tuple(turn)), Curve(sizes, tuple(longer))
 
 
 def contention(samples: pd.DataFrame) -> float:
@@ -92,8 +77,7 @@ def taken(samples: pd.DataFrame) -> Curve:
         return Curve((1.0,), (0.0,))
     times = amortised(beside, "taken_s").sort_values("entries")
     each = (times["taken_s"] / times["buckets"]).clip(lower=0.0).to_numpy()
-    found = Curve(tuple(map(float, times["entries"])), tuple(_rising(each)))
-    return replace(found, r2=_r2(each, found(times["entries"])))
+    return Curve(tuple(map(float, times["entries"])), tuple(_rising(each)))
 
 
 def _rising(values: np.ndarray) -> list[float]:
@@ -194,8 +178,6 @@ def calibration(
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
               "contention_s": contention_s, "taken": asdict(lost)}  # fmt: skip
-    record["warnings"] = [f"{k}: {f.warning()}" for k, f in (("sparsify", sparsify), ("communicate", communicate))
-                          if f.warning()]  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
     measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, lost, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()

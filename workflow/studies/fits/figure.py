@@ -3,8 +3,8 @@
 Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
 computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:
 each of eight that are sent together. Lines: for communication a bucket's turn on the link and a latency that buckets
-sent together share, else through the medians. In brackets: R^2 of the logarithms, poor below 0.9; and how much longer a
-communication takes while the workers compute."""
+sent together share, else through the medians. In brackets: how far the line is from a point, as a part of the point,
+median and worst; and how much longer a communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -47,6 +47,13 @@ def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Cu
     points["fitted_s"] = fitted(each, shared, points["entries"], buckets)
     points["residual_s"] = points["measured_s"] - points["fitted_s"]
     return points.drop(columns=part), each, shared
+
+
+def off(points: pd.DataFrame) -> str:
+    """How far the fit is from the points, as a part of each: the median and the worst. R^2 would call the fit of a
+    cost that hardly depends on the size poor, however near it is."""
+    known = points[points["measured_s"] > 0]
+    return captions.off(known.assign(error=known["residual_s"] / known["measured_s"]), "error")
 
 
 def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
@@ -94,10 +101,11 @@ def main() -> None:
                 if not rows[part].any():
                     continue
                 points, each, shared = fitted_points(rows, part)
-                note = f"{each.r2:.2f}" if shared is None else f"{each.r2:.2f}; +{1e3 * costs.contention(rows):.1f} ms"
+                note = off(points)
+                note += "" if shared is None else f"; +{1e3 * costs.contention(rows):.1f} ms"
                 draw(axes, looks.of_variant(variant, names), points, each, shared, note)
                 about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
-                residuals.append(points.assign(**about, r2=each.r2))
+                residuals.append(points.assign(**about))
             finish(axes, topology, ratio)
         row[0].set_ylabel(label)
     for axes in grid[-1]:

@@ -42,7 +42,7 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap, error: float):
     axes.set_ylim(WORKERS[0], WORKERS[-1])
     looks.plain_log(axes.xaxis, subs=(1,))
     axes.set_yticks(WORKERS, [f"{n}" for n in WORKERS])
-    axes.set_xlabel("rate of every link (Mbit/s)")
+    axes.set_xlabel("rate of every link (Mb/s)")
     axes.set_ylabel("workers")
     if len(known) > 1:
         first, second = np.sort(seconds, axis=0)[:2]
@@ -67,12 +67,13 @@ def main() -> None:
         ]
     variants = names.variants_in(variant for *_, known in panes for variant in known)
     colours = {variant: looks.area(variant, names) for variant in variants}
-    errors = pd.read_csv(snakemake.input.prediction)["error"].abs()
+    prediction = pd.read_csv(snakemake.input.prediction)
+    error = prediction["error"].abs().median()
     figure, panels = looks.panels(len(panes), 4.0, 3.5)
     lines = []
     for axes, (model, kind, known) in zip(panels, panes, strict=True):
         here = {variant: known[variant] for variant in variants if variant in known}
-        found = draw(axes, list(here.values()), ListedColormap([colours[v] for v in here]), errors.median())
+        found = draw(axes, list(here.values()), ListedColormap([colours[v] for v in here]), error)
         lines += [(axes, found)] if found else []
         axes.set_title(f"{names.model(model)}, selection {kind}", fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours[variant]) for variant in variants]
@@ -83,14 +84,14 @@ def main() -> None:
     looks.legend(figure, handles, [*labels, "too close to tell"])
     figure.draw_without_rendering()  # labels find their places along lines as long as they will be seen
     for axes, found in lines:
-        for words in axes.clabel(found, fmt="x%g", fontsize=7):
+        for words in axes.clabel(found, fmt=f"{looks.TIMES}%g", fontsize=7):
             words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here[1] for _, k in every]))
     machine = json.loads(runs[0].read_text())["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
     note += f"{rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; error of the model at the crosses: "
-    note += f"median {errors.median():.0%}, worst {errors.max():.0%}, n = {len(errors)} runs"
+    note += f"{captions.off(prediction, 'error')}, n = {prediction['error'].count()} runs"
     looks.save(figure, note, snakemake)
 
 

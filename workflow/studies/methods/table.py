@@ -80,7 +80,7 @@ def of_training(row, names: Names, params) -> dict[str, str]:
         "vNMSE": tables.error(row["vnmse"]),
         f"Accuracy after {row['steps']} steps (%)": percent(row, "accuracy"),
         f"Accuracy after {params.megabytes:g} MB (%)": percent(row, "accuracy_at_bytes") + sent,
-        f"To {params.target:.0%}{at} (s)": ", ".join(seconds(row[end]) for end in ends),
+        f"To {params.target * 100:.0f} %{at} (s)": ", ".join(seconds(row[end]) for end in ends),
     }
 
 

@@ -41,7 +41,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Planner": row["planner"] + ("" if row["timed_as"] == row["planner"] else f" (= {row['timed_as']})"),
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
-            "Above exact": f"{row['predicted_above_exact']:.1%}",
+            "Above exact": f"{row['predicted_above_exact'] * 100:.1f} %",
             "Measured (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Speed-up": tables.spread(row, "speedup"),
             "n": row["n"],

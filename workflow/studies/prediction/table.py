@@ -1,13 +1,13 @@
 """Predicted against measured: the time of one iteration by the time model and by the clock.
 
 Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's backward, the time to
-sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes; R^2 of both beside
-them), what a communication and computing take from each other while both are under way, plus optimizer, other, and
-what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's iteration. The machine's
-speed drifts between calibration and run: "paired" scales what is computed by how long forward of uncompressed took in
-the same run, against the calibration; what is communicated is left as predicted. Where a collective sends what
-depends on the gradient, a run that sent another number of bytes than its calibration is not predicted, and a warning
-says so."""
+sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes; the figures of the
+calibration say how near), what a communication and computing take from each other while both are under way, plus
+optimizer, other, and what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's
+iteration. The machine's speed drifts between calibration and run: "paired" scales what is computed by how long forward
+of uncompressed took in the same run, against the calibration; what is communicated is left as predicted. Where a
+collective sends what depends on the gradient, a run that sent another number of bytes than its calibration is not
+predicted, and a warning says so."""
 
 import math
 from pathlib import Path
@@ -38,9 +38,9 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
-    warnings = list(known.fits["warnings"])
-    if spec.scheme.streams and (other := other_bytes(known, amortise(timed, "sent_bytes"))):
-        warnings, predicted_s, paired_s = [other], math.nan, math.nan
+    warning = other_bytes(known, amortise(timed, "sent_bytes")) if spec.scheme.streams else ""
+    if warning:
+        predicted_s, paired_s = math.nan, math.nan
     return {
         **{key: everything[key].iloc[0] for key in ABOUT},
         "groups": len(plan),
@@ -54,9 +54,7 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
         "measured_sparsify_s": amortise(timed, "sparsify_s"),
         "predicted_communication_s": times.communication_s,
         "measured_communication_s": amortise(timed, "communication_s"),
-        "r2_sparsify": known.fits["sparsify"]["r2"],
-        "r2_communicate": known.fits["communicate"]["r2"],
-        "warnings": "; ".join(warnings),
+        "warning": warning,
     }
 
 
@@ -75,18 +73,17 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Groups": row["groups"],
             "Predicted (ms)": shown_or_none(row["predicted_s"] * 1e3, ".0f"),
             "Measured (ms)": f"{row['measured_s'] * 1e3:.0f}",
-            "Error": shown_or_none(row["error"], "+.0%"),
+            "Error": shown_or_none(row["error"] * 100, "+.0f", " %"),
             "Paired (ms)": shown_or_none(row["paired_s"] * 1e3, ".0f"),
-            "Paired error": shown_or_none(row["paired_error"], "+.0%"),
-            "R^2 (sparsify, communicate)": f"{row['r2_sparsify']:.2f}, {row['r2_communicate']:.2f}",
-            "Warnings": row["warnings"],
+            "Paired error": shown_or_none(row["paired_error"] * 100, "+.0f", " %"),
+            "Warning": row["warning"],
         }
         for row in table.to_dict("records")
     )
 
 
-def shown_or_none(value: float, how: str) -> str:
-    return "" if math.isnan(value) else format(value, how)
+def shown_or_none(value: float, how: str, unit: str = "") -> str:
+    return "" if math.isnan(value) else format(value, how) + unit
 
 
 log_errors(snakemake)
