@@ -1,6 +1,7 @@
 """How tables look: the columns that say which run a row is about, numbers, and files. No torch."""
 
 import re
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def run_columns(row, names: Names) -> dict[str, str]:
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
     collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
-    links' latency if some have one, what disturbed a run if something did."""
+    links' latency if some have one, what disturbed a run if something did, warnings if there
+    are any."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
@@ -41,6 +43,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Links (Mb/s)": lambda column: column.nunique() == 1,
         "Latency (ms)": lambda column: (column == "").all(),
         "Disturbed": lambda column: (column == "").all(),
+        "Warning": lambda column: (column == "").all(),
     }
     return shown.drop(columns=[name for name, is_usual in usual.items() if name in shown and is_usual(shown[name])])
 
@@ -55,37 +58,77 @@ def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> 
     Path(paths.html).write_text(captions.unbroken(f"{table}\n<p>{escape(caption)}</p>\n"))
 
 
-LATEX = r"""% Needs: \usepackage[utf8]{inputenc}, \usepackage{booktabs, graphicx, rotating, longtable}
-\begin{ENVIRONMENT}
+LATEX = r"""\begin{ENVIRONMENT}
 \centering
 \caption{CAPTION}
+\scriptsize\setlength{\tabcolsep}{3pt}
 \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%
 TABULAR}
+NOTE
 \end{ENVIRONMENT}
 """
+NEEDS = r"% Needs: \usepackage[T1]{fontenc}, \usepackage{array, booktabs, graphicx, longtable, rotating}"
 NARROW = 110  # characters of a row that a page takes upright
 LONG_CELL = 60  # characters: such a column is text, whose lines wrap
+BROKEN_CELL = 24  # characters of a cell that stays on one line
+MOST_ROWS = 30  # of a page on its side
 NUMBERED = re.compile(r"^Table \d+: ")  # LaTeX numbers tables itself
 AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the whole caption once more on every further page
+SPECIAL = {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+SPECIAL = str.maketrans(SPECIAL)
 
 
 def latex(shown: pd.DataFrame, caption: str) -> str:
-    """A table that is never wider than its page, on its side if its rows are long; text wraps, over several pages."""
-    words = NUMBERED.sub("", captions.unbroken(caption))
-    words = words[:1].upper() + words[1:]
-    for character, command in (("%", r"\%"), ("_", r"\_"), ("^", r"\^{}"), ("#", r"\#"), ("&", r"\&"), ("\u00a0", "~")):
-        words = words.replace(character, command)
+    """A table that is never wider than its page; a long one, or one whose text wraps, goes on on further pages.
+
+    The caption is the first sentence; the others are a note below.
+    """
+    words = NUMBERED.sub("", caption)
+    title, _, note = (words[:1].upper() + words[1:]).partition(". ")
+    title, note = (captions.unbroken(text).translate(SPECIAL) for text in (f"{title.rstrip('.')}.", note))
     lengths = shown.astype(str).map(len).max()
     if (lengths > LONG_CELL).any():
-        widths = lengths.clip(35, 150) / lengths.clip(35, 150).sum()
-        columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{0.84 * width:.3f}\linewidth}}" for width in widths)
-        table = shown.to_latex(index=False, escape=True, longtable=True, caption=words, column_format=columns)
-        table = AGAIN.sub("", table)
-        return f"{LATEX.splitlines()[0].replace('graphicx', 'array')}\n{{\\footnotesize\n{table}}}\n"
+        return f"{NEEDS}\n{_wrapping(shown, lengths, title, note)}"
     tabular = shown.to_latex(index=False, escape=True)
-    longest = max(len(line) for line in tabular.splitlines())
-    parts = {"ENVIRONMENT": "table" if longest <= NARROW else "sidewaystable", "CAPTION": words, "TABULAR": tabular}
-    return re.sub("|".join(parts), lambda found: parts[found.group()], LATEX)
+    narrow = max(len(line) for line in tabular.splitlines()) <= NARROW
+    pages = 1 if narrow else -(-len(shown) // MOST_ROWS)
+    rows = -(-len(shown) // pages)
+    parts = []
+    for page in range(pages):
+        part = shown.iloc[page * rows : (page + 1) * rows]
+        filled = {
+            "ENVIRONMENT": "table" if narrow else "sidewaystable",
+            "CAPTION": title if page == 0 else f"{title} (Continued.)",
+            "TABULAR": _stacked(part).to_latex(index=False, escape=False),
+            "NOTE": rf"\par\medskip\parbox{{\linewidth}}{{{note}}}" if note and page == pages - 1 else "",
+        }
+        parts.append(re.sub("|".join(filled), lambda found, filled=filled: filled[found.group()], LATEX))
+    return f"{NEEDS}\n" + "\\addtocounter{table}{-1}\n".join(parts)
+
+
+def _stacked(shown: pd.DataFrame) -> pd.DataFrame:
+    """Headings that are longer than their cells, and long cells, on several lines; all for LaTeX."""
+    cells = shown.astype(str)
+    longest = cells.map(len).max().clip(upper=BROKEN_CELL)
+    headings = {name: _lines(name, longest[name]) for name in cells}
+    return cells.map(lambda text: _lines(text, BROKEN_CELL)).rename(columns=headings)
+
+
+def _lines(text: str, width: int) -> str:
+    width = max(width, 1, *map(len, text.split()))
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    stack = r"\\".join(line.translate(SPECIAL) for line in lines)
+    return rf"\shortstack[l]{{{stack}}}" if len(lines) > 1 else stack
+
+
+def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) -> str:
+    """A table whose lines of text wrap, over several pages."""
+    widths = lengths.clip(35, 150) / lengths.clip(35, 150).sum()
+    columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{0.9 * width:.3f}\linewidth}}" for width in widths)
+    cells = shown.astype(str).map(lambda text: captions.unbroken(text).translate(SPECIAL))
+    cells.columns = [name.translate(SPECIAL) for name in cells]
+    table = cells.to_latex(index=False, escape=False, longtable=True, caption=title, column_format=columns)
+    return f"{{\\footnotesize\\setlength{{\\tabcolsep}}{{3pt}}\n{AGAIN.sub('', table)}\\noindent {note}\\par}}\n"
 
 
 def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
