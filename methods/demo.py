@@ -1,8 +1,6 @@
 """DeMo: of each worker's momentum, the strongest waves of each chunk are sent, and the signs of their mean applied."""
 
-import math
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated
 
 import torch
@@ -12,6 +10,7 @@ from harness.exchange import At, Bucket, Gather, Method
 from harness.exchange.magnitudes import largest_in_rows
 from harness.exchange.packing import join, split
 from harness.exchange.steps import kept
+from harness.exchange.transforms import cosines
 
 
 @dataclass
@@ -39,7 +38,7 @@ class DeMo(Method):
         delta = kept(self.momenta, bucket.index, bucket.gradient).mul_(self.decay).add_(bucket.gradient, alpha=at.lr)
         rows = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1
         chunks = self._chunks(delta.view(rows, -1))  # a view, of shape (rows, columns, n, m)
-        left, right = (_cosines(size, delta.device) for size in chunks.shape[2:])
+        left, right = (cosines(size, delta.device) for size in chunks.shape[2:])
         flat = (left @ chunks @ right.T).flatten(2).flatten(0, 1)
         places = largest_in_rows(flat, self.top)
         values = flat.gather(1, places)
@@ -61,12 +60,3 @@ class DeMo(Method):
     def _chunks(self, matrix: Tensor) -> Tensor:
         n, m = (max(d for d in range(1, self.chunk + 1) if length % d == 0) for length in matrix.shape)
         return matrix.view(matrix.shape[0] // n, n, matrix.shape[1] // m, m).transpose(1, 2)
-
-
-@cache
-def _cosines(size: int, device: torch.device) -> Tensor:
-    """The orthonormal DCT-II, shape (size, size), a row for each wave."""
-    turns = torch.arange(size)[:, None] * (torch.arange(size) + 0.5) / size
-    matrix = torch.cos(math.pi * turns) * math.sqrt(2 / size)
-    matrix[0] /= math.sqrt(2)
-    return matrix.to(device)

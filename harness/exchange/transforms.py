@@ -1,0 +1,16 @@
+"""Orthonormal transforms, as matrices: their transpose is their inverse."""
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def cosines(size: int, device: torch.device) -> Tensor:
+    """The cosine transform DCT-II, float32 (size, size), a row for each wave."""
+    turns = torch.arange(size)[:, None] * (torch.arange(size) + 0.5) / size
+    matrix = torch.cos(math.pi * turns) * math.sqrt(2 / size)
+    matrix[0] /= math.sqrt(2)
+    return matrix.to(device)
