@@ -101,11 +101,12 @@ def test_the_mean_over_draws_is_the_entry(bits, entry, seed):
     many, unit = 100_000, 1 / (2 ** (bits - 1) - 1)
     message = encode(torch.full((many,), entry), torch.tensor([unit]), many, bits, (seed,))
     found = decode([message], many, bits, torch.empty(many)).double()
-    assert abs(found.mean() - entry) <= 6 * found.std() / many**0.5 + 1e-6
+    chance = entry / unit % 1  # of the upper of two levels; ten draws are slack, where it is almost 0 or 1
+    assert abs(found.mean() - entry) <= 6 * unit * (chance * (1 - chance) / many) ** 0.5 + 10 * unit / many
     assert (found - entry).abs().max() <= 1.001 * unit
 
 
-@given(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=50))
+@given(st.lists(st.floats(-10, 10, width=32, allow_subnormal=False), min_size=1, max_size=50))
 def test_a_sign_is_a_bit_and_zero_is_positive(values):
     vector = torch.tensor(values)
     message = encode(vector, torch.tensor([3.0]), [len(vector)], 1)
