@@ -256,28 +256,44 @@ def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, m
     iterations = pd.DataFrame({"iteration_s": [0.9, 0.9], "computing_s": 0.5} | kinds)
     sent = pd.DataFrame({"rank": [0, 1], "part": ["backbone", "head"], "kind": "features", "messages": 1, "bytes": 9})
     ours = RunSpec("hybrid", replace(learnt, batch=8), scheme, cluster)
+    of_4 = replace(cluster, workers=4, rates_mbit=(8.0,) * 4)
     report.runs.write("hybrid/ours", ours, iterations=iterations, sent=sent)
     times = {"iteration_s": [2.0, 2.0], "communication_s": 1.5, "forward_s": 0.2, "sent_bytes": 9, "received_bytes": 9}
-    groups = pd.DataFrame({"entries": [whole - 1000, 1000]})
-    for way, scheme in (("ring", Scheme(collective="ring")), ("server", Scheme(topology="ps-weights"))):
-        timed = RunSpec("timing", learnt, scheme, cluster)
-        report.runs.write(f"timing/{way}", timed, iterations=pd.DataFrame(times), groups=groups)
+    timed = (spec for spec in studied({"models": {"resnet20": 4}, "workers": [2]}).values() if spec.kind == "timing")
+    for scheme in (spec.scheme for spec in timed):
+        # Halving-doubling has merged its gradients into one bucket.
+        sizes = {"none": [whole - 1000, 1000], "halving-doubling": [whole]}
+        variants = ["none", *scheme.beside]
+        groups = pd.concat([pd.DataFrame({"variant": v, "entries": sizes[v]}) for v in variants])
+        rows = pd.concat([pd.DataFrame(times).assign(variant=v, iteration_s=2 + (v != "none")) for v in variants])
+        if scheme.topology == "ps-weights":
+            rows = rows[:1]
+        report.runs.write(
+            f"timing/{scheme.topology}", RunSpec("timing", learnt, scheme, cluster), iterations=rows, groups=groups
+        )
+    report.runs.write("hybrid/more", replace(ours, cluster=of_4), iterations=iterations, sent=sent)
     inputs = {kind: report.runs.every(kind, "iterations.csv") for kind in ("hybrid", "timing")}
     table, shown = report.table("studies/hybrid/table.py", "hybrid", **inputs)
-    found = table[table["workers"] == 2].set_index("sender")["predicted_s"]
+    rows = table[table["workers"] == 2].set_index("way")
+    assert rows["iteration_s"].to_dict() == {"hybrid": 0.9, "ring": 2, "halving-doubling": 3, "server, weights": 2}
+    assert rows["messages"].to_dict() == {"hybrid": 1, "ring": 4, "halving-doubling": 2, "server, weights": 4}
+    assert "| 2000   " in shown  # one iteration has no interval
+    found, mb = rows["predicted_s"], 4e-6  # seconds for an entry
+    of_4 = table[table["workers"] == 4].set_index("way")
+    assert of_4["repeats"].to_dict() == {"hybrid": 2, "ring": 0, "halving-doubling": 0, "server, weights": 0}
+    assert of_4.loc["server, weights", "predicted_s"] == pytest.approx(0.2 + 8 * whole * mb, rel=1e-4)
     of_8 = table[table["workers"] == 8].set_index("way")
-    mb = 4e-6  # seconds for an entry
     features = 8 * 129 * mb  # there with the class, and back
-    assert found["backbone"] == pytest.approx(0.5 + features, rel=1e-4)
-    assert found["worker"] == pytest.approx(0.2 + whole * mb, rel=1e-4)
-    assert found["server"] == pytest.approx(0.2 + 4 * whole * mb, rel=1e-4)
+    assert found["hybrid"] == pytest.approx(0.5 + features, rel=1e-4)
+    assert found["ring"] == pytest.approx(0.2 + whole * mb, rel=1e-4)
+    assert found["server, weights"] == pytest.approx(0.2 + 4 * whole * mb, rel=1e-4)
     columns = 0.75 * 32 * 10 * mb
     by_hybrid = 0.5 + 4 * features + columns + 1.5 * (whole - 650) * mb
     assert of_8["predicted_s"].tolist() == pytest.approx(
-        [by_hybrid, 0.2 + 1.75 * whole * mb, 0.2 + 16 * whole * mb], rel=1e-4
+        [by_hybrid, 0.2 + 1.75 * whole * mb, 1.5 + 1.75 * whole * mb, 0.2 + 16 * whole * mb], rel=1e-4
     )
     assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
-    assert shown.count("| 8, predicted") == 3 and "nan" not in shown
+    assert shown.count("| 8, predicted") == 4 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
     assert "8 workers, hybrid" in text
 
@@ -314,16 +330,23 @@ def studied(study: dict, **values) -> dict[str, RunSpec]:
 
 
 def test_the_study_runs_every_way_on_the_same_samples_where_there_is_a_testbed():
-    study = {"models": {"vgg16": 6}, "workers": [4], "rate_mbit": 100, "repeats": 5}
+    study = {"models": {"vgg16": 6}, "workers": [4], "rate_mbit": 100, "repeats": 5, "limit_s": 999}
     runs = studied(study)
     ways = {name.removeprefix("timing/hybrid-vgg16-").removesuffix("-4workers"): spec for name, spec in runs.items()}
     ours = ways.pop("hybrid/vgg16")
     assert (ours.training.batch, ours.scheme.options, ours.measurement.repeats) == (2 * 6, {"heads": 2}, 5)
     assert ours.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
-    assert ways.keys() == {"ring", "halving-doubling", "server"}
+    assert ways.keys() == {"all-reduce", "server"}
+    alone = [ways["all-reduce"].scheme.alone(variant) for variant in ("none", "halving-doubling")]
+    assert [one.collective for one in alone] == ["ring", "halving-doubling"]
     assert {(spec.kind, spec.training.batch, spec.measurement.blocks) for spec in ways.values()} == {("timing", 6, 5)}
     assert {spec.processes: len(spec.cluster.rates_mbit) for spec in ways.values()} == {4: 4, 5: 5}
-    assert len(studied({})) == 4 * 5 * 2  # ways, models, numbers of workers
+    # VGG16: 59 MB of gradients, 7 s of a link for an all-reduce of 4 workers and 38 s by a server
+    for limit_s, blocks in ((40, {"all-reduce": 5, "server": 1}), (15, {"all-reduce": 2}), (5, {})):
+        runs = studied(study | {"limit_s": limit_s})
+        timed = {spec.scheme.topology: spec.measurement.blocks for spec in runs.values() if spec.kind == "timing"}
+        assert len(runs) == 1 + len(blocks) and list(timed.values()) == list(blocks.values())
+    assert len(studied({})) == 3 * 3 * 2 - 1  # ways, models, numbers of workers; one would take too long
     assert not studied({}, network="host")
 
 

@@ -113,6 +113,8 @@ def test_what_is_only_predicted_is_no_measurement():
     table = hybrids(net_2=0.5)
     only = table.assign(workers=8, repeats=0, sender=NO, iteration_s=NO, predicted_s=9.0)
     assert list(hybrid(pd.concat([table, only]))) == list(hybrid(table))
+    without = hybrids(net_4=0.5)
+    assert list(hybrid(pd.concat([table, without[without["way"] != "ring"]]))) == list(hybrid(table))
 
 
 def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():

@@ -1,15 +1,22 @@
-"""Hybrid parallelism and data-parallel training of the same samples an iteration; none without a testbed."""
+"""Hybrid parallelism and data-parallel training of the same samples an iteration; none without a testbed.
+
+A ring and halving-doubling take turns in one run, a server needs one more process. A run has fewer iterations of each
+way, at least one, where their bytes would take the links longer than ``limit_s``, and there is none where one
+iteration's would.
+"""
 
 from harness import plugins
 from harness.config import grid
 from harness.config.errors import ConfigError
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.topology import TOPOLOGIES
+from harness.topology import DENSE, TOPOLOGIES, Traffic
 
 SUMS = "halving-doubling"  # of the backbone's gradients, as in the patent
 DATA_PARALLEL = {
-    "ring": Scheme(collective="ring"),
-    "halving-doubling": Scheme(collective="halving-doubling"),
+    "all-reduce": Scheme(
+        collective="ring",
+        beside={"halving-doubling": {"method": "none", "options": {}, "collective": "halving-doubling"}},
+    ),
     "server": Scheme(topology="ps-weights"),
 }
 
@@ -42,10 +49,18 @@ def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunS
             _training(values, model, heads, batch),
             scheme,
             _cluster(values, study, workers, TOPOLOGIES[scheme.topology].servers),
-            Measurement(blocks=study["repeats"], repeats=1),
+            Measurement(blocks=repeats, repeats=1),
         )
         for way, scheme in DATA_PARALLEL.items()
+        if (repeats := _affordable(study, model, workers, scheme))
     }
+
+
+def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
+    """How many iterations of each way to time."""
+    gradient = DENSE * plugins.describe("models", model)["parameters"]
+    sent = TOPOLOGIES[scheme.topology].link_bytes(Traffic(gradient), gradient / DENSE, workers)
+    return min(study["repeats"], int(study["limit_s"] / (sent * 8e-6 / study["rate_mbit"])))
 
 
 def _training(values: dict, model: str, heads: int, batch: int) -> Training:

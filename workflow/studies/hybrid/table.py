@@ -7,10 +7,11 @@ theirs. Gradients: of the backbone in hybrids, of the whole model else, and of t
 backward; in hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with
 ImageNet's head takes images of 32 x 32 pixels, so that it fits few cores: its backbone computes 49 times less than on
 images of 224 x 224. Predicted: the computing of the same row and, at the links' rate, the bytes on the busiest one,
-which data-parallel workers send while backward still runs. Rows of 8 workers are predicted only, for nodes of their
-own: each computes as long as with the fewest workers here."""
+which data-parallel workers send while backward still runs. Rows of 8 workers, and of ways that would take too long
+here, are predicted only, for nodes of their own: each computes as long as with the fewest workers here."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -74,9 +75,16 @@ def on_link(spec: RunSpec, sent_bytes: float) -> float:
     return sent_bytes * 8e-6 / min(spec.cluster.rates_mbit)
 
 
-def of_timing(path: Path) -> Measured:
-    """A data-parallel run: what its workers, or the server, sent."""
-    rows, spec, entries = pd.read_csv(path), spec_in(path.parent), pd.read_csv(path.with_name("groups.csv"))["entries"]
+def of_timing(path: Path) -> Iterator[Measured]:
+    """The ways that a data-parallel run timed."""
+    spec, groups = spec_in(path.parent), pd.read_csv(path.with_name("groups.csv"))
+    for variant, rows in pd.read_csv(path).groupby("variant", sort=False):
+        entries = groups.loc[groups["variant"] == variant, "entries"]
+        yield data_parallel(path, replace(spec, scheme=spec.scheme.alone(variant)), rows, entries)
+
+
+def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Series) -> Measured:
+    """One way: what its workers, or the server, sent."""
     served, workers = TOPOLOGIES[spec.scheme.topology].servers, spec.cluster.workers
     way = TOPOLOGIES[spec.scheme.topology].title if served else spec.scheme.collective
     rows = rows.assign(**dict.fromkeys(PARTS, 0.0)).assign(gradients_s=rows["communication_s"])
@@ -97,14 +105,24 @@ def of_timing(path: Path) -> Measured:
 
 
 def elsewhere(measured: list[Measured]) -> Iterator[dict]:
-    """A row of each model and way for ``PREDICTED`` workers, from that with the fewest; none where any has so many."""
-    seen = {PREDICTED} & {row["workers"] for row, _ in measured}
+    """Rows that were not measured, of each model and way for as many workers as any has and for ``PREDICTED``, from
+    that with the fewest workers."""
+    seen = {(row["model"], row["way"], row["workers"]) for row, _ in measured}
+    numbers = {PREDICTED} | {workers for _, _, workers in seen}
     for row, predict in sorted(measured, key=lambda one: one[0]["workers"]):
-        if not seen & {PREDICTED, (row["model"], row["way"])}:
-            seen |= {(row["model"], row["way"])}
-            about = {key: row[key] for key in (*ABOUT, "title", "way")}
-            samples = row["samples"] // row["workers"] * PREDICTED
-            yield about | {"workers": PREDICTED, "samples": samples, "repeats": 0, "predicted_s": predict(PREDICTED)}
+        for workers in numbers:
+            if (case := (row["model"], row["way"], workers)) not in seen:
+                seen.add(case)
+                about = {key: row[key] for key in (*ABOUT, "title", "way")}
+                samples = row["samples"] // row["workers"] * workers
+                yield about | {"workers": workers, "samples": samples, "repeats": 0, "predicted_s": predict(workers)}
+
+
+def iteration(row: dict) -> str:
+    """One iteration alone has no spread, a predicted one stands elsewhere."""
+    if row["repeats"] > 1:
+        return tables.spread(row, "iteration_s", 1e3, 0)
+    return f"{row['iteration_s'] * 1e3:.0f}" if row["repeats"] else ""
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -117,7 +135,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Workers": row["workers"] if row["repeats"] else f"{row['workers']}, predicted",
             "Way": row["way"],
             "Samples": row["samples"],
-            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0) if row["repeats"] else "",
+            "Iteration (ms)": iteration(row),
             "Predicted (ms)": tables.number(row["predicted_s"] * 1e3),
             "Against ring": f"{rings[row['title'], row['workers']] / time_s:.2f}",
             **{name: tables.number(row[part] * 1e3) for name, part in zip(SHOWN, PARTS, strict=True)},
@@ -134,7 +152,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 def main() -> None:
     log_errors(snakemake)
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
-    measured += [of_timing(Path(path)) for path in snakemake.input.timing]
+    measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]
     rows = [row | {"predicted_s": predict(row["workers"])} for row, predict in measured]
     table = pd.DataFrame([*rows, *elsewhere(measured)])
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}

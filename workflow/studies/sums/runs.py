@@ -10,7 +10,7 @@ from harness.engines import ENGINES
 from harness.launch import testbed
 from harness.spec import Cluster, Measurement, RunSpec, Scheme
 
-WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 1_000_000}
+WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 400_000}
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
