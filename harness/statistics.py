@@ -1,4 +1,4 @@
-"""Statistics of timed blocks. No torch, no pandas."""
+"""Statistics of timed blocks and launches. No torch, no pandas."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,16 +8,22 @@ from statistics import median
 import numpy as np
 
 DRAWS = 4000  # pairs of resampled repeats
+T_DRAWS = 100_000  # of Student's t: its quantiles are right to half a per cent
+LEAST_BLOCKS = 3  # of fewer, the interval is too narrow one time in four
 WITHIN = 0.95  # of all repeats should lie in an interval
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, and the 95 % interval of that of a repeat, if nothing drifts in between."""
+    """A median, and the 95 % interval of that of a repeat, if nothing drifts in between.
+
+    ``enough``: it comes from so many blocks or launches that the interval may decide something.
+    """
 
     value: float
     low: float
     high: float
+    enough: bool = True
 
     @property
     def width(self) -> float:
@@ -25,15 +31,48 @@ class Estimate:
         return (self.high - self.low) / self.value
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How much launches of the same run differ: the standard deviation of logarithms, and its degrees of freedom."""
+
+    deviation: float
+    freedom: int
+
+    def margin(self, launches: int) -> float:
+        """By how much the logarithm of a repeat of so many launches lies off, at most, in 95 % of all repeats."""
+        tails = (1 - WITHIN) / 2
+        t = np.quantile(np.random.default_rng(0).standard_t(self.freedom, T_DRAWS), 1 - tails)
+        return float(t) * self.deviation * math.sqrt(2 / launches)
+
+
+def pooled(runs: Iterable[Sequence[float]]) -> Spread | None:
+    """The spread that runs share, from positive values, one per launch of each; None if each was launched once.
+
+    A run is launched too seldom to know its own spread. Runs of one model and topology are alike in it.
+    """
+    logs = [np.log(np.asarray(values, float)) for values in runs]
+    freedom = sum(len(own) - 1 for own in logs)
+    if not freedom:
+        return None
+    return Spread(math.sqrt(sum(((own - own.mean()) ** 2).sum() for own in logs) / freedom), freedom)
+
+
+def relaunched(values: Sequence[float], spread: Spread) -> Estimate:
+    """The geometric mean of positive values, one per launch, with the interval of a repeat of as many launches."""
+    middle, margin = float(np.log(np.asarray(values, float)).mean()), spread.margin(len(values))
+    return Estimate(*(math.exp(middle + d) for d in (0.0, -margin, margin)), spread.freedom + 1 >= LEAST_BLOCKS)
+
+
 def unpaired(one: Estimate, other: Estimate) -> Estimate:
     """The quotient of two estimates that are not paired, with the interval of a repeat of both, whose logarithms vary
     independently."""
     value = one.value / other.value
+    enough = one.enough and other.enough
     if not (one.low and other.low):
-        return Estimate(value, 0.0, float("inf"))
+        return Estimate(value, 0.0, float("inf"), enough)
     down = math.hypot(math.log(one.value / one.low), math.log(other.high / other.value))
     up = math.hypot(math.log(one.high / one.value), math.log(other.value / other.low))
-    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+    return Estimate(value, value * math.exp(-down), value * math.exp(up), enough)
 
 
 def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
@@ -47,7 +86,7 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 
 
 def repeatable(values: Sequence[float]) -> Estimate:
-    """The median of positive values, one per block, with the interval of a repeat.
+    """The median of positive values, one per block of one launch, with the interval of a repeat.
 
     A repeat differs from the truth as much as this measurement does, so its interval is wider than that of the
     median itself: the bootstrap draws two sets of blocks and takes how far their medians lie apart. Few blocks
@@ -57,10 +96,10 @@ def repeatable(values: Sequence[float]) -> Estimate:
     n = len(logs)
     middle = float(np.median(logs))
     if n < 2:
-        return Estimate(float(np.exp(middle)), 0.0, float("inf"))
+        return Estimate(float(np.exp(middle)), 0.0, float("inf"), enough=False)
     drawn = np.random.default_rng(0).integers(0, n, (2, DRAWS, n))
     one, other = np.median(logs[drawn], axis=2)
     apart = np.sort(one - other) * np.sqrt(n / (n - 1))
     tails = (1 - WITHIN) / 2
     low, high = np.quantile(apart, [tails, 1 - tails])
-    return Estimate(*(float(np.exp(middle + d)) for d in (0.0, low, high)))
+    return Estimate(*(float(np.exp(middle + d)) for d in (0.0, low, high)), n >= LEAST_BLOCKS)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.paper import claims
-from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, quotient, shown
+from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, shown
 from harness.report.names import Names
-from harness.statistics import Estimate, repeatable
+from harness.statistics import Estimate, repeatable, unpaired
 
 NOISE = np.array([0.99, 1.0, 1.01])
 NAMES = Names({"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}, {"vgg16": "VGG16"})
@@ -62,6 +62,10 @@ def verdicts(statement: str, timed=None, learnt=None) -> set[str]:
     return set(found["verdict"])
 
 
+def quotient(values, others) -> Estimate:
+    return unpaired(repeatable(values), repeatable(others))
+
+
 seconds = st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=12)
 
 
@@ -84,12 +88,12 @@ def test_two_runs_of_the_same_differ_in_few_intervals():
 
 
 def test_the_interval_decides():
-    assert judge(Estimate(1.2, 1.1, 1.3), 3)[0] == HOLDS
-    assert judge(Estimate(0.8, 0.7, 0.9), 3)[0] == FAILS
-    assert judge(Estimate(1.2, 0.9, 1.3), 3)[0] == UNKNOWN
-    assert judge(Estimate(1.2, 1.0, 1.3), 3)[0] == UNKNOWN  # a repeat may be exactly as fast
-    assert judge(Estimate(1.2, 1.1, 1.3), 2) == (UNKNOWN, "n is below 3")
-    assert judge(Estimate(1.2, 1.1, 1.3), 3, bound=1.25)[0] == UNKNOWN
+    assert judge(Estimate(1.2, 1.1, 1.3))[0] == HOLDS
+    assert judge(Estimate(0.8, 0.7, 0.9))[0] == FAILS
+    assert judge(Estimate(1.2, 0.9, 1.3))[0] == UNKNOWN
+    assert judge(Estimate(1.2, 1.0, 1.3))[0] == UNKNOWN  # a repeat may be exactly as fast
+    assert judge(Estimate(1.2, 1.1, 1.3, enough=False)) == (UNKNOWN, "n is below 3")
+    assert judge(Estimate(1.2, 1.1, 1.3), bound=1.25)[0] == UNKNOWN
 
 
 ORDER = [

@@ -125,7 +125,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
     assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
     assert in_order(shown, report.runs.titles["models"].values()) and "server, weights" in shown
-    assert "testbed network, 500 Mb/s links (measured 480)" in shown and "n counts" in shown
+    assert "testbed network, 500 Mb/s links (measured 480)" in shown and "n = 3 blocks" in shown
     assert (table["epoch_s"] / table["iteration_s"]).to_numpy() == pytest.approx(
         10
     )  # 640 samples, 2 workers, batches of 32

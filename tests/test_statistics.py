@@ -10,7 +10,7 @@ from test_server import Images
 
 from harness.comm.local import run_workers
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.statistics import repeatable
+from harness.statistics import pooled, relaunched, repeatable
 from harness.training.clock import PARTS
 from harness.training.rows import joined, over_workers
 from harness.training.timed import timing, widest
@@ -28,7 +28,7 @@ def test_an_interval_holds_its_median_and_scales_with_its_values(values, factor)
 
 def test_what_never_varies_has_no_width_and_one_block_says_nothing():
     assert repeatable([0.3] * 4).width == pytest.approx(0)
-    assert repeatable([0.3]).width == float("inf")
+    assert repeatable([0.3]).width == float("inf") and not repeatable([0.3]).enough
 
 
 @pytest.mark.parametrize("blocks", [6, 12])
@@ -40,6 +40,19 @@ def test_nine_of_ten_repeats_lie_in_the_interval(blocks):
         found = repeatable(one)
         inside += found.low <= np.median(other) <= found.high
     assert inside >= 0.88 * 400
+
+
+@pytest.mark.parametrize("runs, launches", [(6, 2), (3, 3), (12, 2)])
+def test_a_repeat_of_few_launches_lies_in_the_interval_that_runs_like_it_give(runs, launches):
+    """The runs have times of their own, and differ between launches alike."""
+    numbers = np.random.default_rng(2)
+    inside = 0
+    for _ in range(400):
+        times = np.exp(numbers.standard_normal((runs, 1)))
+        measured, again = times * np.exp(0.1 * numbers.standard_normal((2, runs, launches)))
+        found = relaunched(measured[0], pooled(measured))
+        inside += found.low <= np.exp(np.log(again[0]).mean()) <= found.high
+    assert 0.92 * 400 <= inside <= 0.98 * 400
 
 
 def iterations(own: list[float], dense: list[float]) -> list[dict]:
@@ -90,6 +103,17 @@ def timed(measurement: Measurement) -> list[dict]:
     scheme = Scheme("topk", options={"ratio": 0.1})
     spec = RunSpec("timing", Training("resnet20", batch=2), scheme, Cluster(workers=2), measurement)
     return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]["iterations"]
+
+
+@given(st.lists(seconds, min_size=1, max_size=6))
+def test_runs_that_were_launched_once_say_nothing_and_the_spread_is_that_of_deviations(runs):
+    assert pooled(values[:1] for values in runs) is None
+    spread = pooled(runs)
+    deviations = np.concatenate([np.log(values) - np.log(values).mean() for values in runs])
+    assert spread.freedom == sum(map(len, runs)) - len(runs)
+    assert spread.deviation == pytest.approx(np.sqrt((deviations**2).sum() / spread.freedom))
+    found = relaunched(runs[0], spread)
+    assert found.low <= found.value <= found.high and found.enough == (spread.freedom >= 2)
 
 
 @given(st.integers(1, 4), st.integers(0, 2**16))

@@ -5,6 +5,7 @@ import pytest
 
 from harness.report.summary import MEASURED, amortise, summarise
 from harness.report.tidy import ABOUT
+from harness.statistics import pooled, relaunched
 
 
 def iterations(timed, phase, share, seconds, block):
@@ -56,3 +57,28 @@ def test_blocks_of_every_launch_count_beside_runs_of_one_launch():
     table = summarise(timing_table(run("a", [float("nan")]) + run("b", [1.0, 2.0]))).set_index("run")
     assert table["blocks"].to_dict() == {"a": 2, "b": 4} and table["iterations"].to_dict() == {"a": 2, "b": 4}
     assert table["iteration_s"].tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_launches_vary_as_those_of_every_run_of_the_model_do():
+    """Two runs of one model, one of which happens to repeat itself: both get the interval that the two give together;
+    the run of another model, launched once, keeps that of its blocks."""
+
+    def run(model: str, variant: str, launches: dict) -> list[dict]:
+        return [
+            iterations(timed, "step", 1.0, seconds if timed == variant else 1.0, block)
+            | {"run": f"{model}-{variant}", "model": model, "variant": variant, "launch": launch}
+            for launch, seconds in launches.items()
+            for block in (1, 2, 3)
+            for timed in ("none", variant)
+        ]
+
+    rows = run("a", "dlgs", {1.0: 0.5, 2.0: 0.5}) + run("a", "topk", {1.0: 0.8, 2.0: 1.0})
+    table = summarise(timing_table(rows + run("b", "dlgs", {float("nan"): 0.5}))).set_index("run")
+    spread = pooled([[0.5, 0.5], [0.8, 1.0]])
+    for name, values in (("a-dlgs", [0.5, 0.5]), ("a-topk", [0.8, 1.0])):
+        found = relaunched(values, spread)
+        assert table.loc[name, "iteration_s"] == pytest.approx(found.value)
+        assert table.loc[name, "iteration_s_high"] == pytest.approx(found.high)
+        assert table.loc[name, "speedup_low"] == pytest.approx(1 / found.high)
+    assert table["launches"].to_dict() == {"a-dlgs": 2, "a-topk": 2, "b-dlgs": 1}
+    assert table.loc["b-dlgs", "speedup_low"] == table.loc["b-dlgs", "speedup_high"] == pytest.approx(2)

@@ -17,6 +17,7 @@ from harness.launch.liveness import BEAT_EVERY_S, Ranks
 from harness.spec import Place, RunSpec
 
 SAY_EVERY_S = 10
+OBSERVED = ("iterations.csv", "layers.csv")  # tables of which every launch makes other rows
 MOST_AGAIN = 2  # disturbed launches of a run that are repeated
 RUN = [sys.executable, "-m", "harness.training.run"]
 
@@ -126,14 +127,15 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) ->
     """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
     they are whole.
 
-    Of several launches ``iterations.csv`` holds all rows, with the number of their launch; the other tables are the
-    last one's.
+    Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
+    the last one's.
     """
     last, _ = launches[-1]
-    if len(launches) > 1:
-        texts = [(part / "iterations.csv").read_text().splitlines() for part, _ in launches]
-        rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
-        (last / "iterations.csv").write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
+    for table in OBSERVED if len(launches) > 1 else ():
+        if (last / table).exists():
+            texts = [(part / table).read_text().splitlines() for part, _ in launches]
+            rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
+            (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
     about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
     run = json.loads((last / "run.json").read_text()) | about
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,9 @@ def command(spec: RunSpec, program: list[str]) -> list[str]:
 def start(spec: RunSpec, program: list[str], log: Path) -> subprocess.Popen:
     """Start the processes of ``spec``, whose output goes to ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | ENGINES[spec.cluster.engine].environment(spec.cluster.threads)
+    environment = os.environ | ENGINES[spec.cluster.engine].environment(
+        spec.cluster.threads, timed=spec.kind != "accuracy"
+    )
     with log.open("w") as output:
         return subprocess.Popen(
             command(spec, program), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -14,13 +14,12 @@ import pandas as pd
 
 from harness.report import captions
 from harness.report.names import Names, at_ratio
-from harness.report.summary import by_block
-from harness.statistics import Estimate, repeatable, unpaired
+from harness.report.summary import Quantity, Repeats, by_block, own_and_dense, speedups
+from harness.statistics import LEAST_BLOCKS, Estimate, repeatable, unpaired
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
 PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; variants of other names are none of its business
-LEAST_BLOCKS = 3  # of fewer, the interval is too narrow one time in four (of seeds as well)
 LITTLE = 1.1  # times as fast: our reading of "gains little"
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
@@ -44,9 +43,9 @@ class Comparison:
     why: str = ""
 
 
-def judge(found: Estimate, n: int, bound: float = 1.0) -> tuple[str, str]:
-    """The verdict on "above ``bound``", and why; ``n``: blocks or seeds."""
-    if n < LEAST_BLOCKS:
+def judge(found: Estimate, bound: float = 1.0) -> tuple[str, str]:
+    """The verdict on "above ``bound``", and why."""
+    if not found.enough:
         return UNKNOWN, f"n is below {LEAST_BLOCKS}"
     if found.low > bound:
         return HOLDS, f"the interval lies above {bound:g}"
@@ -56,11 +55,11 @@ def judge(found: Estimate, n: int, bound: float = 1.0) -> tuple[str, str]:
 
 
 def judged(found: Estimate, n: int, bound: float = 1.0, below: bool = False, **about) -> Comparison:
-    """``below``: the statement is "below ``bound``"."""
-    verdict, why = judge(found, n, bound)
+    """``n``: blocks or seeds; ``below``: the statement is "below ``bound``"."""
+    verdict, why = judge(found, bound)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
-    return Comparison(**about, **asdict(found), n=n, verdict=verdict, why=why)
+    return Comparison(**about, value=found.value, low=found.low, high=found.high, n=n, verdict=verdict, why=why)
 
 
 class Timing:
@@ -69,6 +68,7 @@ class Timing:
     def __init__(self, timing: pd.DataFrame):
         ours = timing[timing["variant"].isin(PAPERS)]
         self._settings = dict(iter(ours.groupby(["model", "topology"], sort=False)))
+        self.estimate = Repeats(ours).estimate
 
     def cells(self) -> Iterator[tuple[dict, dict[str, pd.DataFrame]]]:
         """What a cell is, and the iterations of its runs by method. A method without a ratio is in every cell."""
@@ -85,21 +85,9 @@ class Timing:
             if len(own):
                 yield {"model": model, "topology": topology}, own
 
-
-def quotient(values: pd.Series, others: pd.Series) -> Estimate:
-    """The median of ``values`` by that of ``others``, blocks of two runs that are not paired."""
-    return unpaired(repeatable(values), repeatable(others))
-
-
-def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The iterations of the run's method, and of uncompressed in the same blocks."""
-    return run[run["timed"] == run["variant"].iloc[0]], run[run["timed"] == "none"]
-
-
-def speedups(run: pd.DataFrame) -> pd.Series:
-    """By block, against uncompressed in the same block."""
-    own, dense = own_and_dense(run)
-    return by_block(dense) / by_block(own)
+    def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
+        """``quantity`` of one run by that of another; the two are not paired."""
+        return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
 
 
 def computation(rows: pd.DataFrame) -> pd.Series:
@@ -111,6 +99,18 @@ def sparsification(run: pd.DataFrame) -> pd.Series:
     """By block, against the computation of uncompressed in the same block, so that a drifting machine moves both."""
     own, dense = own_and_dense(run)
     return by_block(own, "sparsify_s") / computation(dense)
+
+
+def left(run: pd.DataFrame) -> pd.Series:
+    """By block of uncompressed, the communication left to wait for after backward, by computation."""
+    _, dense = own_and_dense(run)
+    return by_block(dense, "communication_s").clip(lower=1e-9) / computation(dense)
+
+
+def left_and_backward(run: pd.DataFrame) -> pd.Series:
+    """By block of uncompressed, as much communication as can be, by computation."""
+    _, dense = own_and_dense(run)
+    return left(run) + by_block(dense, "backward_s") / computation(dense)
 
 
 def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
@@ -130,12 +130,12 @@ def between(timing: Timing, one: str, other: str, quantity=speedups, which: str 
         if why:
             found.append(Comparison(**about, which=which, why=why))
             continue
-        ones, others = quantity(runs[one]), quantity(runs[other])
-        if min(ones.min(), others.min()) <= 0:
+        blocks = [quantity(runs[method]) for method in (one, other)]
+        if min(values.min() for values in blocks) <= 0:
             found.append(Comparison(**about, which=which, why="it took no time that a clock could show"))
             continue
-        n = min(len(ones), len(others))
-        found.append(judged(quotient(ones, others), n, **bound, **about, which=which))
+        value = timing.quotient(runs[one], runs[other], quantity)
+        found.append(judged(value, min(map(len, blocks)), **bound, **about, which=which))
     return found
 
 
@@ -147,8 +147,8 @@ def against_uncompressed(timing: Timing, method: str, bound: float = 1.0) -> lis
         if why:
             found.append(Comparison(**about, why=why))
             continue
-        values = speedups(runs[method])
-        found.append(judged(repeatable(values), len(values), bound, **about))
+        n = len(speedups(runs[method]))
+        found.append(judged(timing.estimate(runs[method], speedups), n, bound, **about))
     return found
 
 
@@ -180,14 +180,15 @@ def communicating(timing: Timing) -> list[Comparison]:
     by backward at most: the one shows that it is longer than computation, the other that it is shorter.
     """
     found = []
-    for about, rows in timing.uncompressed():
-        why = unusable({"none": rows}, "none")
+    for about, run in timing.uncompressed():
+        why = unusable({"none": run}, "none")
         if why:
             found.append(Comparison(**about, why=why))
             continue
-        computing, left = computation(rows), by_block(rows, "communication_s").clip(lower=1e-9)
-        parts = {"at least": left / computing, "at most": (left + by_block(rows, "backward_s")) / computing}
-        least, most = (judged(repeatable(part), len(part), which=which, **about) for which, part in parts.items())
+        least, most = (
+            judged(timing.estimate(run, part), len(part(run)), which=which, **about)
+            for which, part in (("at least", left), ("at most", left_and_backward))
+        )
         hidden = replace(least, verdict=UNKNOWN, why="backward hides a part that is not known")
         found.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
     return found

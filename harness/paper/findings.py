@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from harness.paper import claims
-from harness.paper.claims import FAILS, HOLDS, LEAST_BLOCKS, UNKNOWN, quotient
+from harness.paper.claims import FAILS, HOLDS, UNKNOWN
 from harness.report import captions
 from harness.report.names import Names
-from harness.report.summary import summarise
+from harness.report.summary import speedups, summarise
 from harness.statistics import Estimate
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
@@ -17,7 +17,8 @@ TERMS = (
     "Ratio: the share of the gradient's entries that a method is to send. Density: the share that it sent. s: DLGS "
     "looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch operations as "
     "in the paper (torch) or in compiled passes (fast). n: blocks; in each, uncompressed and the method take turns. In "
-    "brackets: the 95 % interval of a repeat, from the blocks of one run; that a machine drifts is not in it."
+    "brackets: the 95 % interval of a repeat, from how much launches differ, or the blocks of a run that was launched "
+    "once; that a machine drifts over hours is not in it."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 CEILING = 2.0  # with a server that gives dense weights: a dense push and pull by the pull alone
@@ -50,7 +51,7 @@ def pays(tables, names: Names) -> str:
     gains, uncertain = [], []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
-        sure = rows[(rows["speedup_low"] > 1) & (rows["blocks"] >= LEAST_BLOCKS)]
+        sure = rows[(rows["speedup_low"] > 1) & rows["enough"]]
         best = sure.loc[sure["speedup_low"].idxmax()] if len(sure) else rows.loc[rows["speedup"].idxmax()]
         found, inside = factor(best, names)
         if len(sure):
@@ -62,7 +63,7 @@ def pays(tables, names: Names) -> str:
         words.append(f"Compared with uncompressed, an iteration is {listed(gains)}.")
     if uncertain:
         words.append(f"No gain is certain {listed(uncertain)}.")
-    losses = table[(table["speedup_high"] < 1) & (table["blocks"] >= LEAST_BLOCKS)]
+    losses = table[(table["speedup_high"] < 1) & table["enough"]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         found, inside = factor(worst, names)
@@ -101,9 +102,9 @@ def dlgs_by_topk(timing: pd.DataFrame) -> dict[str, tuple[Estimate, int, list[st
     timed, found = claims.Timing(timing[timing["topology"] == ALL_GATHER.name]), {}
     for about, runs in timed.cells():  # from the largest ratio to the smallest
         if not claims.unusable(runs, "dlgs", "topk"):
-            dlgs, topk = (claims.speedups(runs[method]) for method in ("dlgs", "topk"))
+            blocks = min(len(speedups(runs[method])) for method in ("dlgs", "topk"))
             where = [f"ratio {about['ratio']:g}", *links(runs["dlgs"].iloc[0])]
-            found[about["model"]] = quotient(dlgs, topk), min(len(dlgs), len(topk)), where
+            found[about["model"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks, where
     return found
 
 
@@ -125,7 +126,7 @@ def server(tables, names: Names) -> str:
     """The surest gain with a server that gives dense weights."""
     table = compressed(tables["timing"])
     served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
-    table = table[served & (table["blocks"] >= LEAST_BLOCKS)]
+    table = table[served & table["enough"]]
     if not len(table):
         return ""
     best = table.loc[table["speedup_low"].idxmax()]
@@ -143,7 +144,7 @@ def rates(tables, names: Names) -> str:
     if "rates_timing" not in tables:
         return ""
     table = compressed(tables["rates_timing"])
-    table = table[(table["variant"] == "dlgs") & (table["blocks"] >= LEAST_BLOCKS)].sort_values("rate_mbit")
+    table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
@@ -186,8 +187,12 @@ def factor(row, names: Names) -> tuple[str, str]:
     inside += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
     inside += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
     inside += [] if pd.isna(row["selection"]) else [f"selection {row['selection']}"]
-    inside += [*links(row), f"{row['workers']} workers", f"n = {row['blocks']} blocks"]
+    inside += [*links(row), f"{row['workers']} workers", f"n = {row['blocks']} blocks{in_launches(row['launches'])}"]
     return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(inside)
+
+
+def in_launches(launches: int) -> str:
+    return f" in {launches} launches" if launches > 1 else ""
 
 
 def links(row) -> list[str]:

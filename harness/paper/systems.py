@@ -7,11 +7,12 @@ and alternating sparse and dense communication (a patent of Alibaba). A number w
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
 from harness.paper.claims import FAILS, HOLDS, UNKNOWN, judge
-from harness.statistics import Estimate, repeatable, unpaired
+from harness.statistics import LEAST_BLOCKS, Estimate, repeatable, unpaired
 
 UNTESTED = "cannot be tested here"
 OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse and dense"
@@ -26,7 +27,8 @@ END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1
 
 def measured(statement: str, published: str, where: str, found: Estimate, n: int, disturbed=None) -> dict:
     """A row on "above 1"."""
-    verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judge(found, n)
+    judged = judge(replace(found, enough=n >= LEAST_BLOCKS))
+    verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judged
     values = {"value": found.value, "low": found.low, "high": found.high, "n": n}
     return {"statement": statement, "published": published, "where": where} | values | {"verdict": verdict, "why": why}
 

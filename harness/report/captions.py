@@ -4,7 +4,8 @@ import re
 
 import pandas as pd
 
-WHISKERS = "whiskers: the 95 % interval of a repeat, from the blocks of one run"
+REPEAT = "the 95 % interval of a repeat"
+WHISKERS = f"whiskers: {REPEAT}, from the blocks of one run"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
 
 
@@ -64,6 +65,19 @@ def seeds(points: pd.DataFrame) -> str:
     if too_short(first):
         words += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank variants"
     return words
+
+
+def counted(table: pd.DataFrame) -> str:
+    """What n counts in a summary of timing runs, as "n = 3 to 40 blocks in 2 launches"."""
+    blocks, launches = least_to_most(table["blocks"]), table["launches"].max()
+    return f"n = {blocks} blocks" + (f" in {launches} launches" if launches > 1 else "")
+
+
+def repeat(table: pd.DataFrame) -> str:
+    """What the intervals in a summary of timing runs are, and what they come from."""
+    if table["launches"].max() > 1:
+        return f"{REPEAT}, from how much launches differ, pooled over the runs of a model and topology (Student's t)"
+    return f"{REPEAT}, from the blocks of one run (bootstrap)"
 
 
 def over_rates(table: pd.DataFrame, beside: str = "") -> str:

@@ -1,9 +1,13 @@
 """From timed iterations to a row of Table 2: amortised, paired, and adding up. No torch."""
 
+from collections.abc import Callable, Mapping
+
 import pandas as pd
 
 from harness.report.tidy import ABOUT
-from harness.statistics import amortised, repeatable
+from harness.statistics import Estimate, Spread, amortised, pooled, relaunched, repeatable
+
+Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
 
 # What an iteration is made of: means over the workers (see ``harness.training.rows.over_workers``).
 MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
@@ -11,7 +15,53 @@ MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:
     """One row per timing run, from the tidy table of iterations."""
-    return pd.DataFrame(_row(run) for _, run in timing.groupby("run", sort=False))
+    repeats = Repeats(timing)
+    return pd.DataFrame(_row(run, repeats) for _, run in timing.groupby("run", sort=False))
+
+
+class Repeats:
+    """Estimates of timing runs, with the intervals of a repeat.
+
+    A run that was launched several times varies as launches do. It is launched too seldom to know by how much, so
+    that is pooled over all runs of methods on the same model and topology. Where every run was launched once, the
+    interval is from its blocks.
+    """
+
+    def __init__(self, timing: pd.DataFrame):
+        methods = timing[timing["variant"] != "none"]
+        self._alike = {
+            setting: [run for _, run in rows.groupby("run")] for setting, rows in methods.groupby(["model", "topology"])
+        }
+        self._spreads: dict[tuple, Spread | None] = {}
+
+    def estimate(self, run: pd.DataFrame, quantity: Quantity) -> Estimate:
+        values, spread = quantity(run), self._spread(run, quantity)
+        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+
+    def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
+        setting = run["model"].iloc[0], run["topology"].iloc[0]
+        if (setting, quantity) not in self._spreads:
+            every = map(quantity, self._alike.get(setting, []))
+            self._spreads[setting, quantity] = pooled(by_launch(values) for values in every if values.min() > 0)
+        return self._spreads[setting, quantity]
+
+
+def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The iterations of the run's method, and of uncompressed in the same blocks."""
+    return run[run["timed"] == run["variant"].iloc[0]], run[run["timed"] == "none"]
+
+
+def seconds(run: pd.DataFrame) -> pd.Series:
+    return by_block(own_and_dense(run)[0])
+
+
+def dense_seconds(run: pd.DataFrame) -> pd.Series:
+    return by_block(own_and_dense(run)[1])
+
+
+def speedups(run: pd.DataFrame) -> pd.Series:
+    """By block, against uncompressed in the same block."""
+    return dense_seconds(run) / seconds(run)
 
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
@@ -21,26 +71,45 @@ def amortise(iterations: pd.DataFrame, column: str) -> float:
 
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
-    with the intervals (``_low``, ``_high``) of a repeat."""
-    seconds, dense_seconds = (by_block(rows) for rows in (own, dense))
-    compared = {"iteration_s": seconds, "dense_s": dense_seconds, "speedup": dense_seconds / seconds}
-    found = {"blocks": len(seconds)}
-    for name, values in compared.items():
-        estimate = repeatable(values)
-        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return found
+    with the intervals (``_low``, ``_high``) of a repeat, in one launch."""
+    ours, theirs = by_block(own), by_block(dense)
+    compared = {"iteration_s": ours, "dense_s": theirs, "speedup": theirs / ours}
+    return _columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(ours)}
+
+
+def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    return {
+        f"{name}{end}": value
+        for name, found in estimates.items()
+        for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
+    }
 
 
 def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
     """``column`` of an iteration in each block of each launch; a run of one launch does not number it."""
     numbers = [number for number in ("launch", "block") if number in rows]
-    return pd.Series([amortise(block, column) for _, block in rows.groupby(numbers, dropna=False)])
+    blocks = rows.groupby(numbers, dropna=False)
+    index = pd.MultiIndex.from_tuples([key for key, _ in blocks], names=numbers)
+    return pd.Series([amortise(block, column) for _, block in blocks], index)
 
 
-def _row(run: pd.DataFrame) -> dict:
+def by_launch(values: pd.Series) -> pd.Series:
+    """The median over the blocks of each launch, from values by block."""
+    if "launch" not in values.index.names:
+        return pd.Series([values.median()])
+    return values.groupby(level="launch", dropna=False).median()
+
+
+def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
     first = run.iloc[0]
-    own = run[run["timed"] == first["variant"]]
-    row = {key: first[key] for key in ABOUT} | compare(own, run[run["timed"] == "none"])
+    own, _ = own_and_dense(run)
+    estimates = {
+        name: repeats.estimate(run, quantity)
+        for name, quantity in (("iteration_s", seconds), ("dense_s", dense_seconds), ("speedup", speedups))
+    }
+    row = {key: first[key] for key in ABOUT} | _columns(estimates)
+    row |= {"blocks": len(by_block(own)), "launches": len(by_launch(by_block(own)))}
+    row["enough"] = estimates["speedup"].enough
     steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))
     row["epoch_s"] = row["iteration_s"] * steps
     row["training_s"] = row["epoch_s"] * first["epochs"]

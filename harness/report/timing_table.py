@@ -13,7 +13,8 @@ def build(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
-    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
+    caption += f" In brackets: {captions.repeat(table)}. {captions.counted(table)}."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)
 
 

@@ -67,12 +67,12 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
     iterations, sent = [], {variant: [] for variant in session.exchanges}
+    session.local_gradient()  # gradients exist, kernels are chosen
+    for exchange in session.exchanges.values():
+        exchange.settle()
     begun, block, enough = time.perf_counter(), 0, False
     while not enough:
         for variant, exchange in session.exchanges.items():
-            if block == 0:
-                session.local_gradient()  # gradients exist, kernels are chosen
-                exchange.settle()
             for step in timed_steps(exchange.method, measurement.repeats if block else 1):
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 if block:

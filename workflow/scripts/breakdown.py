@@ -2,8 +2,7 @@
 
 Dotted: uncompressed in the same run; on the right the time and the speed-up against that. Communication: what is
 left to wait for after backward; computation takes longer where communication overlaps with it, since sending needs a
-core too. Whiskers below the bars: the 95 % interval of a repeat, from the blocks of one run. Panels have scales of
-their own: over other topologies other links and workers are timed."""
+core too. Panels have scales of their own: over other topologies other links and workers are timed."""
 
 import numpy as np
 import pandas as pd
@@ -78,8 +77,8 @@ def main() -> None:
     panels[-1].set_xlabel("time of one iteration (ms)")
     looks.legend(figure, *panels[0].get_legend_handles_labels())
     note = (
-        f"{captions.setting(table)}; medians of n = {captions.least_to_most(table['blocks'])} blocks, means over the "
-        f"workers; {captions.WHISKERS}; dotted: uncompressed in the same run; {looks.TIMES}: the speed-up against it"
+        f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
+        f"{captions.repeat(table)}; dotted: uncompressed in the same run; {looks.TIMES}: the speed-up against it"
     )
     looks.save(figure, note, snakemake)
 

@@ -1,9 +1,10 @@
 """Claims: what the paper states, and what we measured.
 
-Each number is a quotient, with the 95 % interval of a repeat (bootstrap over n blocks of one run, or over seeds). A
-statement holds where the whole interval is on its side, and does not hold where the whole interval is on the other.
-Where a repeat could show either, where runs are missing, disturbed or of fewer than three blocks, or trained too
-short, it cannot be told here. Speed-ups are against uncompressed in the same run."""
+Each number is a quotient, with the 95 % interval of a repeat: from how much launches differ, or the n blocks of a run
+that was launched once; of accuracies, from n seeds. A statement holds where the whole interval is on its side, and does
+not hold where the whole interval is on the other. Where a repeat could show either, where runs are missing, disturbed
+or of fewer than three blocks in one launch, or trained too short, it cannot be told here. Speed-ups are against
+uncompressed in the same run."""
 
 import pandas as pd
 
