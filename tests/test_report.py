@@ -250,6 +250,7 @@ def test_fits_of_every_variant(report):
     samples = [path for path in report.runs.every("exchanges", "samples.csv") if f"/{report.runs.models[0]}-" in path]
     text = report.figure("studies/fits/figure.py", "fits", Items(samples=samples))
     residuals = pd.read_csv(report.folder / "fits.csv")
+    assert re.search(r"Top-K \(median \d+ %, worst \d+ %\)", text)
     assert set(residuals["variant"]) == set(VARIANTS) and "ratio 0.01, server, weights" in text
     assert residuals["residual_s"].abs().max() < 1e-2
 
@@ -260,6 +261,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     pd.DataFrame({"error": [0.1, -0.2, 0.05]}).to_csv(prediction, index=False)
     inputs = Items(calibration=calibration, prediction=prediction)
     text = report.figure("studies/map/figure.py", "map", inputs)
+    assert "rate of every link (Mb/s)" in text and "Mbit" not in text
     assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])
@@ -361,3 +363,11 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
+
+
+def test_the_readmes_picture_says_what_was_measured_where_and_how_often():
+    caption = reference_in(ROOT).picture()
+    assert caption in (ROOT / "README.md").read_text()
+    assert all(
+        words in caption for words in ("is measured", " cores, ", " Mb/s links", " 2 workers, n = ", "time model")
+    )

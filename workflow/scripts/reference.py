@@ -8,14 +8,19 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from harness.paper import findings  # noqa: E402
+from harness.report import captions, looks  # noqa: E402
 from harness.report.page import DESCRIPTION  # noqa: E402
+from harness.report.summary import summarise  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
+PICTURE, PICTURED = "figure12", "vgg16"  # of the README
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
@@ -46,9 +51,24 @@ def show() -> None:
     whole = (
         "Tables 1 and 2, what became of the paper's claims, and every figure: [results](results/reference/README.md)."
     )
-    text = f"{found}\n{findings.TERMS} {source}\n\n{whole}\n"
+    text = f"{found}\n{findings.TERMS} {source}\n\n{whole}\n{picture()}"
     readme = ROOT / "README.md"
     readme.write_text(MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text()))
+
+
+def picture() -> str:
+    """The README's picture, a breakdown, with what a reader must know to judge it; nothing where it was not drawn."""
+    if not (KEPT / f"{PICTURE}.svg").exists():
+        return ""
+    timing = pd.read_csv(next(KEPT.glob("timing.csv*")))
+    shown = summarise(timing[timing["model"] == PICTURED])
+    n, whiskers = captions.least_to_most(shown["blocks"]), captions.WHISKERS.capitalize()
+    return (
+        f"\n![An iteration of VGG16 in parts, per method](results/reference/{PICTURE}.svg)\n\n"
+        f"*Where an iteration of VGG16 spends its time. All of it is measured, none of it is from the time model: "
+        f"{captions.setting(shown)}, n = {n} blocks. {whiskers}. "
+        f"Dotted: uncompressed in the same run. {looks.TIMES}: the speed-up against it.*\n"
+    )
 
 
 def page(source: str, found: str) -> str:
