@@ -14,6 +14,7 @@ import pytest
 from test_claims import accuracy_runs
 from test_findings import NAMES, cell
 
+from harness import code
 from harness.paper import findings
 from harness.report import looks, page, tables
 
@@ -67,6 +68,14 @@ def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
     assert "a machine &lt;of&gt; 2 cores" in text and "torch 2" in text and "n\u00a0=\u00a06" in text
     found = (report.parent / "findings.md").read_text()
     assert found.startswith("- ") and all(line.startswith("- ") for line in found.splitlines())
+
+
+def test_captions_of_studies_open_on_names_short_enough_for_a_list_of_contents():
+    studies = Path(__file__).resolve().parent.parent / "workflow" / "studies"
+    drawn = [path for path in studies.glob("*/*.py") if "looks.save(" in path.read_text()]
+    names = {path: page.heading(code.docstring(str(path))) for path in drawn if path.parent.name != "fits"}
+    assert len(names) > 10 and len(set(names.values())) == len(names)
+    assert all(len(name) <= 30 for name in names.values()), names
 
 
 def browse(report: Path, script: str, width: int):

@@ -1,8 +1,9 @@
-"""What each bucket sent, as a part of its entries, in the order of exchange: from the last layer to the first.
+"""Density of buckets: what each bucket sent, as a part of its entries, in the order of exchange: from the last layer to
+the first.
 
-Trained: the mean over the last half of an accuracy run's steps. Timed: a timing run, which starts at the state where
-a gradient of constant size would end, amortised over the refresh interval. Dashed: the ratio asked for. Buckets
-differ, since accuracy runs take a plan that is the same on every machine."""
+Trained: the mean over the last half of an accuracy run's steps. Timed: a timing run, which starts at the state where a
+gradient of constant size would end, amortised over the refresh interval. Dashed: the ratio asked for. Buckets differ,
+since accuracy runs take a plan that is the same on every machine."""
 
 import numpy as np
 import pandas as pd

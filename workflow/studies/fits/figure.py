@@ -1,4 +1,4 @@
-"""Calibration: what selecting and sending one bucket costs by its size, and the line that the planners use.
+"""What selecting and sending one bucket costs by its size, and the line that the planners use.
 
 Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
 computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:

@@ -10,10 +10,14 @@ rule fits_figure:
             if timed(run).training.model == w.model
         ],
     output:
-        **figure_files("fits-{model}", "Calibration and its fits: {model}"),
+        **figure_files("fits-{model}", "Calibration of {model}"),
         csv=f"{RESULTS}/fits-{{model}}.csv",
     params:
-        **script_params("workflow/studies/fits/figure.py"),
+        **script_params(
+            "workflow/studies/fits/figure.py",
+            caption=lambda w: f"Calibration of {MODELS[w.model]}: "
+            + code.docstring("workflow/studies/fits/figure.py"),
+        ),
     log:
         f"{RESULTS}/logs/figure-fits-{{model}}.log",
     conda:

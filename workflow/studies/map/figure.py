@@ -1,10 +1,11 @@
-"""Which variant the time model expects to be fastest, by link rate and number of workers; no measurement.
+"""Map of methods: which variant the time model expects to be fastest, by link rate and number of workers; no
+measurement.
 
-Eqs 2-7 with the costs calibrated on this machine: computation and selection stay this machine's, the bytes on
-the busiest link take their time at each rate, and a collective's steps wait for the network once each. Colour:
-the fastest variant; lines and their numbers: how many times as fast as uncompressed. Cross: where the costs were
-calibrated, the one place where the model was held against the clock; the farther from it, the less the map may claim.
-Hatched: the two fastest differ by less than the model's error there, so either may win."""
+Eqs 2-7 with the costs calibrated on this machine: computation and selection stay this machine's, the bytes on the
+busiest link take their time at each rate, and a collective's steps wait for the network once each. Colour: the fastest
+variant; lines and their numbers: how many times as fast as uncompressed. Cross: where the costs were calibrated, the
+one place where the model was held against the clock; the farther from it, the less the map may claim. Hatched: the two
+fastest differ by less than the model's error there, so either may win."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test accuracy against what a worker has sent: measured, at a learning rate that stays.
+"""Accuracy by bytes: test accuracy against what a worker has sent: measured, at a learning rate that stays.
 
 Uncompressed and the baseline are in every panel. The dotted line is the number of bytes of the table's column."""
 

@@ -1,4 +1,4 @@
-"""Test accuracy against time, a column of panels for each rate of the links.
+"""Accuracy by time: test accuracy against time, a column of panels for each rate of the links.
 
 Measured are the curve and, at each of the rates, the iteration; the time of a point is its steps times that iteration
 (amortised over the phases of a cycle). Nothing here is from the time model. Uncompressed and the baseline are in every

@@ -1,5 +1,5 @@
-"""An iteration over OmniReduce beside other sums of the same gradients: what it communicates after backward (hatched),
-and the rest of it.
+"""Training over OmniReduce: an iteration beside those over other sums of the same gradients: what it communicates after
+backward (hatched), and the rest of it.
 
 A panel for each model and what is sent of it. Above OmniReduce's bars: how many times as fast as over a ring its
 communication was, and what the bytes alone allow. Whiskers: the 95 % interval of a repeat."""

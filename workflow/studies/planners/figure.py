@@ -1,4 +1,4 @@
-"""Every planner's iteration: predicted beside measured, per model, variant and ratio.
+"""Planners, drawn: every planner's iteration, predicted beside measured, per model, variant and ratio.
 
 The same runs as the table of planners; whiskers: the 95 % interval of a repeat, from the blocks of one run."""
 

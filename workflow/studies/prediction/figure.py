@@ -1,4 +1,5 @@
-"""Predicted against measured iteration time, one point per timing run; the dashed lines are 10 % off.
+"""Prediction, drawn: predicted against measured iteration time, one point per timing run; the dashed lines are 10 %
+off.
 
 Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone."""
 

@@ -1,4 +1,4 @@
-"""The time of one iteration against the rate of the links, per variant: measured, and by the time model.
+"""Link rates: the time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
 A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: the 95 % interval of a
 repeat, from the blocks of one run. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the

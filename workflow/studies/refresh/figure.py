@@ -1,7 +1,7 @@
-"""What the refresh interval s does: the density really sent, step by step, and the accuracy at the end.
+"""Refresh interval: what s does to the density really sent, step by step, and the accuracy at the end.
 
-Left: the running mean of the density over one per cent of the steps, every layer or group together;
-the dashed line is the ratio asked for. Right: test accuracy after the last step."""
+Left: the running mean of the density over one per cent of the steps, every layer or group together; the dashed line is
+the ratio asked for. Right: test accuracy after the last step."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

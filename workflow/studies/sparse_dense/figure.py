@@ -1,4 +1,4 @@
-"""Test accuracy of alternating sparse and dense steps where all have sent as many bytes, and on the way there.
+"""Sparse and dense steps: test accuracy of alternating them where all have sent as many bytes, and on the way there.
 
 Left: by T, the sparse steps before a dense one; points: seeds, line: their mean. Right: by what a worker has sent,
 means over seeds. All at the same learning rate, which stays."""

@@ -1,4 +1,5 @@
-"""How many times as fast as a ring OmniReduce and an all-gather sum, by the part of the blocks that are not zero.
+"""Block-sparse sums: how many times as fast as a ring OmniReduce and an all-gather sum, by the part of the blocks that
+are not zero.
 
 A panel for each number of workers and kind of links, for aggregators beside workers or apart, and for how blocks lie to
 each other; a line for each shape of OmniReduce's streams, of some only few points. Grey: what the bytes alone allow,

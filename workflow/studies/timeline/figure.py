@@ -1,8 +1,8 @@
-"""One iteration drawn to scale: measured on rank 0, and as the time model schedules it.
+"""Timeline: one iteration drawn to scale, measured on rank 0, and as the time model schedules it.
 
-In the place of the paper's Figure 3. Above: one iteration after the timed ones, of DLGS one that reuses its
-thresholds; communication is drawn from when a bucket was handed over to when it had arrived, so that a bucket that
-waits for the one before is drawn waiting too. Below: eqs 2-7 with the calibrated costs and the same groups."""
+In the place of the paper's Figure 3. Above: one iteration after the timed ones, of DLGS one that reuses its thresholds;
+communication is drawn from when a bucket was handed over to when it had arrived, so that a bucket that waits for the
+one before is drawn waiting too. Below: eqs 2-7 with the calibrated costs and the same groups."""
 
 from pathlib import Path
 
