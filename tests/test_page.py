@@ -110,6 +110,7 @@ def test_every_picture_loads_and_nothing_is_wider_than_the_screen(report, width)
     assert len(pictures) == 3 and inner == width
     assert all(complete and natural > 100 and 100 < shown <= width for complete, natural, shown in pictures)
     assert wide <= width
+    assert len({shown for *_, shown in pictures}) == 1  # whether SVG or PNG
 
 
 @browser

@@ -15,6 +15,7 @@ TITLE = "Does compressing gradients pay?"
 TEMPLATE = Path(__file__).with_name("page.html")
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"  # in an SVG: its caption
 CELL, WRAPS = re.compile(r"<td>(.*?)</td>", re.S), 25  # characters of a cell that is shown on one line
+PIXELS_PER_POINT = 4 / 3
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
@@ -34,7 +35,7 @@ def write(page: Path, results: Path, files: list[str], found: list[str], terms: 
     page.write_text(template.render(title=TITLE, sections=[EMPTY | section for section in sections]))
 
 
-EMPTY = dict.fromkeys(("sentences", "table", "words", "picture", "caption", "facts"))
+EMPTY = dict.fromkeys(("sentences", "table", "words", "picture", "width", "caption", "facts"))
 
 
 def table(csv: Path) -> dict:
@@ -42,16 +43,20 @@ def table(csv: Path) -> dict:
     html = csv.with_suffix(".html").read_text()
     longest = max((len(cell) for cell in CELL.findall(html)), default=0)
     html = CELL.sub(lambda cell: f'<td class="long">{cell[1]}</td>' if len(cell[1]) > WRAPS else cell[0], html)
-    caption = unescape(re.search(r"<p>(.*?)</p>", html, re.S).group(1))
-    return {"name": csv.stem, "label": heading(caption), "table": html, "words": longest > tables.LONG_CELL}
+    html, caption = re.fullmatch(r"(.*)<p>(.*?)</p>\s*", html, re.S).groups()
+    about = {"name": csv.stem, "caption": unescape(caption), "label": heading(unescape(caption))}
+    return about | {"table": html, "words": longest > tables.LONG_CELL}
 
 
 def figure(svg: Path) -> dict:
-    """The section of a figure: the smaller of its two files, and the caption that its SVG carries, if it does."""
-    caption = captions.unbroken(ElementTree.parse(svg).findtext(f".//{DESCRIPTION}") or svg.stem)
+    """The section of a figure: the smaller of its two files, as wide as the SVG, and the caption that this carries, if
+    it does."""
+    drawn = ElementTree.parse(svg)
+    caption = captions.unbroken(drawn.findtext(f".//{DESCRIPTION}") or svg.stem)
+    width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
     smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
-    return {"name": svg.stem, "label": heading(caption), "picture": picture, "caption": caption}
+    return {"name": svg.stem, "label": heading(caption), "picture": picture, "width": width, "caption": caption}
 
 
 def heading(caption: str) -> str:
