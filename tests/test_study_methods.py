@@ -7,12 +7,13 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import METHODS, read
+from conftest import CLASSES, METHODS, make, read
 from report_runs import CLUSTER, VARIANTS, Runs, Scheme, describe
 from test_report import Items, Report
 
 from harness import plugins
 from harness.config import load as config
+from harness.exchange import LocalSteps
 from harness.report import curves
 from harness.spec import Cluster, RunSpec
 
@@ -69,6 +70,15 @@ def test_every_method_is_trained_once_and_timed_once_on_each_model_and_at_each_r
                 assert "cast" in spec.scheme.beside and len(spec.scheme.beside) <= 9
                 plans = [plugins.describe("methods", o["method"])["plan"] for o in spec.scheme.beside.values()]
                 assert plans == [None] * len(plans)  # only the first of a run may take one
+
+
+def test_every_method_with_local_steps_exchanges_several_times():
+    local = [name for name in METHODS if issubclass(CLASSES[name], LocalSteps)]
+    trained = {spec.variant: spec for spec in runs_of().values() if spec.kind == "accuracy"}
+    for name in local:
+        training, samples = trained[name].training, 50_000
+        steps = training.train_epochs * samples / (training.batch * trained[name].cluster.workers)
+        assert steps / make(name).local_steps >= 8
 
 
 def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
