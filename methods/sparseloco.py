@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.exchange import At, Bucket, ErrorFeedback, Gather, LocalSteps
 from harness.exchange.magnitudes import largest_in_rows
-from harness.exchange.packing import blocks, pack, unpack
+from harness.exchange.packing import blocks, join, pack, pack_places, unpack, unpack_places
 
 CHUNK = 4096  # entries, so that a place in it is a number of 12 bits
 
@@ -45,24 +45,19 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
         return bucket.gradient.copy_(total.view(-1)[: bucket.size])
 
     def _encoded(self, values: Tensor, places: Tensor) -> Tensor:
-        floats, codes = values, values.new_empty(0, dtype=torch.uint8)
-        if self.bits == 2:
-            sizes = values.abs()
-            large = sizes > sizes.mean(dim=1, keepdim=True)
-            means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large, large)]
-            floats, codes = torch.stack(means, dim=1), (large * 2 + (values < 0)).to(torch.uint8).view(-1)
-        low, high, none = (places & 255).byte().view(-1), (places >> 8).byte().view(-1), values.new_empty(0)
-        return torch.cat([pack(floats.reshape(-1), codes, 2), low, pack(none, high, 4)])
+        if self.bits == 32:
+            return join(values, pack_places(places))
+        sizes = values.abs()
+        large = sizes > sizes.mean(dim=1, keepdim=True)
+        means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large, large)]
+        codes = (large * 2 + (values < 0)).to(torch.uint8).view(-1)
+        return join(pack(torch.stack(means, dim=1).view(-1), codes, 2), pack_places(places))
 
     def _decoded(self, message: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """The places, of this shape, and what is sent of each."""
-        count = shape.numel()
-        values, low, high = message.split([len(message) - count - -(-count // 2), count, -(-count // 2)])
-        places = low.long() | unpack(high, 0, 4, count)[1].long() << 8
-        if self.bits == 2:
-            means, codes = unpack(values, 2 * shape[0], 2, count)
-            sizes = means.view(-1, 2).gather(1, (codes >> 1).long().view(shape))
-            values = torch.where((codes & 1).bool().view(shape), -sizes, sizes)
-        else:
-            values = values.clone().view(torch.float32)
-        return places.view(shape), values.view(shape)
+        rest, places = unpack_places(message, shape)
+        if self.bits == 32:
+            return places, rest.clone().view(torch.float32).view(shape)
+        means, codes = unpack(rest, 2 * shape[0], 2, shape.numel())
+        sizes = means.view(-1, 2).gather(1, (codes >> 1).long().view(shape))
+        return places, torch.where((codes & 1).bool().view(shape), -sizes, sizes)

@@ -108,6 +108,21 @@ def test_only_the_engine_and_its_rendezvous_import_horovod():
     assert found == {"harness/comm/horovod.py", "harness/comm/horovod_rendezvous.py", "tests/hook_script.py"}
 
 
+@pytest.mark.parametrize("path", harness_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_compiled_pass_is_made_of_its_own_file(path):
+    """Numba compiles a pass anew, where it kept it, if its own file has changed, but not if one has that it imports."""
+    tree = ast.parse(path.read_text())
+    imports = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module.startswith("harness")
+    ]
+    others = {alias.asname or alias.name for node in imports for alias in node.names}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    passes = [f for f in functions if any("njit" in ast.unparse(decorator) for decorator in f.decorator_list)]
+    for one in passes:
+        used = {node.id for node in ast.walk(one) if isinstance(node, ast.Name)}
+        assert not others & used - {argument.arg for argument in one.args.args}
+
+
 def words(path: Path) -> set[str]:
     """The texts in a file's code that are one word."""
     return {

@@ -5,7 +5,17 @@ from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange.packing import add_signs, blocks, join, pack, pack_signs, split, unpack
+from harness.exchange.packing import (
+    add_signs,
+    blocks,
+    join,
+    pack,
+    pack_places,
+    pack_signs,
+    split,
+    unpack,
+    unpack_places,
+)
 from harness.exchange.randomness import generator
 
 
@@ -28,6 +38,15 @@ def test_what_is_joined_is_split(parts):
     # An odd byte before it: what arrives need not be aligned.
     found = split(torch.cat([message[:1], message])[1:], *tensors)
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, tensors, strict=True))
+
+
+@given(st.lists(st.integers(0, 4095), max_size=40), st.integers(0, 5))
+def test_places_take_12_bits_and_come_back_from_the_end_of_a_message(places, before):
+    places, rest = torch.tensor(places, dtype=torch.int64).view(-1, 1), torch.arange(before, dtype=torch.uint8)
+    packed = pack_places(places)
+    assert packed.dtype == torch.uint8 and len(packed) == -(-12 * len(places) // 8)
+    found_rest, found = unpack_places(torch.cat([rest, packed]), places.shape)
+    assert torch.equal(found_rest, rest) and torch.equal(found, places)
 
 
 @given(st.sets(st.integers(0, 2**30 - 1), max_size=20), st.integers(0, 2**16))

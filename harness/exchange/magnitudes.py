@@ -9,8 +9,9 @@ from numba import njit
 from torch import Tensor
 
 from harness.exchange.quantisation import Pieces, ends, fits
-from harness.exchange.quantisation.by_passes import CACHED, MAGNITUDE
 
+MAGNITUDE = np.uint32(0x7FFFFFFF)  # a float32's bits but its sign, which order as its magnitude does
+CACHED = 4096  # entries that stay in the first cache
 TINY = np.float32(1e-45)  # the smallest magnitude above zero
 
 

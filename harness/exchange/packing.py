@@ -39,6 +39,20 @@ def split(message: Tensor, *like: Tensor) -> list[Tensor]:
     return [p.clone().view(t.dtype).view(t.shape) for p, t in zip(parts, like, strict=True)]  # cloned, it is aligned
 
 
+def pack_places(places: Tensor) -> Tensor:
+    """Places below 4096, int64 of any shape, in 12 bits each: uint8, shape (n + ceil(n / 2),) for n places."""
+    low, high = (places & 255).byte().view(-1), (places >> 8).byte().view(-1)
+    return torch.cat([low, pack(low.new_empty(0), high, 4)])
+
+
+def unpack_places(message: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """What is before the places that ``pack_places`` made the end of a message, uint8; the places, of this shape."""
+    count = shape.numel()
+    half = -(-count // 2)
+    rest, low, high = message.split([len(message) - count - half, count, half])
+    return rest, (low.long() | unpack(high, 0, 4, count)[1].long() << 8).view(shape)
+
+
 def pack_signs(places: Tensor, negative: Tensor) -> Tensor:
     """Places, shape (n,), below 2 ** 30, and whether what is there is negative, bool (n,): int32 (n,)."""
     return places.to(torch.int32) << 1 | negative.to(torch.int32)

@@ -13,7 +13,6 @@ from numba import njit
 from torch import Tensor
 
 from harness.exchange.quantisation import levels
-from harness.exchange.randomness import draw, keys
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)  # a float32's bits but its sign: they order as its magnitude does, NaN above all
 CACHED = 4096  # entries that stay in the first cache
@@ -31,7 +30,7 @@ def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
 def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:
     to, packed = levels(bits), np.zeros(-(-len(vector) * bits // 8), np.uint8)
     floats = np.float32(to.lowest), np.float32(to.highest), np.float32(to.half)
-    _encode(vector.numpy(), units.numpy(), ends, *floats, bits, bool(seed), *keys(*seed), packed)
+    _encode(vector.numpy(), units.numpy(), ends, *floats, bits, bool(seed), *_keys(seed), packed)
     return torch.cat([units.view(torch.uint8), torch.from_numpy(packed)])
 
 
@@ -43,6 +42,18 @@ def decode(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tens
 def subtract(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tensor) -> Tensor:
     _sum(-units.numpy(), packed.numpy(), ends, *_decoding(bits), False, out.numpy())
     return out
+
+
+def uniform(size: int, seed: tuple[int, ...]) -> Tensor:
+    """As ``randomness.uniform``."""
+    numbers = np.empty(size, np.float32)
+    _uniform(numbers, *_keys(seed))
+    return torch.from_numpy(numbers)
+
+
+def _keys(seed: tuple[int, ...]) -> tuple[np.uint32, np.uint32]:
+    """What ``_draw`` needs of a seed."""
+    return tuple(np.random.SeedSequence(seed).generate_state(2, np.uint32))
 
 
 def _decoding(bits: int) -> tuple[np.float32, np.float32, int]:
@@ -92,6 +103,27 @@ def _norms(vector, ends, p, found):
 
 
 @njit(cache=True, nogil=True)
+def _draw(place, first, second):
+    """The uniform number at a place below 2 ** 32, of two keys."""
+    mixed = _mix(np.uint32(_mix(np.uint32(np.uint32(place) ^ first)) ^ second))
+    return np.float32(np.int32(mixed >> np.uint32(8))) * np.float32(2**-24)
+
+
+@njit(cache=True, nogil=True)
+def _uniform(numbers, first, second):
+    for i in range(numbers.size):
+        numbers[i] = _draw(i, first, second)
+
+
+@njit(cache=True, nogil=True)
+def _mix(x):
+    """Every bit of 32 depends on all of them (the last step of MurmurHash3, by Appleby)."""
+    x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
+    x = np.uint32(np.uint32(x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@njit(cache=True, nogil=True)
 def _round_down(x, lowest, highest):
     x = x if x > lowest else lowest  # NaN becomes the lowest
     return np.floor(x if x < highest else highest)
@@ -112,7 +144,7 @@ def _encode(vector, units, ends, lowest, highest, half, bits, at_random, first_k
             unit = units[piece] if units[piece] > 0 else np.float32(1)
             if at_random:
                 for i in range(part.size):
-                    x = part[i] / unit + draw(start + i, first_key, second_key)
+                    x = part[i] / unit + _draw(start + i, first_key, second_key)
                     codes[i] |= np.uint8((_round_down(x, lowest, highest) - lowest) * shift)
             else:
                 for i in range(part.size):
