@@ -134,3 +134,5 @@ def test_a_line_for_each_statement_and_verdict():
     assert not lines["Measured"].str.contains("nan").any() and set(table["verdict"]) >= {HOLDS, UNTESTED}
     without = compare(sums(s4x4=3.0), TRAINING, LAYERS, POINTS)
     assert not without["statement"].str.contains("classes").any()
+    last = compare(sums(s4x4=3.0), TRAINING, LAYERS).iloc[-1]
+    assert last["verdict"] == UNTESTED and last["statement"].startswith("Dense steps")

@@ -85,12 +85,20 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
         if trouble:
             say(f"{trouble}, stopped")
             return 1
-        if process.returncode:
+        if process.returncode and (dead := ranks.died()) is not None:
+            say(f"rank {dead}, {_role(spec, dead)}, has died; more in {log}")
+        elif process.returncode:
             say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
         return process.returncode
     finally:
         if process:
             processes.stop(process)
+
+
+def _role(spec: RunSpec, rank: int) -> str:
+    if rank < spec.cluster.workers:
+        return "a worker"
+    return "the server" if spec.topology.servers else "an aggregator"
 
 
 def watch(process: subprocess.Popen, ranks: Ranks, place: Place, say: Voice) -> str:

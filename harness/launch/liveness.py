@@ -7,6 +7,7 @@ processes, so a file system that all share is enough.
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -15,8 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 HEARTBEAT = "heartbeat"
 ERROR = "error"
+DIED = "died: "  # what another rank says of one that could say nothing, with its number
+DYING_S = 0.5  # a process that was killed may take so long to be gone, after its connections are
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
@@ -30,6 +35,8 @@ class Progress:
 
     def __init__(self, folder: Path, rank: int):
         self._path = _of_rank(folder, rank)
+        with suppress(OSError):
+            _process_of(folder, rank).write_text(f"{socket.gethostname()} {os.getpid()}")
         self._now: tuple[int, int] | None = None
         _in_background(self._write)
 
@@ -50,17 +57,41 @@ def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = L
     """Do ``work(folder)`` as one rank of the run in ``folder``; if it fails, leave at once with status 1.
 
     The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``. The first rank to
-    fail leaves its error in the folder, since the others fail in turn when it is gone.
+    fail leaves its error in the folder, since the others fail in turn when it is gone. If it was killed, one of them
+    says so in its place.
     """
     _in_background(lambda: _leave_with_launcher(folder, leave_after_s))
     try:
         work(folder)
-    except Exception:
+    except Exception as error:
         text = traceback.format_exc()
         print(text, file=sys.stderr, flush=True)
+        # Engines say with a RuntimeError that a connection broke.
+        if isinstance(error, RuntimeError) and (dead := _dead(folder)) is not None:
+            text = f"{DIED}{dead}"
         with suppress(OSError), (folder / ERROR).open("x") as file:
             file.write(text)
         os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
+
+
+def _dead(folder: Path) -> int | None:
+    """A rank on this machine whose process is gone, if there is one soon."""
+    processes = {int(path.stem.removeprefix("rank")): _text(path).split() for path in folder.glob("rank*.pid")}
+    ours = {rank: int(pid) for rank, (host, pid) in sorted(processes.items()) if host == socket.gethostname()}
+    end = time.monotonic() + DYING_S
+    while time.monotonic() < end:
+        for rank, pid in ours.items():
+            if not _lives(pid):
+                return rank
+        time.sleep(DYING_S / 10)
+    return None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _leave_with_launcher(folder: Path, after_s: float) -> None:
@@ -96,6 +127,11 @@ class Ranks:
         """What the first rank to fail said; None if none has."""
         return _text(self._folder / ERROR)
 
+    def died(self) -> int | None:
+        """The rank that died without a word, if the run failed for that."""
+        text = self.error() or ""
+        return int(text.removeprefix(DIED)) if text.startswith(DIED) else None
+
     def slowest(self) -> tuple[int, int] | None:
         """(done, total) of the rank that is furthest behind; None before all have reported."""
         if None in self._done:
@@ -124,6 +160,11 @@ def _place(done: tuple[int, int] | None) -> str:
 
 def _of_rank(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
+
+
+def _process_of(folder: Path, rank: int) -> Path:
+    """Where a rank says on which machine and with which number its process runs."""
+    return _of_rank(folder, rank).with_suffix(".pid")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -22,6 +22,7 @@ MOST_STEPS = 10**6  # of sparse ones before a dense one: above it, none is dense
 SHAPE = ("fused", "aggregators", "in_flight")  # of streams
 # (density, how many times as fast as NCCL's all-reduce: published, 8 workers, 100 Gb/s, GPUDirect; without it)
 PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
+KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
 
@@ -197,17 +198,17 @@ def alternating(points: pd.DataFrame) -> Iterator[dict]:
     by_seed = last.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
     epochs = last.groupby("sparse_steps")["epoch"].first()
     never = max(by_seed)
-    statement = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
     for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
         where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
-        yield measured(statement, "", where, repeatable(by_seed[kind] / by_seed[never]), len(by_seed))
+        yield measured(KEEPS, "", where, repeatable(by_seed[kind] / by_seed[never]), len(by_seed))
 
 
-def compare(sums, training, layers, points, hybrids=None) -> pd.DataFrame:
-    """One row per comparison, from the tables of the studies, ``points`` of sparse and dense; ``hybrids``: if timed."""
+def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
+    """One row per comparison, from the tables of the studies; ``points``, of sparse and dense, ``hybrids``: if any."""
     found = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
     found += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
-    found.append((ALTERNATING, alternating(points)))
+    none = untested(KEEPS, "", "no methods/sparse_dense.py here")
+    found.append((ALTERNATING, [none] if points is None else alternating(points)))
     columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]
     rows = [{"system": system} | row for system, rows in found for row in rows]
     return pd.DataFrame(rows, columns=["system", *columns])

@@ -9,12 +9,13 @@ SYSTEMS_TABLES = {
     "sums": f"{RESULTS}/sums.csv",
     "training": f"{RESULTS}/omnireduce.csv",
     "layers": f"{RESULTS}/omnireduce-layers.csv",
-    "points": f"{RESULTS}/sparse_dense_points.csv",
 }
+if studied("sparse_dense"):
+    SYSTEMS_TABLES["points"] = f"{RESULTS}/sparse_dense_points.csv"
 if f"{RESULTS}/hybrid.csv" in SYSTEMS_FILES:
     SYSTEMS_TABLES["hybrids"] = f"{RESULTS}/hybrid.csv"
-# Without a testbed only accuracies are known.
-if all(map(studied, ("sums", "omnireduce", "sparse_dense"))):
+# Without a testbed only accuracies are known, and without methods/sparse_dense.py not even these.
+if all(map(studied, ("sums", "omnireduce"))):
     SYSTEMS_FILES.append(f"{RESULTS}/systems.csv")
     STUDY_TARGETS.append(f"{RESULTS}/systems.csv")
 
