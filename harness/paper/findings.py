@@ -16,11 +16,12 @@ from harness.topology import ALL_GATHER, TOPOLOGIES
 TERMS = (
     "Ratio: the share of the gradient's entries that a method is to send. Density: the share that it sent. s: DLGS "
     "looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch operations as "
-    "in the paper (torch) or in compiled passes (fast). n: blocks; in each, uncompressed and the method take turns. In "
-    "brackets: the 95 % interval of a repeat, from how much launches differ, or the blocks of a run that was launched "
-    "once; that a machine drifts over hours is not in it."
+    "in the paper (torch) or in compiled passes (fast). Times are measured in blocks, in which uncompressed and the "
+    "method take turns; n counts them. In brackets: where 95 % of repeats should lie, judged by how much launches of "
+    "such runs differ, or the blocks of a run that was launched once. That a machine drifts over hours is not in it."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
+SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
 CEILING = 2.0  # with a server that gives dense weights: a dense push and pull by the pull alone
 
 
@@ -48,52 +49,81 @@ def pays(tables, names: Names) -> str:
     """Which models gain over all-gather, each by the variant whose gain is surest; and the surest loss of all."""
     table = compressed(tables["timing"])
     table = table[table["topology"] == ALL_GATHER.name]
-    gains, uncertain = [], []
+    shared = [column for column in SETTINGS if table[column].nunique() == 1]
+    gains, uncertain = {}, []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
         sure = rows[(rows["speedup_low"] > 1) & rows["enough"]]
         best = sure.loc[sure["speedup_low"].idxmax()] if len(sure) else rows.loc[rows["speedup"].idxmax()]
-        found, inside = factor(best, names)
+        found, inside = factor(best, names, shared)
         if len(sure):
-            gains.append(f"{found} times as fast on {names.model(model)} ({inside})")
+            gains[names.model(model)] = f"{found} times as fast on {names.model(model)} ({inside})"
         else:
-            uncertain.append(f"on {names.model(model)}, at best {found} ({inside})")
+            uncertain.append(f"on {names.model(model)}, where the largest is {found} ({inside})")
     words = []
     if gains:
-        words.append(f"Compared with uncompressed, an iteration is {listed(gains)}.")
+        words.append(f"Compression pays on {listed(list(gains))}.")
+        words.append(f"With the method whose gain is surest, an iteration is {listed(list(gains.values()))}.")
     if uncertain:
         words.append(f"No gain is certain {listed(uncertain)}.")
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
-        found, inside = factor(worst, names)
+        found, inside = factor(worst, names, shared)
         words.append(
             f"Compression can also cost time: {found} times as fast on {names.model(worst['model'])} ({inside})."
         )
+    if words:
+        everywhere = [SETTINGS[column].format(table[column].dropna().iloc[0]) for column in shared]
+        words.append("All are against uncompressed in the same run" + f", with {listed(everywhere)}." * bool(shared))
     return " ".join(words)
+
+
+def to_gain(tables, names: Names) -> str:
+    """How long uncompressed waits for its communication, which is all that compression can save."""
+    table = summarise(tables["timing"])
+    table = table[(table["variant"] == "none") & (table["topology"] == ALL_GATHER.name) & table["disturbed"].isna()]
+    table = table.assign(
+        waits=(table["communication_s"] + table["waiting_s"]) / (table["forward_s"] + table["backward_s"])
+    )
+    table = table[table["waits"].notna()].sort_values("waits", ascending=False)
+    words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
+    if not words:
+        return ""
+    return (
+        f"What compression can save is what uncompressed waits for its communication: for each second of computing, "
+        f"{listed(words)}."
+    )
 
 
 def selection(tables, names: Names) -> str:
     """What DLGS gains over global Top-K with each kind of selection, and where a fast one ends the gain."""
     timing = tables.get("selections_timing", tables["timing"])
     torch, fast = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "fast"))
-    words, gone, uncertain = [], [], False
-    for model in names.models_in(set(torch) & set(fast)):
-        (slow, blocks, where), (quick, more, _) = torch[model], fast[model]
-        n = f"n = {min(blocks, more)} blocks"
-        words.append(f"{interval(slow)} and {interval(quick)} on {names.model(model)} ({', '.join([*where, n])})")
-        uncertain = uncertain or any(one.low <= 1 <= one.high for one in (slow, quick))
-        if slow.low > 1 and quick.low <= 1:
-            gone.append(f"on {names.model(model)}")
-    if not words:
+    models = names.models_in(set(torch) & set(fast))
+    if not models:
         return ""
     dlgs, topk = names.variant("dlgs"), names.variant("topk")
-    return (
-        f"How many times as fast as global {topk} {dlgs} is, first where both select with plain torch operations as in "
-        f"the paper, then in compiled passes that choose the same entries: {listed(words)}."
-        + (" Where an interval holds 1, no difference is certain." if uncertain else "")
-        + (f" So {dlgs}'s gain over {topk} {listed(gone)} comes from {topk}'s slow selection." if gone else "")
+    slow, quick = (
+        listed([f"{interval(found[model][0])} on {names.model(model)}" for model in models]) for found in (torch, fast)
     )
+    where = "; ".join(
+        f"{names.model(model)}: {', '.join(torch[model][2])}, n = {min(torch[model][1], fast[model][1])} blocks"
+        for model in models
+    )
+    uncertain = [one[model][0].low <= 1 <= one[model][0].high for one in (torch, fast) for model in models]
+    gone = [f"on {names.model(model)}" for model in models if torch[model][0].low > 1 and fast[model][0].low <= 1]
+    words = [
+        f"{dlgs} is {slow} times as fast as global {topk} where both select with plain torch operations, as in the "
+        f"paper, and {quick} where compiled passes choose the same entries ({where})."
+    ]
+    if all(uncertain):
+        words.append(f"So it is not certain that {dlgs} is faster: every interval holds 1.")
+    elif any(uncertain):
+        words.append("Where an interval holds 1, no difference is certain.")
+    if gone:
+        words.append(f"So {dlgs}'s gain over {topk} {listed(gone)} is certain only where {topk} selects slowly.")
+    return " ".join(words)
 
 
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[str, tuple[Estimate, int, list[str]]]:
@@ -117,8 +147,9 @@ def order(tables, names: Names) -> str:
         return ""
     chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
     return (
-        f"The paper's order from fastest to slowest is {chain}. Of {sum(count.values())} neighbouring pairs in Table 2 "
-        f"{count[HOLDS]} agree with it, {count[FAILS]} contradict it, and {count[UNKNOWN]} cannot be told."
+        f"The paper's order from fastest to slowest is {chain}. Table 2 holds {sum(count.values())} pairs of methods "
+        f"that are neighbours in this order: {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and "
+        f"{count[UNKNOWN]} cannot be told."
     )
 
 
@@ -134,8 +165,8 @@ def server(tables, names: Names) -> str:
     who = "the only model timed so" if table["model"].nunique() == 1 else "the model of the surest gain"
     return (
         f"A parameter server sends the weights back dense, as in the paper. Compression then shrinks the push and not "
-        f"the pull, so over slow links no speed-up can pass {CEILING:g}: {names.model(best['model'])}, {who}, gains "
-        f"{found} ({inside})."
+        f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {who}, is "
+        f"{found} times as fast ({inside})."
     )
 
 
@@ -178,16 +209,18 @@ def learnt(tables, names: Names) -> str:
     return " ".join(sentences)
 
 
-FINDINGS: list[Callable] = [selection, pays, order, rates, server, learnt]
+FINDINGS: list[Callable] = [pays, selection, to_gain, order, rates, server, learnt]
 
 
-def factor(row, names: Names) -> tuple[str, str]:
-    """A variant's speed-up against uncompressed with its interval, and all that decides it."""
+def factor(row, names: Names, shared=()) -> tuple[str, str]:
+    """A variant's speed-up against uncompressed with its interval, and all that decides it, but for the settings that
+    it shares with others."""
     inside = [names.variant(row["variant"])]
     inside += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
     inside += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
-    inside += [] if pd.isna(row["selection"]) else [f"selection {row['selection']}"]
-    inside += [*links(row), f"{row['workers']} workers", f"n = {row['blocks']} blocks{in_launches(row['launches'])}"]
+    inside += links(row)
+    inside += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
+    inside.append(f"n = {row['blocks']} blocks{in_launches(row['launches'])}")
     return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(inside)
 
 

@@ -25,7 +25,7 @@ from harness.training.timed import phase_share, timed_steps
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 7
 TOGETHER = 8  # buckets
-FEWEST = 8  # iterations of a calibration of layers, however long they take
+FEWEST = 4  # iterations in a launch of a calibration of layers, however long they take
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
 OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed beside computing
 PRODUCTS = 50  # computed alone before each sample, to know how long one takes

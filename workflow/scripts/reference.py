@@ -62,11 +62,10 @@ def picture() -> str:
         return ""
     timing = pd.read_csv(next(KEPT.glob("timing.csv*")))
     shown = summarise(timing[timing["model"] == PICTURED])
-    n, whiskers = captions.least_to_most(shown["blocks"]), captions.WHISKERS.capitalize()
     return (
         f"\n![An iteration of VGG16 in parts, per method](results/reference/{PICTURE}.svg)\n\n"
-        f"*Where an iteration of VGG16 spends its time. All of it is measured, none of it is from the time model: "
-        f"{captions.setting(shown)}, n = {n} blocks. {whiskers}. "
+        f"*Where an iteration of VGG16 spends its time: measured, not modelled. "
+        f"{captions.setting(shown)}; {captions.counted(shown)}. Whiskers: {captions.repeat(shown)}. "
         f"Dotted: uncompressed in the same run. {looks.TIMES}: the speed-up against it.*\n"
     )
 
