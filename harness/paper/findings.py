@@ -17,8 +17,9 @@ TERMS = (
     "Ratio: the share of the gradient's entries that a method is to send. Density: the share that it sent. s: DLGS "
     "looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch operations as "
     "in the paper (torch) or in compiled passes (fast). Times are measured in blocks, in which uncompressed and the "
-    "method take turns; n counts them. In brackets: where 95 % of repeats should lie, judged by how much launches of "
-    "such runs differ, or the blocks of a run that was launched once. That a machine drifts over hours is not in it."
+    "method take turns; n counts them. A launch is one start of the processes. In brackets: where 95 % of repeats "
+    "should lie, judged by how much launches differ, or blocks where there was one launch. That a machine drifts over "
+    "hours is not in it."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
@@ -63,7 +64,7 @@ def pays(tables, names: Names) -> str:
     words = []
     if gains:
         words.append(f"Compression pays on {listed(list(gains))}.")
-        words.append(f"With the method whose gain is surest, an iteration is {listed(list(gains.values()))}.")
+        words.append(f"With the method that is surely faster by most, an iteration is {listed(list(gains.values()))}.")
     if uncertain:
         words.append(f"No gain is certain {listed(uncertain)}.")
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
@@ -88,11 +89,12 @@ def to_gain(tables, names: Names) -> str:
     )
     table = table[table["waits"].notna()].sort_values("waits", ascending=False)
     words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
+    bounds = [f"{1 + row['waits']:.2f}" for _, row in table.iterrows()]
     if not words:
         return ""
     return (
         f"What compression can save is what uncompressed waits for its communication: for each second of computing, "
-        f"{listed(words)}."
+        f"{listed(words)}. That bounds the speed-up at about {listed(bounds)}."
     )
 
 
@@ -114,8 +116,8 @@ def selection(tables, names: Names) -> str:
     uncertain = [one[model][0].low <= 1 <= one[model][0].high for one in (torch, fast) for model in models]
     gone = [f"on {names.model(model)}" for model in models if torch[model][0].low > 1 and fast[model][0].low <= 1]
     words = [
-        f"{dlgs} is {slow} times as fast as global {topk} where both select with plain torch operations, as in the "
-        f"paper, and {quick} where compiled passes choose the same entries ({where})."
+        f"The speed of {dlgs} by that of global {topk} is {slow} where both select with plain torch operations, as in "
+        f"the paper, and {quick} where compiled passes choose the same entries ({where})."
     ]
     if all(uncertain):
         words.append(f"So it is not certain that {dlgs} is faster: every interval holds 1.")
