@@ -81,7 +81,8 @@ class Cluster:
     network: Literal["host", "testbed"] = "host"
     rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link, in Mbit/s
     latency_ms: float = 0.0  # testbed: from host to host, beside the time of a message's bytes
-    in_proportion: bool = False  # the rates follow from a calibration, see harness/timemodel/dilation.py
+    in_proportion: bool = False  # the rates follow from a calibration, see harness/timemodel/dilation.py,
+    calibrated_s: float = 0.0  # in which forward and backward took so long
 
 
 @dataclass(frozen=True)

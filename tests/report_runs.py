@@ -125,7 +125,7 @@ class Runs:
 
     def iterations(self, timed: str, scheme: Scheme, seconds: float) -> pd.DataFrame:
         blocks = [
-            self.parts(2, seconds, (*PARTS, "waiting_s")).assign(block=block, phase=phase, share=share)
+            self.parts(2, seconds, (*PARTS, "waiting_s")).assign(block=block, phase=phase, share=share, dilation=1.0)
             for block in (1, 2, 3)
             for phase, share in phases(scheme)
         ]

@@ -1,6 +1,7 @@
 """A process for test_launch, in place of harness.training.run: <what it does> <seconds> <folder>.
 
-"measures <s> <s> ..." says in each launch that a forward pass took so long, and keeps the count in a file.
+"measures <dilation>,<s> <dilation>,<s> ..." says in each launch how slow the machine has become and how long a forward
+pass took, and keeps the count in a file.
 
 The seconds: after how many without a heartbeat of the launcher it leaves.
 """
@@ -37,7 +38,7 @@ def work(what: str, folder: Path) -> None:
             counted = folder.parent.parent / "launches"
             number = int(counted.read_text()) if counted.exists() else 0
             counted.write_text(f"{number + 1}")
-            (folder / "iterations.csv").write_text(f"block,forward_s\n1,{what.split()[1 + number]}\n")
+            (folder / "iterations.csv").write_text(f"block,dilation,forward_s\n1,{what.split()[1 + number]}\n")
             (folder / "run.json").write_text("{}")
         return
     for step in range(1, 10**6):

@@ -34,12 +34,12 @@ def test_half_as_fast_is_half_the_rate_within_what_can_be_shaped(computation_s, 
 
 def test_the_rate_reaches_every_host_of_the_run_and_no_other_model(tmp_path):
     path = tmp_path / "rate.json"
-    path.write_text(json.dumps({"model": "vgg16", "rate_mbit": 123.0, "forward_s": 0.5}))
+    path.write_text(json.dumps({"model": "vgg16", "rate_mbit": 123.0, "forward_s": 0.5, "computation_s": 2.0}))
     spec = RunSpec("timing", Training("vgg16"), cluster=Cluster(network="testbed", in_proportion=True))
     spec = replace(spec, scheme=replace(spec.scheme, topology="ps-weights"))
     found, forward_s = with_rate(path, spec)
-    assert found.cluster.rates_mbit == (123.0,) * 3 and forward_s == 0.5
-    assert replace(found, cluster=replace(found.cluster, rates_mbit=())) == spec
+    assert found.cluster.rates_mbit == (123.0,) * 3 and found.cluster.calibrated_s == 2.0 and forward_s == 0.5
+    assert replace(found, cluster=replace(found.cluster, rates_mbit=(), calibrated_s=0.0)) == spec
     with pytest.raises(ValueError, match="the rate is for vgg16, this run trains resnet20"):
         with_rate(path, replace(spec, training=Training("resnet20")))
     path.write_text("{")

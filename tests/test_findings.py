@@ -76,11 +76,7 @@ def test_what_selection_decides_needs_both_kinds():
 
     assert not any("compiled passes" in sentence for sentence in said(cell()))
     (sentence,) = selections(cell(topk=1.0, about={"selection": "fast"}), cell())
-    assert (
-        "global Top-K is 3.00 [" in sentence
-        and ", and 1.00 [" in sentence
-        and "(VGG16: ratio 0.01" in sentence
-    )
+    assert "global Top-K is 3.00 [" in sentence and ", and 1.00 [" in sentence and "(VGG16: ratio 0.01" in sentence
     assert (
         "gain over Top-K on VGG16 is certain only where Top-K selects slowly" in sentence
         and "Where an interval" in sentence

@@ -100,19 +100,20 @@ def quiet(monkeypatch):
 
 
 def test_several_launches_make_one_table(quiet, tmp_path):
-    assert measure(tmp_path, "1.1 0.9", 2) == ("launch,block,forward_s\n1,1,1.1\n2,1,0.9\n", "", 2)
+    assert measure(tmp_path, "1,1.1 1,0.9", 2) == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
 
 
 def test_a_disturbed_launch_is_repeated(quiet, tmp_path, capsys):
-    assert measure(tmp_path, "1 2 1", 2) == ("launch,block,forward_s\n1,1,1\n2,1,1\n", "", 3)
-    said = "a forward pass took 2.00 times as long as in the calibration: measured once more"
+    table = "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
+    assert measure(tmp_path, "1,1 1,2 1.5,1.5", 2) == (table, "", 3)
+    said = "a forward pass took 2.00 times as long as when the run began: measured once more"
     assert said in capsys.readouterr().err
 
 
 def test_a_run_that_stays_disturbed_is_marked(quiet, tmp_path):
-    table, disturbed, launches = measure(tmp_path, "1 2 2 2", 2)
-    assert table == "launch,block,forward_s\n1,1,1\n2,1,2\n" and launches == 4
-    assert disturbed == "a forward pass took 2.00 times as long as in the calibration"
+    table, disturbed, launches = measure(tmp_path, "1,1 1,2 1,2 1,2", 2)
+    assert table == "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
+    assert disturbed == "a forward pass took 2.00 times as long as when the run began"
 
 
 def test_other_work_is_noticed_and_the_work_of_children_is_not():

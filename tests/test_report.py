@@ -196,6 +196,18 @@ def test_prediction_finds_the_calibration_of_every_run(report):
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
+def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_path):
+    run = report.runs.root / "timing" / f"{report.runs.models[0]}-none-allgather"
+    slow = shutil.copytree(run, tmp_path / "slow")
+    pd.read_csv(slow / "iterations.csv").assign(dilation=2.0).to_csv(slow / "iterations.csv", index=False)
+    inputs = {"layers": report.runs.every("layers", "layers.csv"), "timing": [run / "groups.csv", slow / "groups.csv"]}
+    inputs["samples"] = report.runs.every("exchanges", "samples.csv")
+    table, _ = report.table("studies/prediction/table.py", "slow", **inputs)
+    usual, slower = table["predicted_communication_s"]
+    on_link_s = 4 * sum(LAYERS) / (500e6 / 8)  # in one bucket, of which each of two workers sends and receives as much
+    assert slower - usual == pytest.approx(on_link_s, rel=0.01)
+
+
 def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_predicted(report, tmp_path):
     name = f"{report.runs.models[0]}-none-allgather"
     for kind in ("timing", "exchanges"):

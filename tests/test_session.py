@@ -11,7 +11,7 @@ from harness.comm.local import run_workers
 from harness.data.cifar10 import Cifar10
 from harness.exchange import Bucket, Momentum, Sum
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.training import train
+from harness.training import timed, train
 from harness.training.session import Session
 
 
@@ -97,3 +97,22 @@ def test_variants_in_turns_do_not_share_momentum():
         return found
 
     assert run_workers(2, work) == [[0.0, 0.9, 0.0]] * 2
+
+
+@pytest.mark.parametrize("calibrated_s, slower, asked", [(0.5, 2.0, [0.5]), (2.0, 0.5, [2.0]), (0.0, 1.0, [])])
+def test_links_in_proportion_follow_what_the_machine_computes_when_the_run_begins(
+    calibrated_s, slower, asked, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(timed.links, "scale", said.append)
+    monkeypatch.setattr(timed, "PROBE_S", 0.0)
+
+    def work(comm):
+        spec = RunSpec("timing", Training("resnet20"), cluster=Cluster(calibrated_s=calibrated_s))
+        session = Session(spec, comm, Noise(), CPU)
+        one_s = iter([9.0] if comm.rank else [0.4])  # of backward: what rank 0 says decides
+        session.local_gradient = lambda: None
+        session.clock.stop = lambda: {"forward_s": 0.6, "backward_s": next(one_s)}
+        return timed.keep_proportion(session)
+
+    assert run_workers(2, work)[0] == pytest.approx(slower) and said == pytest.approx(asked)

@@ -82,6 +82,44 @@ def test_each_host_has_the_rate_of_its_own_link(here):
         assert within(bed, 200, 0, 2)
 
 
+@pytest.mark.parametrize("latency_ms", [0, 5])
+def test_links_take_other_rates_while_processes_use_them(here, latency_ms):
+    with Testbed([200, 200], latency_ms) as bed:
+        assert within(bed, 200)
+        for rates in ([20, 100], [150, 150]):
+            bed.shape(rates)
+            assert within(bed, min(rates), 0, 1) and within(bed, min(rates), 1, 0)
+        assert bed.measure_round_trip_ms() >= 2 * latency_ms
+
+
+# What every host's end of its link may send, before and after rank 0 has asked for links half as fast.
+HALF = """
+import os, time
+from pathlib import Path
+from pyroute2 import IPRoute
+from harness.launch import links
+
+def rate():
+    with IPRoute() as ip:
+        (tbf,) = (q for q in ip.get_qdiscs() if q.get_attr("TCA_KIND") == "tbf")
+        return tbf.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"]
+
+asked = [25e6, 12.5e6][int(os.environ["RANK"])]
+if os.environ["RANK"] == "0":
+    links.scale(0.5)
+end = time.monotonic() + 30
+while rate() == asked and time.monotonic() < end:
+    time.sleep(0.05)
+print(f"rate {rate() / asked:g}")
+"""
+
+
+def test_rank_0_makes_the_links_of_its_run_slower(here):
+    command = hosts("torch_dist", "200,100", sys.executable, "-c", HALF)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("rate 0.5") == 2, done.stdout + done.stderr
+
+
 def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
     before = set(psutil.net_if_addrs())
     with Testbed([200, 200]) as first, Testbed([50, 50]) as second:

@@ -61,7 +61,7 @@ def calibrations(values: dict) -> dict[str, RunSpec]:
     found, merging = {}, Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
     for run in timing(values).values():
         model, host = run.training.model, _without_links(run.cluster)
-        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(launches=3, repeats=12, limit_s=7))
+        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(launches=2, repeats=12, limit_s=7))
         scheme = replace(run.scheme, bucket_bytes=Scheme.bucket_bytes, planner=Scheme.planner)
         measured = Measurement(repeats=3, largest_entries=largest_bucket(run))
         exchanges = RunSpec("exchanges", Training(model), scheme, run.cluster, measured)

@@ -1,4 +1,4 @@
-"""Whether something disturbed a measurement: other work on this machine, or another speed than calibrated. No torch."""
+"""Whether something disturbed a measurement: other work on this machine, or a change of its speed. No torch."""
 
 import csv
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 BUSY = 0.1  # of the cores' time, for work that was not the run's
-DEPARTS = 0.25  # of the calibrated time of a forward pass
+DEPARTS = 0.25  # of the time of a forward pass
 
 
 class OtherWork:
@@ -41,14 +41,15 @@ def _own_s() -> float:
 def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
     """Why a measurement should be repeated, in words, or nothing.
 
-    ``iterations``: the table of a timing run, if there is one; ``forward_s``: a forward pass as calibrated.
+    ``iterations``: the table of a timing run, if there is one; ``forward_s``: a forward pass as calibrated, of which
+    this machine has become ``dilation`` times as slow when the run began.
     """
     if others > BUSY:
         return f"other work took {others:.0%} of the machine"
     if forward_s and iterations.exists():
         with iterations.open() as file:
-            timed = [float(row["forward_s"]) for row in csv.DictReader(file)]
+            timed = [float(row["forward_s"]) / float(row["dilation"]) for row in csv.DictReader(file)]
         ratio = statistics.median(timed) / forward_s
         if abs(ratio - 1) > DEPARTS:
-            return f"a forward pass took {ratio:.2f} times as long as in the calibration"
+            return f"a forward pass took {ratio:.2f} times as long as when the run began"
     return ""

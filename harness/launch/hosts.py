@@ -7,6 +7,7 @@ Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one w
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import time
 from functools import partial
 
 from harness.engines import ENGINES
+from harness.launch import links
 from harness.launch.namespaces import die_with_parent
 from harness.launch.network import LINK
 from harness.launch.testbed import Testbed, TestbedError
@@ -27,11 +29,14 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     }
     addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
     workers, readers = [], []
+    ours, theirs = socket.socketpair()
+    threading.Thread(target=links.obey, args=(testbed, ours), daemon=True).start()
     for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
         worker = testbed.popen(
             rank,
             command,
-            env=os.environ | measured | own,
+            env=os.environ | measured | own | {links.ENDS: f"{theirs.fileno()}"},
+            pass_fds=[theirs.fileno()],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -40,6 +45,7 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
         workers.append(worker)
         readers.append(threading.Thread(target=_forward, args=(rank, worker), daemon=True))
         readers[-1].start()
+    theirs.close()
     ended = [None]
     while None in ended and not any(ended):
         time.sleep(0.1)

@@ -3,8 +3,9 @@
 latency <seconds> <bytes a second>,<device> ...   the link of each host, and its TUN device as an open file
 
 A packet arrives ``seconds`` after it was sent, and no faster than the link of the host that it is for takes it. The
-hosts' own token buckets shape what they send. The program ends when its standard input closes, as it does with the
-process that started it, however that ended. It imports nothing of this project, so that it runs from any folder.
+hosts' own token buckets shape what they send. A line of standard input gives the links other rates, in bytes a second.
+The program ends when its standard input closes, as it does with the process that started it, however that ended. It
+imports nothing of this project, so that it runs from any folder.
 Packets are handed on in batches, since every wake-up costs.
 """
 
@@ -26,7 +27,7 @@ class Way:
     """To one host: packets arrive in the order in which they were sent."""
 
     def __init__(self, latency_s: float, bytes_s: float):
-        self._latency_s, self._bytes_s = latency_s, bytes_s
+        self._latency_s, self.bytes_s = latency_s, bytes_s
         self._free = 0.0  # from when on the link takes the next packet
         self._packets: deque[tuple[float, bytes]] = deque()
 
@@ -34,7 +35,7 @@ class Way:
         there = now + self._latency_s
         arrival = max(there, self._free)
         if arrival - there <= QUEUE_S:
-            self._free = arrival + len(packet) / self._bytes_s
+            self._free = arrival + len(packet) / self.bytes_s
             self._packets.append((arrival, packet))
 
     def next(self) -> float | None:
@@ -63,7 +64,11 @@ def carry(ways: list[Way], devices: list[int], pause_s: float) -> None:
             wait_s = max(0.0, wait_s - pause_s - time.monotonic())
         readable, _, _ = select.select([sys.stdin.fileno(), *devices], [], [], wait_s)
         if sys.stdin.fileno() in readable:
-            return
+            rates = os.read(sys.stdin.fileno(), PACKET).split()
+            if not rates:
+                return
+            for way, rate in zip(ways, rates, strict=True):
+                way.bytes_s = float(rate)
         now = time.monotonic()
         time.sleep(pause_s)
         for device in devices:

@@ -1,8 +1,11 @@
-"""The hosts and links of a testbed: a program that makes them, since who enters their namespaces does not come back.
+"""The hosts and links of a testbed: programs that make them and give them other rates, since who enters their
+namespaces does not come back.
 
-python -m harness.launch.network <socket> <seconds> <Mbit/s of every link ...>
+python -m harness.launch.network build <socket> <seconds> <Mbit/s of every link ...>
+python -m harness.launch.network shape <namespaces> <seconds> <Mbit/s of every link ...>
 
 The socket gets the namespaces, and devices where the kernel cannot make packets wait; ``seconds``: from host to host.
+``shape`` enters the namespaces one after the other: the user's, if there is one, each host's, and the switch's.
 """
 
 import fcntl
@@ -11,7 +14,7 @@ import socket
 import struct
 import sys
 
-from harness.launch.namespaces import NEWNET, NEWUTS, current, join, own_network, unshare
+from harness.launch.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
 
 LINK = "eth0"  # what a host calls its end
 MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and handling the packets would keep a core busy
@@ -47,7 +50,7 @@ def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[in
         by_program = latency_s > 0 and not _has_netem(ip)
     hosts, devices = [], []
     for host, rate_mbit in enumerate(rates_mbit):
-        port = f"port{host}"
+        port = _port(host)
         unshare(NEWNET | NEWUTS)
         # The host is called by its address: Gloo resolves the machine's own name where it is told no interface.
         socket.sethostname(address(host))
@@ -61,26 +64,49 @@ def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[in
             ip.link("set", index=_index(ip, LINK), mtu=MTU)
             ip.addr("add", index=_index(ip, LINK), address=address(host), prefixlen=24)
             ip.link("set", index=_index(ip, LINK), state="up")
-            _shape(ip, LINK, rate_mbit, 0.0 if by_program else latency_s)
+            _shape(ip, "add", LINK, rate_mbit, 0.0 if by_program else latency_s)
         join(own[-1])
         if not by_program:
             with IPRoute() as ip:
                 ip.link("set", index=_index(ip, port), master=_index(ip, "bridge"), state="up")
-                _shape(ip, port, rate_mbit)
+                _shape(ip, "add", port, rate_mbit)
     return hosts + own, devices
+
+
+def shape(spaces: list[int], latency_s: float, rates_mbit: list[float]) -> None:
+    """Give the links other rates, in both directions. A program between the hosts, which has no ports, must be told."""
+    from pyroute2 import IPRoute
+
+    for space in spaces[: -len(rates_mbit) - 1]:
+        join(space)
+    for space, rate_mbit in zip(spaces[-len(rates_mbit) - 1 : -1], rates_mbit, strict=True):
+        join(space)
+        with IPRoute() as ip:
+            _shape(ip, "change", LINK, rate_mbit, latency_s)
+    join(spaces[-1])
+    with IPRoute() as ip:
+        for host, rate_mbit in enumerate(rates_mbit):
+            if ip.link_lookup(ifname=_port(host)):
+                _shape(ip, "change", _port(host), rate_mbit)
+
+
+def _port(host: int) -> str:
+    """What the switch calls its end of a host's link."""
+    return f"port{host}"
 
 
 def _index(ip, name: str) -> int:
     return ip.link_lookup(ifname=name)[0]
 
 
-def _shape(ip, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
-    """Have what leaves by this interface wait for ``latency_s``, and then for its turn."""
+def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
+    """Have what leaves by this interface wait for ``latency_s``, and then for its turn; ``how``: "add" or "change"."""
     index, rate, most, place = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit), {}
     if latency_s:
-        ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
-        place = {"parent": "1:1", "handle": "10:0"}
-    ip.tc("add", "tbf", index, rate=rate, burst=most, limit=most + int(rate * QUEUE_S), **place)
+        place = {"parent": "1:1"}
+        if how == "add":
+            ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
+    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=most, limit=most + int(rate * QUEUE_S), **place)
 
 
 def _has_netem(ip) -> bool:
@@ -107,14 +133,18 @@ def _device() -> int:
         sys.exit(f"links with latency need netem in the kernel, or {DEVICE}: {error.strerror}")
 
 
-def main(end: str, latency_s: str, *rates_mbit: str) -> None:
+def main(what: str, where: str, latency_s: str, *rates_mbit: str) -> None:
+    rates = [float(rate) for rate in rates_mbit]
+    if what == "shape":
+        shape(numbers(where), float(latency_s), rates)
+        return
     try:
-        spaces, devices = build([float(rate) for rate in rates_mbit], float(latency_s))
+        spaces, devices = build(rates, float(latency_s))
     except OSError as error:
         sys.exit(f"the kernel allows no network namespaces: {error.strerror}")
     except Exception as error:
         sys.exit(f"the kernel lacks a part of the network (veth, bridge, tbf): {error!r}")
-    socket.send_fds(socket.socket(fileno=int(end)), [b"%d" % len(devices)], devices + spaces)
+    socket.send_fds(socket.socket(fileno=int(where)), [b"%d" % len(devices)], devices + spaces)
 
 
 if __name__ == "__main__":

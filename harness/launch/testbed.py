@@ -49,13 +49,14 @@ class Testbed:
         self._hosts: list[list[int]] = []
         self._open: list[int] = []
         self._started: list[subprocess.Popen] = []
+        self._way: subprocess.Popen | None = None  # the program between the hosts, where one is needed
 
     def __enter__(self) -> "Testbed":
         ours, theirs = socket.socketpair()
         hosts = 2 * len(self.rates_mbit)
         with ours, theirs:
             links = [f"{self.latency_ms / 1e3}", *map(str, self.rates_mbit)]
-            _run("network", str(theirs.fileno()), *links, pass_fds=[theirs.fileno()])
+            _run("network", "build", str(theirs.fileno()), *links, pass_fds=[theirs.fileno()])
             count, found, _, _ = socket.recv_fds(ours, 10, 2 + 2 * hosts)
         devices, self._open = found[: int(count)], found[int(count) :]
         self._hosts = [self._open[i : i + 2] for i in range(0, hosts, 2)]
@@ -72,7 +73,7 @@ class Testbed:
         """Leave what the hosts send to a program, which ends with this process, however that ends."""
         ends = [f"{network.bytes_s(rate)},{device}" for rate, device in zip(self.rates_mbit, devices, strict=True)]
         call = [sys.executable, "-P", latency.__file__, f"{self.latency_ms / 1e3}", *ends]
-        self._start(call, devices, os.environ, stdin=subprocess.PIPE)
+        self._way = self._start(call, devices, os.environ, stdin=subprocess.PIPE)
         for device in devices:
             os.close(device)
 
@@ -80,6 +81,16 @@ class Testbed:
         self.stop()
         for descriptor in self._open:
             os.close(descriptor)
+
+    def shape(self, rates_mbit: list[float]) -> None:
+        """Give the links other rates, while processes use them."""
+        spaces = [*self._user, *(host[0] for host in self._hosts), self._open[-1]]
+        links = ["0" if self._way else f"{self.latency_ms / 1e3}", *map(str, rates_mbit)]
+        _run("network", "shape", ",".join(map(str, spaces)), *links, pass_fds=spaces)
+        if self._way:
+            self._way.stdin.write((" ".join(str(network.bytes_s(rate)) for rate in rates_mbit) + "\n").encode())
+            self._way.stdin.flush()
+        self.rates_mbit = list(rates_mbit)
 
     @staticmethod
     def address(host: int) -> str:
@@ -91,9 +102,9 @@ class Testbed:
         Call it from the main thread: the kernel takes the end of a thread for that of the process.
         """
         environment = settings.pop("env", os.environ)
-        spaces = self._user + self._hosts[host]
+        spaces, more = self._user + self._hosts[host], settings.pop("pass_fds", [])
         call = [sys.executable, "-P", namespaces.__file__, ",".join(map(str, spaces)), *map(str, command)]
-        return self._start(call, spaces, environment, **settings)
+        return self._start(call, [*spaces, *more], environment, **settings)
 
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
         """Of this project's files, run from any folder; -P: none hides an installed package of the same name."""

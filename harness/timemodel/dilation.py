@@ -45,7 +45,7 @@ def dilation(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
 
 
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
-    """``spec`` with the rate in the file, and the seconds that a forward pass took in the calibration.
+    """``spec`` with the rate in the file and the computing that it follows from, and the seconds of a forward pass.
 
     ValueError in one line if it is no such file, or one for another model.
     """
@@ -55,5 +55,6 @@ def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
             raise ValueError(f"the rate is for {rate['model']}, this run trains {spec.training.model}")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    cluster = replace(spec.cluster, rates_mbit=(rate["rate_mbit"],) * spec.processes)
+    rates = (rate["rate_mbit"],) * spec.processes
+    cluster = replace(spec.cluster, rates_mbit=rates, calibrated_s=rate["computation_s"])
     return replace(spec, cluster=cluster), rate["forward_s"]

@@ -1,5 +1,6 @@
 """Timing runs: variants of one training in turns, in the same processes."""
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,10 +10,13 @@ import torch
 from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange import Method
+from harness.launch import links
 from harness.spec import RunSpec
 from harness.statistics import amortised, repeatable
 from harness.training.rows import group_rows, over_workers, sent_row, trace_rows
 from harness.training.session import Session, make_method
+
+PROBE_S = 1.0  # at least one gradient, and more for so long, say how fast this machine computes when a run begins
 
 
 def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
@@ -62,12 +66,13 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
     In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one
     step of each phase, and is not kept. Blocks follow until the speed-up is known to ``width`` or the time is up.
     Methods start from their steady state (``Method.settle``); the density of every iteration is recorded, so that
-    this can be seen.
+    this can be seen. ``dilation``: how many times as slow as in its calibration the machine and the links were.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
     iterations, sent = [], {variant: [] for variant in session.exchanges}
     session.local_gradient()  # gradients exist, kernels are chosen
+    slower = keep_proportion(session)
     for exchange in session.exchanges.values():
         exchange.settle()
     begun, block, enough = time.perf_counter(), 0, False
@@ -77,13 +82,34 @@ def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 if block:
                     share = phase_share(exchange.method, row["phase"])
-                    iterations.append({"block": block, "variant": variant, "share": share} | row)
+                    iterations.append({"block": block, "variant": variant, "share": share, "dilation": slower} | row)
                     sent[variant].append(sent_row(exchange, block=block, step=row["step"]))
         spent_s = time.perf_counter() - begun
         report(block + 1, max(measurement.blocks, block, int(block * measurement.limit_s / spent_s)) + 1)
         enough = block >= measurement.blocks and _enough(session, iterations, spent_s)
         block += 1
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
+
+
+def keep_proportion(session: Session) -> float:
+    """Make links in proportion as many times slower than asked for as this machine has become at computing since its
+    calibration, and return how many: 1 where the rates are fixed.
+
+    Machines shared with others drift by 10 to 20 % within minutes, and would take the proportion with them.
+    """
+    calibrated_s, seconds = session.spec.cluster.calibrated_s, []
+    if not calibrated_s:
+        return 1.0
+    begun = time.perf_counter()
+    while not session.decide(bool(seconds) and time.perf_counter() - begun >= PROBE_S):  # all start together
+        session.local_gradient()
+        parts = session.clock.stop()
+        seconds.append(parts["forward_s"] + parts["backward_s"])
+    slower = statistics.median(seconds) / calibrated_s
+    if session.comm.rank == 0:
+        links.scale(1 / slower)
+    session.comm.barrier()
+    return slower
 
 
 def _enough(session: Session, iterations: list[dict], spent_s: float) -> bool:

@@ -4,8 +4,9 @@ Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward 
 sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes; the figures of the
 calibration say how near), what a communication and computing take from each other while both are under way, plus
 optimizer, other, and what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's
-iteration. The machine's speed drifts between calibration and run: "paired" scales what is computed by how long forward
-of uncompressed took in the same run, against the calibration; what is communicated is left as predicted. Where a
+iteration. Communications are predicted for the rate that the links of the run had. The machine's speed drifts between
+calibration and run: "paired" scales what is computed by how long forward of uncompressed took in the same run, against
+the calibration; what is communicated is left as predicted. Where a
 collective sends what depends on the gradient, a run that sent another number of bytes than its calibration is not
 predicted, and a warning says so."""
 
@@ -19,9 +20,11 @@ from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.summary import amortise
 from harness.report.tidy import ABOUT, read
+from harness.spec import RunSpec
 from harness.timemodel.costs import Calibration
+from harness.timemodel.links import elsewhere
 from harness.timemodel.predict import Calibrations, spec_in
-from harness.timemodel.timeline import schedule
+from harness.timemodel.timeline import Costs, schedule
 
 SAME_BYTES = 0.1  # as a part: an iteration of a timing run has sent what its calibration sent
 
@@ -33,7 +36,7 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
     groups = pd.read_csv(run / "groups.csv")
     groups = groups[groups["variant"] == spec.variant]
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(known.sizes, known.costs, plan)
+    times = schedule(known.sizes, on_its_links(known, spec, everything["dilation"].median()), plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
@@ -56,6 +59,15 @@ def predict(run: Path, calibrations: Calibrations) -> dict:
         "measured_communication_s": amortise(timed, "communication_s"),
         "warning": warning,
     }
+
+
+def on_its_links(known: Calibration, spec: RunSpec, dilation: float) -> Costs:
+    """The costs over the links of a run, which were so many times as slow as in the calibration."""
+    if dilation == 1:
+        return known.costs
+    workers, rate_mbit = spec.cluster.workers, min(spec.cluster.rates_mbit)
+    here, there = (workers, rate_mbit), (workers, rate_mbit / dilation)
+    return elsewhere(known.costs, spec.topology, known.traffic, here, there)
 
 
 def other_bytes(known: Calibration, sent: float) -> str:
