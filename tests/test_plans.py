@@ -43,9 +43,15 @@ def test_a_run_of_all_planners_gets_all_plans(calibration):
     assert RunSpec.from_json(found.to_json()) == found
 
 
+def test_an_accuracy_run_takes_the_ratios_that_were_planned_for_another_engine(calibration):
+    found = plans.read(plan_file(calibration, engine="torch_dist"), RunSpec("accuracy", SPEC.training, SPEC.scheme))
+    assert found.scheme.ratios == (0.1, 0.2)
+
+
 @pytest.mark.parametrize(
     "key, value",
     [
+        ("engine", "torch_dist"),
         ("model", "resnet20"),
         ("workers", 3),
         ("ratio", 0.01),
