@@ -1,14 +1,21 @@
 """Configurations: one line for every mistake."""
 
+import copy
+import functools
 import json
+import math
+import os
 import subprocess
 import sys
 
 import pytest
 import yaml
 from conftest import ROOT, copy_project, read, snakemake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import plugins
+from harness.config import files
 from harness.config import load as config
 
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
@@ -76,6 +83,29 @@ MISTAKES = {
     },
     "topologies.0: 'ps' is not valid; give one of: allgather, ps-weights, ps-sparse": {"topologies": ["ps"]},
     "engine: 'mpi' is not valid; give one of: horovod, torch_dist": {"engine": "mpi"},
+    "accuracy.ratios.0: nan is not valid; give a finite number": {"accuracy": {"ratios": [math.nan]}},
+    "models.resnet20.lr: inf is not valid; give a finite number": {"models": {"resnet20": RECIPE | {"lr": math.inf}}},
+    r"lr: '1e-1' is not valid; give .*, a number above 0 .YAML reads 1e-1 as text; write 0.1.": {
+        "models": {"resnet20": RECIPE | {"lr": "1e-1"}}
+    },
+    r"lr_steps: \[3, 2\] is not valid; give epochs that rise up to 4": {
+        "models": {"resnet20": RECIPE | {"epochs": 4, "lr_steps": [3, 2]}}
+    },
+    r"lr_steps: \[3, 5\] is not valid; give epochs that rise up to 4": {
+        "models": {"resnet20": RECIPE | {"epochs": 4, "lr_steps": [3, 5]}}
+    },
+    "warmup_epochs: 1000 of 4 epochs; give fewer": {
+        "models": {"resnet20": RECIPE | {"epochs": 4, "warmup_epochs": 1000}}
+    },
+    "models.resnet20.batch: 1000000000 is not valid; give .* from 2 to 65536": {
+        "models": {"resnet20": RECIPE | {"batch": 10**9}}
+    },
+    "test_samples: 20000 is not valid; give .* from 1 to 10000": {"accuracy": {"ratios": [0.1], "test_samples": 20000}},
+    "output.report: a/ is the folder of results too; give a file": {
+        "output": {"results": "a", "figures": "b", "report": "a/"}
+    },
+    "the configuration: YAML reads a key as True, which is no text; put it in quotes": {True: 1},
+    "models: YAML reads a key as 18, which is no text; put it in quotes": {"models": {18: RECIPE}},
 }
 
 
@@ -84,6 +114,83 @@ def test_a_mistake_is_one_line_that_says_where_what_and_what_would_be_right(expe
     with pytest.raises(config.ConfigError, match=expected) as error:
         config.load(read("quick") | MISTAKES[expected], "config/mine.yaml")
     assert str(error.value).startswith("config/mine.yaml: ") and "\n" not in str(error.value)
+
+
+def places(values, path: tuple = ()) -> list[tuple]:
+    """Where in a configuration something stands."""
+    inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    return [path] * bool(path) + [place for key, value in inside for place in places(value, (*path, key))]
+
+
+SMALL = read("smoke") | {"methods": ["none", "dlgs"]}
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.one_of(st.text(max_size=8), st.integers(), st.booleans()), st.integers(), max_size=2),
+    st.sampled_from(["1e-1", "all", "auto", "..", "a b", "results", -1, 0, 1e300, 10**12]),
+)  # fmt: skip
+
+
+@settings(max_examples=80)
+@given(st.sampled_from(places(SMALL)), ANYTHING)
+def test_whatever_stands_in_a_configuration_it_is_taken_or_refused_in_one_line(place, value):
+    values = copy.deepcopy(SMALL)
+    *above, last = place
+    functools.reduce(lambda part, key: part[key], above, values)[last] = value
+    try:
+        config.load(values, "c")
+    except config.ConfigError as error:
+        assert str(error).startswith("c: ") and "\n" not in str(error)
+
+
+def test_variants_that_are_not_run_are_named():
+    values = read("quick") | {"variants": {"dgc": {"title": "x"}, "dlgs": {"refresh_every": 8}}}
+    assert config.load(values, "c").warning == "c: variants: dgc not among methods, so not run"
+
+
+FILES = {
+    "a: 1\nb: {c: 1, c: 2}\n": "line 2: c stands twice",
+    "a: [1\nb: 2": "line 2: expected ',' or ']'",
+    "- 1\n": ": no mapping of keys to values",
+    "a: \x07": ": no YAML",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_that_yaml_would_read_as_something_else_is_refused(text, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    found = files.problem(path)
+    assert found.startswith(str(path)) and FILES[text] in found and "\n" not in found
+
+
+def test_the_projects_files_are_sound_and_a_missing_one_is_named(tmp_path):
+    every = sorted((ROOT / "config").glob("*.yaml"))
+    assert len(every) >= 4 and not any(map(files.problem, every))
+    assert files.problem(tmp_path / "none.yaml").endswith("none.yaml: there is no such file")
+
+
+def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
+    values = config.load(read("quick") | {"workers": 5000}, "c").values
+    with pytest.raises(config.ConfigError, match=r"workers: 5000 processes on \d+ cores; give at most \d+"):
+        config.check_machine(values, "c")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for output, said in {
+        "results": (tmp_path / "file", "is a file; give a folder"),
+        "figures": (tmp_path / "file" / "below", "is a file; give a folder"),
+        "report": (tmp_path / "folder", "is a folder; give a file"),
+    }.items():
+        own = read("quick")["output"] | {output: str(said[0])}
+        with pytest.raises(config.ConfigError, match=f"output.{output}: .*{said[1]}"):
+            config.check_machine(config.load(read("quick") | {"output": own}, "c").values, "c")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_nobody_may_write_into_is_named(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    own = read("quick")["output"] | {"results": str(tmp_path / "closed" / "results")}
+    with pytest.raises(config.ConfigError, match=r"output\.results: nobody may write into"):
+        config.check_machine(config.load(read("quick") | {"output": own}, "c").values, "c")
 
 
 def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch):

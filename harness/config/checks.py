@@ -3,6 +3,7 @@
 Each check takes the values and returns what is wrong, in one line, or None.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from harness.config.variants import chosen
 from harness.data.fetch.imagenet100 import CLASSES
 from harness.launch import testbed
 from harness.mistakes import listed, meant
+
+PER_CORE = 16  # processes: more would only wait for each other
 
 
 def models(values: dict) -> str | None:
@@ -33,6 +36,24 @@ def data_sets(values: dict) -> str | None:
             return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
         if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
             return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+    return None
+
+
+def recipes(values: dict) -> str | None:
+    for name, model in values["models"].items():
+        steps, epochs = model["lr_steps"], model["epochs"]
+        if steps != sorted(set(steps)) or (steps and steps[-1] > epochs):
+            return f"models.{name}.lr_steps: {steps} is not valid; give epochs that rise up to {epochs:g}"
+        if model["warmup_epochs"] > epochs:
+            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} of {epochs:g} epochs; give fewer"
+    return None
+
+
+def outputs(values: dict) -> str | None:
+    output = values["output"]
+    for folder in ("results", "figures"):
+        if Path(output["report"]) == Path(output[folder]):
+            return f"output.report: {output['report']} is the folder of {folder} too; give a file, such as report.html"
     return None
 
 
@@ -153,5 +174,26 @@ def shaped(values: dict) -> str | None:
     return None
 
 
-OF_CONFIGURATIONS = (models, data_sets, topologies, collective, plans, wire, hosts)
-OF_MACHINES = (folders, gpus, shaped)
+def cores(values: dict) -> str | None:
+    wanted, most = grid.processes(values), PER_CORE * len(os.sched_getaffinity(0))
+    if wanted > most:
+        return f"workers: {wanted} processes on {most // PER_CORE} cores; give at most {most}, or run where more are"
+    return None
+
+
+def writable(values: dict) -> str | None:
+    for key in ("results", "figures", "report"):
+        path = Path(values["output"][key])
+        folder = path.parent if key == "report" else path
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        if not there.is_dir():
+            return f"output.{key}: {there} is a file; give a folder{'' if folder == path else ' for the report'}"
+        if not os.access(there, os.W_OK):
+            return f"output.{key}: nobody may write into {there}; give another folder, or make it writable"
+        if key == "report" and path.is_dir():
+            return f"output.report: {path} is a folder; give a file, such as report.html"
+    return None
+
+
+OF_CONFIGURATIONS = (models, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
+OF_MACHINES = (folders, cores, gpus, shaped, writable)

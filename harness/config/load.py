@@ -3,6 +3,7 @@
 Every error is one line: where, what, and what would be right.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class Config:
 def load(values: dict, where: str) -> Config:
     """Check ``values`` (read from ``where``) and expand them, or raise ConfigError."""
     schema = _schema()
+    if found := nonsense(values):
+        raise ConfigError(f"{where}: {found}")
     errors = jsonschema.Draft202012Validator(schema).iter_errors(values)
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
     if error is not None:
@@ -48,8 +51,16 @@ def load(values: dict, where: str) -> Config:
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(values)
-    calibrations = {n: spec for one in [*studies.changed(values), values] for n, spec in grid.calibrations(one).items()}
-    return Config(values, grid.expand(values), calibrations, studies.runs(values), warning and f"{where}: {warning}")
+    warning = "; ".join(filter(None, (warning, variants.idle(values))))
+    try:
+        calibrations = {
+            n: spec for one in [*studies.changed(values), values] for n, spec in grid.calibrations(one).items()
+        }
+        return Config(
+            values, grid.expand(values), calibrations, studies.runs(values), warning and f"{where}: {warning}"
+        )
+    except ConfigError as error:  # a study's own
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def check_machine(values: dict, where: str) -> None:
@@ -88,7 +99,35 @@ def _explain(error: jsonschema.ValidationError) -> str:
         missing = next(k for k in error.validator_value if k not in error.instance)
         right = error.schema["properties"][missing]["description"]
         return f"{key}: {missing!r} is missing; give {right}"
-    return f"{key}: {error.instance!r} is not valid; give {error.schema.get('description', error.message)}"
+    right = error.schema.get("description", error.message)
+    return f"{key}: {error.instance!r} is not valid; give {right}{_read_as_text(error)}"
+
+
+def _read_as_text(error: jsonschema.ValidationError) -> str:
+    """A hint where a number was written as YAML reads no number."""
+    if not isinstance(error.instance, str) or "number" not in str(error.schema):
+        return ""
+    try:
+        number = float(error.instance)
+    except ValueError:
+        return ""
+    return f" (YAML reads {error.instance} as text; write {number!r})"
+
+
+def nonsense(values, key: str = "") -> str | None:
+    """Keys that are no text, and numbers that are none, in one line; no schema finds them."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            if not isinstance(name, str) and key != "testbed.host_rates_mbit":
+                return f"{key or 'the configuration'}: YAML reads a key as {name!r}, which is no text; put it in quotes"
+            if found := nonsense(value, f"{key}.{name}" if key else str(name)):
+                return found
+    if isinstance(values, list):
+        every = (nonsense(value, f"{key}.{place}") for place, value in enumerate(values))
+        return next(filter(None, every), None)
+    if isinstance(values, float) and not math.isfinite(values):
+        return f"{key}: {values} is not valid; give a finite number"
+    return None
 
 
 def _with_defaults(values: dict, schema: dict) -> dict:

@@ -71,6 +71,13 @@ def problem(values: dict) -> str | None:
     return wrong or _same_titles(every) or _same_runs(every)
 
 
+def idle(values: dict) -> str:
+    """The variants that have parameters and are not run, in words, or nothing."""
+    known = () if values["methods"] == "all" else values["methods"]
+    found = [name for name in values["variants"] if known and name not in known]
+    return f"variants: {', '.join(found)} not among methods, so not run" if found else ""
+
+
 def _wrong_options(one: Variant) -> str | None:
     ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
     return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)

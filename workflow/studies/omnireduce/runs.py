@@ -14,9 +14,9 @@ METHOD = "block_topk"
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    if values["network"] != "testbed":
-        return {}
     study, block = values["studies"]["omnireduce"], values["streams"]["block"]
+    if values["network"] != "testbed" or not study["workers"]:
+        return {}
     found = {}
     for workers in study["workers"]:
         for model in study["natural"]:

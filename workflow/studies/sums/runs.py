@@ -33,7 +33,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
         for fused in study["fused"]
         for in_flight in study["in_flight"]
     }  # fmt: skip
-    if study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
+    if found and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
         most = max(study["workers"])
         shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": most}
         found[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)

@@ -1,0 +1,35 @@
+"""Configuration files as a person wrote them: what reading them as YAML would pass over. No torch."""
+
+from pathlib import Path
+
+import yaml
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which YAML would take the last."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(getattr(key, "value", None) if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with a file, in one line, or None."""
+    try:
+        found = yaml.load(path.read_text(), _Loader)
+    except FileNotFoundError:
+        return f"{path}: there is no such file"
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        return f"{path}{line}: {error.problem or 'no YAML'}"
+    except yaml.YAMLError:
+        return f"{path}: no YAML"
+    return None if isinstance(found, dict) else f"{path}: no mapping of keys to values"
