@@ -173,11 +173,14 @@ class Place:
 
     ``data``: data set -> its folder. ``hung_after_s``: a rank that reports no progress for so long counts as
     hung. ``workflow``: the process that waits for the run on this machine; if it ends, so does the run.
+    ``checkpoints``: the folder of the run's checkpoints, and every how many seconds one is made.
     """
 
     data: dict[str, str] = field(default_factory=dict)
     hung_after_s: float = 900
     workflow: int = 0
+    checkpoints: str = ""
+    checkpoint_every_s: float = 300
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

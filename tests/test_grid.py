@@ -68,7 +68,7 @@ def test_only_what_decides_a_run_is_in_its_spec():
     learnt = config.load(values | {"models": values["models"] | {"vgg16": recipe}}, "paper")
     changed = {name for name, spec in learnt.every.items() if before.every[name] != spec}
     assert changed == {name for name in before.every if name.startswith("accuracy/vgg16-")}
-    elsewhere = {"data": {"root": "other", "imagenet": "other/imagenet"}, "hung_after_s": 5}
+    elsewhere = {"data": {"root": "other", "imagenet": "other/imagenet"}, "hung_after_s": 5, "checkpoint_every_s": 5}
     assert config.load(values | elsewhere, "paper").every == before.every
 
 

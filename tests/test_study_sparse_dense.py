@@ -17,7 +17,8 @@ from harness import plugins
 from harness.comm.local import run_workers
 from harness.config import load as config
 from harness.config.studies import _load
-from harness.spec import Cluster, RunSpec
+from harness.launch.liveness import Progress
+from harness.spec import Cluster, Place, RunSpec
 from harness.training.train import accuracy
 
 study = _load("sparse_dense")
@@ -38,7 +39,7 @@ def test_as_many_steps_as_the_bytes_pay_for(layers, ratio, sparse_steps, dense_s
     assert sparse_steps or steps == dense_steps
 
 
-def test_a_run_makes_the_steps_and_sends_the_bytes():
+def test_a_run_makes_the_steps_and_sends_the_bytes(tmp_path):
     asked = {"sparse_steps": [0, 3], "ratio": 0.1, "dense_steps": 2, "evaluations": 2} | {
         "test_samples": 8,
         "final_test_samples": 24,
@@ -53,7 +54,10 @@ def test_a_run_makes_the_steps_and_sends_the_bytes():
     for spec in specs:
         assert spec.training.model == "resnet20" and not spec.training.lr_steps and spec.scheme.wire == "indices"
         small = replace(spec, training=replace(spec.training, batch=4), cluster=Cluster(workers=1))
-        (tables,) = run_workers(1, lambda comm, s=small: accuracy(s, comm, Images(), CPU, lambda *_: None))
+        place = Place(checkpoints=str(tmp_path / str(spec.scheme.options["sparse_steps"])))
+        (tables,) = run_workers(
+            1, lambda comm, s=small, p=place: accuracy(s, comm, Images(), CPU, Progress(tmp_path, comm.rank), p)
+        )
         last = tables["points"][-1]
         assert last["step"] == spec.training.train_steps == len(tables["iterations"])
         assert dense < last["sent_bytes"] <= 2 * dense

@@ -404,12 +404,12 @@ def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):
         (smoke / "methods" / "broken.py").unlink()
 
 
-def test_a_killed_workflow_leaves_no_processes(smoke, environment):
+def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(smoke, environment):
     target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
+    command = [target, *SMOKE, "name=killed", "checkpoint_every_s=0.1", "models={resnet20: {train_epochs: 0.2}}"]
     workflow = subprocess.Popen(
-        ["snakemake", target, *SMOKE, "name=killed", "accuracy={test_samples: 10000, final_test_samples: 10000}"],
-        cwd=smoke, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        ["snakemake", *command], cwd=smoke, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
     def workers() -> list[psutil.Process]:
         found = []
@@ -421,16 +421,20 @@ def test_a_killed_workflow_leaves_no_processes(smoke, environment):
     def until(condition, seconds):
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
-            time.sleep(0.2)
+            time.sleep(0.05)
         return condition()
 
     try:
-        assert until(lambda: len(workers()) >= 2, 60)
+        assert until(lambda: (smoke / target).parent.with_suffix(".checkpoints").exists(), 120)
+        second = snakemake(smoke, environment, *command)
+        assert "cannot be locked" in second.stderr, second.stderr
         workflow.send_signal(signal.SIGKILL)
-        assert until(lambda: not workers(), 15)
+        assert until(lambda: not workers(), 60)
     finally:
         workflow.kill()
-        subprocess.run(["snakemake", "--unlock", *SMOKE], cwd=smoke, env=environment, capture_output=True)
+    done = snakemake(smoke, environment, *command)
+    assert done.returncode == 0 and "goes on after step" in done.stderr, done.stderr
+    assert not (smoke / target).parent.with_suffix(".checkpoints").exists()
 
 
 def test_one_target_in_a_fresh_folder_ends_without_a_report(tmp_path, environment):

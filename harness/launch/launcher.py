@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -40,14 +41,16 @@ class Voice:
 def launch(
     spec: RunSpec, place: Place, folder: Path, log: Path, program: list[str] = RUN, forward_s: float | None = None
 ) -> int:
-    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status.
+    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status. An accuracy run goes
+    on from the checkpoint that it left the last time, if it left one.
 
     ``program`` is started on every rank, with the folder that it reads and writes as its last argument. A
     measurement that something disturbed is repeated, and marked if it is disturbed once more; ``forward_s``: a
     forward pass as calibrated.
     """
-    partial = folder.with_name(folder.name + ".partial")
+    partial, checkpoints = (folder.with_name(folder.name + end) for end in (".partial", ".checkpoints"))
     shutil.rmtree(partial, ignore_errors=True)
+    place = replace(place, checkpoints=str(checkpoints.resolve()))
     say = Voice(spec, folder)
     kept, measures = [], spec.kind != "accuracy"
     again = MOST_AGAIN
@@ -65,6 +68,7 @@ def launch(
             else:
                 kept.append((part, trouble))
         bring_home(kept, folder, say.spent_s())
+        shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
     finally:
@@ -82,11 +86,15 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
         process = processes.start(spec, [*program, str(part)], log)
         say("starting")
         trouble = watch(process, ranks, place, say)
+        for news in ranks.news():
+            say(news)
         if trouble:
             say(f"{trouble}, stopped")
             return 1
         if process.returncode and (dead := ranks.died()) is not None:
             say(f"rank {dead}, {_role(spec, dead)}, has died; more in {log}")
+        elif process.returncode and (why := ranks.ended()):
+            say(f"{why}; more in {log}")
         elif process.returncode:
             say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
         return process.returncode
@@ -110,6 +118,8 @@ def watch(process: subprocess.Popen, ranks: Ranks, place: Place, say: Voice) -> 
     first, said = None, 0.0
     while process.poll() is None:
         ranks.beat()
+        for news in ranks.news():
+            say(news)
         if not all(map(processes.lives, above)):
             return "the workflow has ended"
         if hung := ranks.hung(place.hung_after_s):

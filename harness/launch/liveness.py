@@ -21,10 +21,15 @@ import psutil
 HEARTBEAT = "heartbeat"
 ERROR = "error"
 DIED = "died: "  # what another rank says of one that could say nothing, with its number
+ENDED = "ended: "  # before a reason that one line tells
 DYING_S = 0.5  # a process that was killed may take so long to be gone, after its connections are
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
+
+
+class Ended(Exception):
+    """A run cannot go on, for a reason that one line tells."""
 
 
 class Progress:
@@ -34,7 +39,7 @@ class Progress:
     """
 
     def __init__(self, folder: Path, rank: int):
-        self._path = _of_rank(folder, rank)
+        self._folder, self._rank = folder, rank
         with suppress(OSError):
             _process_of(folder, rank).write_text(f"{socket.gethostname()} {os.getpid()}")
         self._now: tuple[int, int] | None = None
@@ -43,12 +48,17 @@ class Progress:
     def __call__(self, done: int, total: int) -> None:
         self._now = (done, total)
 
+    def say(self, text: str) -> None:
+        """Have the launcher tell a person."""
+        with suppress(OSError), _said_by(self._folder, self._rank).open("a") as file:
+            file.write(text + "\n")
+
     def _write(self) -> None:
         written = None
         while True:
             if (now := self._now) != written:
                 with suppress(OSError):  # of a shared file system: tried again
-                    _replace(self._path, json.dumps(now))
+                    _replace(_of_rank(self._folder, self._rank), json.dumps(now))
                     written = now
             time.sleep(REPORT_EVERY_S)
 
@@ -63,8 +73,11 @@ def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = L
     _in_background(lambda: _leave_with_launcher(folder, leave_after_s))
     try:
         work(folder)
+    except SystemExit as ended:  # it was asked to
+        print(ended, file=sys.stderr, flush=True)
+        os._exit(1)
     except Exception as error:
-        text = traceback.format_exc()
+        text = f"{ENDED}{error}" if isinstance(error, Ended) else traceback.format_exc()
         print(text, file=sys.stderr, flush=True)
         # Engines say with a RuntimeError that a connection broke.
         if isinstance(error, RuntimeError) and (dead := _dead(folder)) is not None:
@@ -110,6 +123,7 @@ class Ranks:
     def __init__(self, folder: Path, count: int):
         self._folder, self._beats = folder, 0
         self._done: list[tuple[int, int] | None] = [None] * count
+        self._heard = [0] * count  # lines
         self._changed = [time.monotonic()] * count  # a rank that has not reported yet counts from here
         self.beat()
 
@@ -123,6 +137,15 @@ class Ranks:
             if text is not None and (found := tuple(json.loads(text))) != known:
                 self._done[rank], self._changed[rank] = found, time.monotonic()
 
+    def news(self) -> list[str]:
+        """What ranks have said since the last time."""
+        found = []
+        for rank, known in enumerate(self._heard):
+            lines = (_text(_said_by(self._folder, rank)) or "").splitlines()
+            found += lines[known:]
+            self._heard[rank] = len(lines)
+        return found
+
     def error(self) -> str | None:
         """What the first rank to fail said; None if none has."""
         return _text(self._folder / ERROR)
@@ -131,6 +154,11 @@ class Ranks:
         """The rank that died without a word, if the run failed for that."""
         text = self.error() or ""
         return int(text.removeprefix(DIED)) if text.startswith(DIED) else None
+
+    def ended(self) -> str:
+        """Why the run could not go on, if a rank said so in a line."""
+        text = self.error() or ""
+        return text.removeprefix(ENDED) if text.startswith(ENDED) else ""
 
     def slowest(self) -> tuple[int, int] | None:
         """(done, total) of the rank that is furthest behind; None before all have reported."""
@@ -165,6 +193,11 @@ def _of_rank(folder: Path, rank: int) -> Path:
 def _process_of(folder: Path, rank: int) -> Path:
     """Where a rank says on which machine and with which number its process runs."""
     return _of_rank(folder, rank).with_suffix(".pid")
+
+
+def _said_by(folder: Path, rank: int) -> Path:
+    """Where a rank leaves lines for a person."""
+    return _of_rank(folder, rank).with_suffix(".said")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -28,7 +28,8 @@ def main(folder: Path) -> None:
         raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
     data = datasets.load(training.data)(Path(place.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"harness.training.{KINDS[spec.kind]}"), spec.kind)
-    tables = work(spec, comm, data, device, Progress(folder, comm.rank))
+    kept = {"place": place} if spec.kind == "accuracy" else {}  # they make checkpoints
+    tables = work(spec, comm, data, device, Progress(folder, comm.rank), **kept)
     if comm.rank == 0:
         write_run(folder, spec, tables, data)
     comm.close()

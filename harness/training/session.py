@@ -22,6 +22,7 @@ from harness.spec import RunSpec, Scheme
 from harness.timemodel.groups import Plan, cut
 from harness.training.clock import Clock
 from harness.training.flat import FlatModel
+from harness.training.guard import Guard
 from harness.training.optimizer import SGD
 from harness.training.roles import Role, Server, Worker
 from harness.training.witness import Witness
@@ -94,10 +95,10 @@ class Session:
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, how)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int, witness: Witness | None = None) -> dict:
+    def step(self, exchange: Exchange, number: int, before: Guard | Witness | None = None) -> dict:
         """One iteration: its parts in seconds, its bytes and density, and how many messages of ours they were, in which
-        the engine's own do not count. Loss and hits are added to ``sums``."""
-        self._listener = witness or exchange
+        the engine's own do not count. Loss and hits are added to ``sums``. ``before``: stands before the exchange."""
+        self._listener = before or exchange
         self._drive(exchange.method)
         self.clock.start()
         messages = self.comm.sent_messages

@@ -4,20 +4,31 @@ The paper's Section 3.4; one step is ``Session.step``.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange.driver import Exchange, LocalExchange
-from harness.spec import RunSpec
+from harness.spec import Place, RunSpec
+from harness.training.checkpoint import Checkpoints, identity
+from harness.training.guard import Guard
 from harness.training.rows import group_rows, sent_row
 from harness.training.session import Session, make_method
 from harness.training.witness import COLUMNS, Witness
 
 
-def accuracy(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
-    """An accuracy run: ``points`` of the curves, ``iterations`` with their parts, ``groups`` and ``sent``.
+def accuracy(
+    spec: RunSpec,
+    comm: Communicator,
+    data: DataSet,
+    device: torch.device,
+    report: Callable,
+    place: Place,
+) -> dict:
+    """An accuracy run, from its last checkpoint if it was stopped: ``points`` of the curves, ``iterations`` with their
+    parts, ``groups`` and ``sent``.
 
     Training accuracy and loss are means over the augmented batches since the point before, as the
     model was when it saw them; test accuracy and loss are taken at the point. In the steps of the curve's points the
@@ -25,9 +36,12 @@ def accuracy(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.dev
     """
     session, exchange = begin(spec, comm, data, device)
     total = steps(session)
+    checkpoints = Checkpoints(Path(place.checkpoints), place.checkpoint_every_s, identity(spec), report.say)
+    checkpoints.resume(session)
     while session.done < total:
         advance(session, exchange, total)
         report(session.done, total)
+        checkpoints.look(session)
     return session.rows | {"groups": group_rows(spec.variant, exchange)}
 
 
@@ -55,7 +69,9 @@ def advance(session: Session, exchange: Exchange, total: int) -> None:
     # Aggregates that hold momentum, a server's weights, and how far weights went: none estimates the mean gradient.
     comparable = not (exchange.method.owns_momentum or spec.topology.servers or isinstance(exchange, LocalExchange))
     witness = Witness(exchange, session.flat) if due and comparable else None
-    row = session.step(exchange, number, witness)
+    guard = Guard(witness or exchange, session.flat, number, session.comm.rank)
+    row = session.step(exchange, number, guard)
+    guard.check(session.sums[0])
     found = witness.found(session.comm) if witness else dict.fromkeys(COLUMNS)
     session.rows["iterations"].append(row | found)
     session.rows["sent"].append(sent_row(exchange, step=number))

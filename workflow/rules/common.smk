@@ -10,10 +10,10 @@ import yaml
 sys.path.insert(0, workflow.basedir)
 
 from harness import code, data, plugins
-from harness.config import figures, grid, studies, variants
+from harness.config import figures, files, grid, studies, variants
 from harness.config import load as configuration
 from harness.data.fetch import cifar10 as fetch
-from harness.launch import progress
+from harness.launch import lock, progress
 from harness.spec import Place
 
 
@@ -40,8 +40,18 @@ def where():
     )
 
 
-for key in workflow.config_settings.config:
-    config[key] = typed(config[key])
+if workflow.is_main_process:
+    lock.free()  # before Snakemake looks at it
+
+for file in workflow.configfiles:
+    if wrong := files.problem(Path(file)):
+        stop(wrong)
+
+for key, value in workflow.config_settings.config.items():
+    try:
+        config[key] = typed(config[key])
+    except yaml.YAMLError:
+        stop(f"--config {key}: {value!r} is no YAML; give it as in {key}=[0, 1]")
 
 try:
     CONFIG = configuration.load(config, where())
@@ -65,6 +75,7 @@ PLACE = Place(
     data={name: VALUES["data"]["root"] for name in data.names()}
     | {"imagenet100": VALUES["data"]["imagenet"]},
     hung_after_s=VALUES["hung_after_s"],
+    checkpoint_every_s=VALUES["checkpoint_every_s"],
     workflow=os.getpid(),
 )
 LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
@@ -106,6 +117,8 @@ def make_report():
 
 
 onstart:
+    if workflow.execution_settings.lock:
+        lock.hold()
     try:
         if CONFIG.warning:
             print(f"warning: {CONFIG.warning}", file=sys.stderr)

@@ -1,0 +1,177 @@
+"""An accuracy run that is stopped anywhere goes on from its last checkpoint, bit for bit as if it had never stopped."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import ROOT
+from equal_worker import go_on, session_of
+
+from harness.comm.local import run_workers
+from harness.engines import ENGINES
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+from harness.training import checkpoint
+from harness.training.checkpoint import WHOLE, Checkpoints, Stopped
+
+STEPS = 120
+LAUNCHER = """
+import sys
+from pathlib import Path
+from harness.launch.__main__ import clean_up_when_ended
+from harness.launch.launcher import launch
+from harness.spec import Place, RunSpec
+spec, place, folder = sys.argv[1:]
+clean_up_when_ended()
+sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "run"), Path(folder, "log")))
+"""
+
+
+def launcher(spec: RunSpec, folder: Path, every_s: float) -> subprocess.Popen:
+    """The run as a process; at the end there is ``folder``/run."""
+    folder.mkdir(exist_ok=True)
+    place = Place(data={"cifar10": str(ROOT / "data")}, checkpoint_every_s=every_s)
+    command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest checkpoint of the run, 0 before there is one."""
+    with suppress(OSError, ValueError, IndexError):
+        return json.loads((folder / "run.checkpoints" / WHOLE).read_text())[0]["step"]
+    return 0
+
+
+def numbers(folder: Path) -> list[pd.DataFrame]:
+    """The tables of a run without times."""
+    tables = [pd.read_csv(folder / "run" / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
+    return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
+
+
+def ended(process: subprocess.Popen) -> str:
+    """What the launcher said, when it has ended."""
+    said = process.communicate(timeout=300)[1]
+    print(said)
+    return said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, tmp_path):
+    spec = RunSpec(
+        "accuracy", Training("resnet20", batch=8, train_steps=STEPS, lr_steps=()),
+        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine),
+        Measurement(evaluations=3, test_samples=20, final_test_samples=40),
+    )  # fmt: skip
+    whole = launcher(spec, tmp_path / "whole", every_s=600)
+    ended(whole)
+    assert whole.returncode == 0
+    folder, reached = tmp_path / "killed", 0
+    for stop in ("rank 1", "rank 0", "the launcher"):
+        process = launcher(spec, folder, every_s=0.1)
+        end = time.monotonic() + 120
+        while newest(folder) <= reached and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        assert process.poll() is None and STEPS > newest(folder) > reached
+        time.sleep(0.5 * random.random())
+        assert process.poll() is None
+        reached = newest(folder)
+        if stop == "the launcher":
+            process.send_signal(signal.SIGTERM)  # asks the ranks to end
+        else:
+            ((pid_file),) = folder.glob(f"run.partial/*/{stop.replace(' ', '')}.pid")
+            os.kill(int(pid_file.read_text().split()[1]), signal.SIGKILL)
+        ended(process)
+        assert process.returncode == 1 and not (folder / "run").exists()
+    assert newest(folder) > reached  # it was saved when it was asked to end
+    process = launcher(spec, folder, every_s=600)
+    assert f"goes on after step {newest(folder)}" in ended(process) and process.returncode == 0
+    for before, after in zip(numbers(tmp_path / "whole"), numbers(folder), strict=True):
+        pd.testing.assert_frame_equal(before, after)
+    assert len(numbers(folder)[1]) == STEPS and not (folder / "run.checkpoints").exists()
+
+
+def train(folder: Path, until: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:
+    """Two workers go on from their checkpoint to step ``until``; their parameters, and where each began."""
+
+    def work(comm):
+        session = session_of(comm, "dlgs")
+        checkpoints = Checkpoints(folder, every_s, run, lambda text: print(text, file=sys.stderr))
+        checkpoints.resume(session)
+        begun = session.done
+        while session.done < until:
+            go_on(session, session.done + 1)
+            if stop and session.done == until and comm.rank == 1:
+                checkpoints.stop()
+            checkpoints.look(session)
+        return session.flat.parameters.clone(), begun
+
+    return run_workers(2, work)
+
+
+@pytest.fixture
+def every_step(monkeypatch):
+    """Ranks look after each step whether to save."""
+    monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
+
+
+def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_step, tmp_path):
+    whole = train(tmp_path / "whole", 6)
+    train(tmp_path, 4)
+    assert {path.name for path in tmp_path.iterdir()} == {"3", "4", WHOLE}
+    damaged = tmp_path / "4" / "rank1"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    for broken in (bytes(content), damaged.read_bytes()[:-100], b""):
+        damaged.write_bytes(broken)
+        found = train(tmp_path, 6, every_s=600)
+        assert [begun for _, begun in found] == [3, 3]
+        assert all(torch.equal(own, before) for (own, _), (before, _) in zip(found, whole, strict=True))
+    (tmp_path / WHOLE).write_text("[")
+    assert [begun for _, begun in train(tmp_path, 4, every_s=600)] == [0, 0]
+
+
+def test_a_checkpoint_of_another_run_is_left_alone(every_step, tmp_path):
+    train(tmp_path, 3, run="other")
+    assert [begun for _, begun in train(tmp_path, 2)] == [0, 0]  # saves its own in its place
+    assert [begun for _, begun in train(tmp_path, 2)] == [2, 2]
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, monkeypatch, capsys):
+    train(tmp_path, 2)
+    real = checkpoint._replace
+
+    def full(path, content):
+        if path.name == "rank1":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, content)
+
+    monkeypatch.setattr(checkpoint, "_replace", full)
+    found = train(tmp_path, 5)
+    assert "no checkpoint of step 5: No space left on device" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert [begun for _, begun in train(tmp_path, 2)] == [2, 2] and [begun for _, begun in found] == [2, 2]
+
+
+def test_a_rank_that_is_asked_to_end_has_all_save(every_step, tmp_path):
+    with pytest.raises(Stopped, match="stopped after step 3"):
+        train(tmp_path, 3, every_s=600, stop=True)
+    assert [begun for _, begun in train(tmp_path, 4)] == [3, 3]
+
+
+def test_what_decides_a_run_decides_whose_checkpoint_it_is(monkeypatch):
+    spec = RunSpec("accuracy", Training("resnet20"), Scheme("dlgs", options={"ratio": 0.1}))
+    known = checkpoint.identity(spec)
+    assert checkpoint.identity(spec) == known
+    assert checkpoint.identity(replace(spec, training=replace(spec.training, lr=0.2))) != known
+    monkeypatch.setattr(torch, "__version__", "0.1")
+    assert checkpoint.identity(spec) != known
