@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from harness import plugins  # noqa: E402
+from harness.data.fetch import cifar10  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
@@ -114,6 +115,15 @@ def measured(record_property) -> Callable:
         assert at_least <= figure <= at_most, f"{method}: {what}: {figure}, not from {at_least} to {at_most}"
 
     return note
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of CIFAR-10, which is fetched if it is not there."""
+    path = ROOT / "data" / "cifar10.npz"
+    if not path.exists():
+        cifar10.fetch(path)
+    return path.parent
 
 
 @pytest.fixture(scope="session")

@@ -37,10 +37,10 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 """
 
 
-def launcher(spec: RunSpec, folder: Path, every_s: float) -> subprocess.Popen:
+def launcher(spec: RunSpec, data: Path, folder: Path, every_s: float) -> subprocess.Popen:
     """The run as a process; at the end there is ``folder``/run."""
     folder.mkdir(exist_ok=True)
-    place = Place(data={"cifar10": str(ROOT / "data")}, checkpoint_every_s=every_s)
+    place = Place(data={"cifar10": str(data)}, checkpoint_every_s=every_s)
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
@@ -66,18 +66,18 @@ def ended(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, tmp_path):
+def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, data, tmp_path):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=8, train_steps=STEPS, lr_steps=()),
         Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine),
         Measurement(evaluations=3, test_samples=20, final_test_samples=40),
     )  # fmt: skip
-    whole = launcher(spec, tmp_path / "whole", every_s=600)
+    whole = launcher(spec, data, tmp_path / "whole", every_s=600)
     ended(whole)
     assert whole.returncode == 0
     folder, reached = tmp_path / "killed", 0
     for stop in ("rank 1", "rank 0", "the launcher"):
-        process = launcher(spec, folder, every_s=0.1)
+        process = launcher(spec, data, folder, every_s=0.1)
         end = time.monotonic() + 120
         while newest(folder) <= reached and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
@@ -93,7 +93,7 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine,
         ended(process)
         assert process.returncode == 1 and not (folder / "run").exists()
     assert newest(folder) > reached  # it was saved when it was asked to end
-    process = launcher(spec, folder, every_s=600)
+    process = launcher(spec, data, folder, every_s=600)
     assert f"goes on after step {newest(folder)}" in ended(process) and process.returncode == 0
     for before, after in zip(numbers(tmp_path / "whole"), numbers(folder), strict=True):
         pd.testing.assert_frame_equal(before, after)

@@ -22,6 +22,7 @@ RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
 
 MISTAKES = {
     "workers: -1": {"workers": -1},
+    "accuracy: 'ratios' is missing; give .*ratios": {"accuracy": {}},
     "did you mean 'dlgs'": {"methods": ["dgls"]},
     "unknown key 'metods' .did you mean 'methods'": {"metods": 1},
     r"ratios.0: 1.5 is not valid; give a ratio k/d in \(0, 1\]": {"accuracy": {"ratios": [1.5]}},

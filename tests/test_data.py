@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from harness import data
+from harness import data as datasets
 from harness.data import DataSet, Shard, evaluation_indices, steps, training_indices
 from harness.data.cifar10 import DEVIATION, MEAN, Cifar10, augmentation_generator, crop_and_flip
 from harness.data.fetch import cifar10 as fetch
@@ -84,11 +84,8 @@ def test_crop_and_flip_against_a_loop():
 
 
 @pytest.fixture(scope="session")
-def cifar() -> Cifar10:
-    path = ROOT / "data" / "cifar10.npz"
-    if not path.exists():
-        fetch.fetch(path)
-    return Cifar10(path.parent, CPU)
+def cifar(data) -> Cifar10:
+    return Cifar10(data, CPU)
 
 
 def cifar_epoch(arrays: dict, shard: Shard, epoch: int):
@@ -270,21 +267,21 @@ def test_text_steps_may_come_in_any_order():
     assert_steps_may_come_in_any_order(Text(Path(), CPU), Text(Path(), CPU), Shard(8, 2, 1, seed=0))
 
 
-@pytest.mark.parametrize("name", data.names())
+@pytest.mark.parametrize("name", datasets.names())
 def test_the_example_looks_like_a_sample(name, cifar, imagenet):
     made = {"cifar10": lambda: cifar, "imagenet100": lambda: imagenet_in_this_process(imagenet)}
-    data_set = made.get(name, lambda: data.load(name)(Path(), CPU))()
+    data_set = made.get(name, lambda: datasets.load(name)(Path(), CPU))()
     inputs, targets = data_set.batch(0, Shard(4, 1, 0, 0))
-    example = data.load(name).example()
+    example = datasets.load(name).example()
     assert example.shape == (1, *inputs.shape[1:]) and example.dtype == inputs.dtype
     assert len(inputs) == len(targets) == 4 and targets.dtype == torch.int64 and data_set.title
 
 
 def test_files_are_data_sets_and_what_is_none_is_refused_in_one_line():
-    assert {"cifar10", "imagenet100", "text"} <= set(data.names())
-    assert all(issubclass(data.load(name), DataSet) for name in data.names())
+    assert {"cifar10", "imagenet100", "text"} <= set(datasets.names())
+    assert all(issubclass(datasets.load(name), DataSet) for name in datasets.names())
     with pytest.raises(ValueError, match=r"^no data set 'fetch' in harness/data; known: cifar10, .*$"):
-        data.load("fetch")
+        datasets.load("fetch")
 
 
 def test_the_configuration_can_read_the_class_list_without_torch():

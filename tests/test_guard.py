@@ -50,12 +50,12 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_that_diverges_ends_with_one_line(engine, tmp_path):
+def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=4, train_steps=50, lr=1e30, lr_steps=()), Scheme("none"),
         Cluster(engine), Measurement(evaluations=1, test_samples=8, final_test_samples=8),
     )  # fmt: skip
-    place = Place(data={"cifar10": str(ROOT / "data")})
+    place = Place(data={"cifar10": str(data)})
     command = [sys.executable, "-c", LAUNCH, spec.to_json(), place.to_json(), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     *_, last = done.stderr.splitlines()

@@ -1,5 +1,7 @@
 """With a parameter server every kind of run goes through the schedule it goes through without."""
 
+import functools
+
 import pytest
 import torch
 from conftest import CPU
@@ -7,7 +9,7 @@ from conftest import CPU
 from harness.comm.local import run_workers
 from harness.exchange import Gather
 from harness.exchange.answers import Served
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.topology import ALL_GATHER, TOPOLOGIES
 from harness.training.calibrate import exchanges
 from harness.training.timed import timing
@@ -40,21 +42,32 @@ class Images:
             yield self._images[chosen], self._labels[chosen]
 
 
+class Silent:
+    """In place of what tells people how far a run is."""
+
+    def __call__(self, done, total):
+        pass
+
+    def say(self, text):
+        pass
+
+
 def run(work, topology, **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
     scheme = Scheme(topology=topology.name, **SCHEME)
     training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
     spec = RunSpec(work.__name__, training, scheme, Cluster(workers=WORKERS), **parts)
-    found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, lambda done, total: None))
+    found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, Silent()))
     return found[:WORKERS]
 
 
 @pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)
-def test_an_accuracy_run_learns_the_same_with_a_server(topology):
+def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
     torch.set_num_threads(1)
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
-    with_server, without = (run(accuracy, t, measurement=measurement) for t in (topology, ALL_GATHER))
+    work = functools.wraps(accuracy)(functools.partial(accuracy, place=Place(checkpoints=str(tmp_path))))
+    with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):
             assert point | {"elapsed_s": 0} == other | {"elapsed_s": 0}

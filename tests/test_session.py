@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from conftest import CPU, ROOT, make
+from conftest import CPU, make
 from equal_worker import Noise, go_on, session_of
 
 from harness.comm.local import run_workers
@@ -15,7 +15,7 @@ from harness.training import timed, train
 from harness.training.session import Session
 
 
-def test_an_accuracy_run_keeps_its_curve_and_its_rows():
+def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
     """Stopped between two points of the curve, with real images: the tables end the same."""
     torch.set_num_threads(1)
     spec = RunSpec(
@@ -25,7 +25,7 @@ def test_an_accuracy_run_keeps_its_curve_and_its_rows():
     )  # fmt: skip
 
     def run(comm, stop: int | None = None, state: bytes = b"") -> Session:
-        session, exchange = train.begin(spec, comm, Cifar10(ROOT / "data", CPU), CPU)
+        session, exchange = train.begin(spec, comm, Cifar10(data, CPU), CPU)
         if state:
             session.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
         while session.done < (stop or train.steps(session)):

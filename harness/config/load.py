@@ -47,7 +47,7 @@ def load(values: dict, where: str) -> Config:
     errors = jsonschema.Draft202012Validator(schema).iter_errors(values)
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
     if error is not None:
-        raise ConfigError(f"{where}: {_explain(error)}")
+        raise ConfigError(f"{where}: {_explain(error, schema)}")
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(values)
@@ -88,7 +88,7 @@ def _schema() -> dict:
     return schema
 
 
-def _explain(error: jsonschema.ValidationError) -> str:
+def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
     """One line for a schema error: the key, the value, and the description of what would be right."""
     key = ".".join(str(part) for part in error.absolute_path) or "the configuration"
     if error.validator == "additionalProperties":
@@ -97,8 +97,9 @@ def _explain(error: jsonschema.ValidationError) -> str:
         return f"{key}: unknown key {unknown!r}{meant(unknown, known)}; {listed(known)}"
     if error.validator == "required":
         missing = next(k for k in error.validator_value if k not in error.instance)
-        right = error.schema["properties"][missing]["description"]
-        return f"{key}: {missing!r} is missing; give {right}"
+        right = error.schema["properties"][missing]
+        right = schema["$defs"][right["$ref"].rpartition("/")[2]] if "$ref" in right else right
+        return f"{key}: {missing!r} is missing; give {right['description']}"
     right = error.schema.get("description", error.message)
     return f"{key}: {error.instance!r} is not valid; give {right}{_read_as_text(error)}"
 
