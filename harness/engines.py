@@ -26,13 +26,15 @@ Start = Callable[[list[str]], str]  # starts a program on the first host and ret
 class Engine(ABC):
     """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes.
 
-    ``everybody``: whether a round of messages needs all of them, as its communicator says too.
+    ``everybody``: whether a round of messages needs all of them, as its communicator says too. ``killed``: finds in
+    what the engine's launcher printed the rank that a signal ended first.
     """
 
     name: str
     size: str  # holds the number of processes
     local_size: str  # holds how many of them share the machine
     everybody: bool
+    killed: str  # a regular expression with one group
 
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
         """What every process needs, however it is started; ``timed``: in a run that times what it does."""
@@ -85,7 +87,13 @@ class TorchDist(Engine):
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Horovod("horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", everybody=True),
-        TorchDist("torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE", everybody=False),
-    )
+        Horovod(
+            "horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", everybody=True,
+            killed=r"The first process to do so was:\nProcess name: (\d+)\nExit code: (?!143)1[2-5]\d",
+        ),
+        TorchDist(
+            "torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE", everybody=False,
+            killed=r"(?s)Root Cause.* rank +: (\d+).* exitcode +: -(?!15)\d",
+        ),
+    )  # fmt: skip
 }

@@ -32,6 +32,8 @@ class Training:
     weight_decay: float = 1e-4
     warmup_epochs: float = 0
     seed: int = 0
+    # of forward and backward; weights, loss, exchange and update are float32
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def learning_rate(self, epoch: float) -> float:
         """The rate at ``epoch`` of this run: divided by 10 at each of ``lr_steps``, after a linear warm-up."""

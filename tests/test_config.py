@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import plugins
-from harness.config import files
+from harness.config import checks, files
 from harness.config import load as config
 
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
@@ -148,6 +148,17 @@ def test_variants_that_are_not_run_are_named():
     assert config.load(values, "c").warning == "c: variants: dgc not among methods, so not run"
 
 
+@pytest.mark.parametrize("has, decided", [(True, "bfloat16"), (False, "float32")])
+def test_precision_is_what_the_processor_has(has, decided, monkeypatch):
+    monkeypatch.setattr(checks, "computes_bfloat16", lambda: has)
+    loaded = config.load(read("evening"), "config/evening.yaml")
+    assert {spec.training.precision for spec in loaded.runs.values()} == {decided}
+    forced = read("evening") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}
+    wrong = checks.precisions(config.load(forced, "mine").values)
+    expected = "models.resnet20.precision: this processor has no bfloat16; give float32, or auto"
+    assert wrong == (None if has else expected)
+
+
 FILES = {
     "a: 1\nb: {c: 1, c: 2}\n": "line 2: c stands twice",
     "a: [1\nb: 2": "line 2: expected ',' or ']'",
@@ -171,8 +182,8 @@ def test_the_projects_files_are_sound_and_a_missing_one_is_named(tmp_path):
 
 
 def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
-    values = config.load(read("quick") | {"workers": 5000}, "c").values
-    with pytest.raises(config.ConfigError, match=r"workers: 5000 processes on \d+ cores; give at most \d+"):
+    values = config.load(read("quick") | {"workers": 1000}, "c").values
+    with pytest.raises(config.ConfigError, match=r"workers: 1000 processes on \d+ cores; give at most \d+"):
         config.check_machine(values, "c")
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

@@ -177,7 +177,7 @@ def test_timing_runs_and_their_calibrations_may_have_an_engine_of_their_own():
 
 def test_figures_are_the_papers_for_its_models_and_named_for_others():
     papers = {("vgg16", "train_accuracy"): 7, ("vgg16", "train_loss"): 8, ("vgg16", "breakdown"): 12}
-    drawn = figures.of_models(["vgg16", "transformer"], papers)
+    drawn = figures.of_models(["vgg16", "transformer"], papers, timed=True)
     assert [(name, figure.model, figure.value) for name, figure in drawn.items()] == [
         ("figure07", "vgg16", "train_accuracy"),
         ("figure08", "vgg16", "train_loss"),

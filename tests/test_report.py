@@ -34,6 +34,9 @@ class Items(list):
         super().__init__([*files, *named.values()])
         self.__dict__ |= named
 
+    def get(self, name: str):
+        return self.__dict__.get(name)
+
 
 class Report:
     """Runs scripts on made-up runs; ``files``: what they wrote, by name."""

@@ -59,6 +59,24 @@ def test_a_state_of_other_variants_is_refused():
     run_workers(1, work)
 
 
+def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients():
+    def gradient(comm, precision: str):
+        spec = RunSpec("accuracy", Training("small", precision=precision))
+        session = Session(spec, comm, Noise(), CPU)
+        outputs = session.outputs(Noise().batch(0, session.shard)[0])
+        session.local_gradient()
+        dtypes = {outputs.dtype, session.flat.gradients.dtype, session.flat.parameters.dtype}
+        return outputs.detach(), session.flat.gradients.clone(), dtypes
+
+    (exact, true, _), (outputs, mixed, dtypes) = (
+        run_workers(1, lambda comm, precision=precision: gradient(comm, precision))[0]
+        for precision in ("float32", "bfloat16")
+    )
+    assert dtypes == {torch.float32}
+    assert 0 < (outputs - exact).norm() / exact.norm() < 0.02  # bfloat16 has 8 significant bits
+    assert 0 < (mixed - true).norm() / true.norm() < 0.2
+
+
 class OwnMomentum(Momentum):
     """Sends its velocity whole: SGD with momentum, the method's."""
 

@@ -192,7 +192,7 @@ def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
         ({"block": 0}, "studies.sums.block: 0 is not valid; give entries of a block, an integer of at least 1"),
         (
             {"workers": [1]},
-            "studies.sums.workers.0: 1 is not valid; give a number of workers, an integer of at least 2",
+            "studies.sums.workers.0: 1 is not valid; give a number of workers, an integer from 2 to 1024",
         ),
         (
             {"engine": "horovod"},

@@ -363,6 +363,25 @@ def test_the_other_engine_runs_through_the_same_rules(smoke, environment):
     assert rows[0] == rows[1]  # two workers: the same bits on both engines
 
 
+def test_without_ratios_nothing_is_timed_and_what_is_finished_shows(smoke, environment):
+    where = "output={results: results/alone, figures: figures/alone, report: results/alone.html}"
+    alone = [*SMOKE, "methods=[none, topk]", "timing={}", where]
+    none_yet = snakemake(smoke, environment, "so_far", *alone)
+    assert none_yet.returncode and "no accuracy run is finished yet" in none_yet.stdout + none_yet.stderr
+    first = "results/alone/runs/tested/accuracy/resnet20-none-seed0/points.csv"
+    for targets in ([first], ["so_far"]):
+        done = snakemake(smoke, environment, *targets, *alone)
+        assert done.returncode == 0, done.stderr[-3000:]
+    results = smoke / "results" / "alone"
+    assert [row["variant"] for row in rows_of(results / "so_far.csv")] == ["none"]
+    done = snakemake(smoke, environment, *alone)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["variant"] for row in rows_of(results / "table1.csv")] == ["none", "topk"]
+    assert all("accuracy" in row["statement"].lower() for row in rows_of(results / "claims.csv"))
+    assert (smoke / "results" / "alone.html").exists() and not (results / "table2.csv").exists()
+    assert not (results / "runs" / "tested" / "timing").exists()
+
+
 def test_a_server_is_a_process_more(smoke, environment):
     target = "results/smoke/runs/ps/timing/resnet20-dlgs-0.1-ps-weights-2workers-host"
     settings = ["topologies=[ps-weights]", "planner=layer", "methods=[none, dlgs]", "name=ps", "network=host"]

@@ -181,6 +181,21 @@ def cores(values: dict) -> str | None:
     return None
 
 
+def precisions(values: dict) -> str | None:
+    if values["device"] == "cuda" or computes_bfloat16():
+        return None
+    for name, model in values["models"].items():
+        if model["precision"] == "bfloat16":
+            return f"models.{name}.precision: this processor has no bfloat16; give float32, or auto"
+    return None
+
+
+def computes_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16, which it would otherwise do slowly in software."""
+    path = Path("/proc/cpuinfo")
+    return path.exists() and bool({"avx512_bf16", "amx_bf16", "bf16"} & set(path.read_text().split()))
+
+
 def writable(values: dict) -> str | None:
     for key in ("results", "figures", "report"):
         path = Path(values["output"][key])
@@ -196,4 +211,4 @@ def writable(values: dict) -> str | None:
 
 
 OF_CONFIGURATIONS = (models, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
-OF_MACHINES = (folders, cores, gpus, shaped, writable)
+OF_MACHINES = (folders, cores, gpus, precisions, shaped, writable)

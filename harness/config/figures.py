@@ -23,9 +23,10 @@ class Figure:
     about: str  # the first sentence of the caption
 
 
-def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int]) -> dict[str, Figure]:
+def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int], timed: bool) -> dict[str, Figure]:
     """The figures of these models, by the name of their files; ``numbers``: the paper's, by model and value."""
-    return dict(_figure(model, value, numbers.get((model, value))) for model in models for value in VALUES)
+    values = [value for value in VALUES if timed or value != "breakdown"]
+    return dict(_figure(model, value, numbers.get((model, value))) for model in models for value in values)
 
 
 def _figure(model: str, value: str, number: int | None) -> tuple[str, Figure]:

@@ -11,7 +11,7 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel.groups import FIXED, fixed, planner_of
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
-RECIPE = ("epochs", "lr", "warmup_epochs")  # what decides an accuracy run alone
+RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # what decides an accuracy run alone
 PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
 IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 
@@ -34,7 +34,9 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
 
 
 def timing(values: dict) -> dict[str, RunSpec]:
-    """The timing runs, name -> spec; a topology's are those of the methods that it can answer."""
+    """The timing runs, name -> spec; a topology's are those of the methods that it can answer. None without ratios."""
+    if not values["timing"]["ratios"]:
+        return {}
     counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width", "limit_s")}
     return {
         f"timing/{timing_name(spec)}": spec

@@ -50,7 +50,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
-    values, warning = _with_network(values)
+    values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (warning, variants.idle(values))))
     try:
         calibrations = {
@@ -143,6 +143,14 @@ def _with_defaults(values: dict, schema: dict) -> dict:
     if isinstance(each, dict):
         filled = {k: _with_defaults(v, each) if isinstance(v, dict) else v for k, v in filled.items()}
     return filled
+
+
+def _with_precisions(values: dict) -> dict:
+    """``values`` with auto decided for this machine."""
+    here = "bfloat16" if values["device"] == "cuda" or checks.computes_bfloat16() else "float32"
+    asked = {name: model["precision"] for name, model in values["models"].items()}
+    decided = {name: {"precision": here if one == "auto" else one} for name, one in asked.items()}
+    return values | {"models": {name: model | decided[name] for name, model in values["models"].items()}}
 
 
 def _with_network(values: dict) -> tuple[dict, str]:

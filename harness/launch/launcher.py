@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from harness.engines import ENGINES
 from harness.launch import processes, progress
 from harness.launch.disturbance import OtherWork, disturbed
 from harness.launch.liveness import BEAT_EVERY_S, Ranks
@@ -91,7 +93,7 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
         if trouble:
             say(f"{trouble}, stopped")
             return 1
-        if process.returncode and (dead := ranks.died()) is not None:
+        if process.returncode and (dead := _dead(spec, ranks, log)) is not None:
             say(f"rank {dead}, {_role(spec, dead)}, has died; more in {log}")
         elif process.returncode and (why := ranks.ended()):
             say(f"{why}; more in {log}")
@@ -101,6 +103,14 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
     finally:
         if process:
             processes.stop(process)
+
+
+def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
+    """The rank that died without a word, if the run failed for that, as others saw it, or else the engine's launcher."""
+    if ranks.error() is not None:
+        return ranks.died()
+    found = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(errors="replace"))
+    return int(found[1]) if found else None
 
 
 def _role(spec: RunSpec, rank: int) -> str:

@@ -301,10 +301,12 @@ LEARNT = {
 }
 
 
-def compare(timing: pd.DataFrame, accuracy: pd.DataFrame) -> pd.DataFrame:
-    """One row per comparison: ``statement``, ``number`` (what is compared), and the fields of ``Comparison``."""
-    timed = Timing(timing)
-    found = [(TIMED, timed), (LEARNT, accuracy)]
+def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame) -> pd.DataFrame:
+    """One row per comparison: ``statement``, ``number`` (what is compared), and the fields of ``Comparison``.
+
+    Nothing of what is timed without ``timing``.
+    """
+    found = [(LEARNT, accuracy)] if timing is None else [(TIMED, Timing(timing)), (LEARNT, accuracy)]
     return pd.DataFrame(
         {"statement": statement, "number": number} | asdict(comparison)
         for statements, table in found

@@ -36,7 +36,7 @@ def write(results: Path, names: Names) -> list[str]:
 
 def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     """From the tidy tables that there are, by the names of their files: "accuracy" and "timing", and the studies'."""
-    found = [finding(tables, names) for finding in FINDINGS]
+    found = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
     return [sentence for sentence in found if sentence]
 
 
@@ -174,8 +174,6 @@ def server(tables, names: Names) -> str:
 
 def rates(tables, names: Names) -> str:
     """Up to which rate of the links DLGS gains."""
-    if "rates_timing" not in tables:
-        return ""
     table = compressed(tables["rates_timing"])
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
@@ -211,7 +209,16 @@ def learnt(tables, names: Names) -> str:
     return " ".join(sentences)
 
 
-FINDINGS: list[Callable] = [pays, selection, to_gain, order, rates, server, learnt]
+# finding -> the table that it cannot do without
+FINDINGS: dict[Callable, str] = {
+    pays: "timing",
+    selection: "timing",
+    to_gain: "timing",
+    order: "timing",
+    rates: "rates_timing",
+    server: "timing",
+    learnt: "accuracy",
+}
 
 
 def factor(row, names: Names, shared=()) -> tuple[str, str]:

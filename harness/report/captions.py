@@ -64,6 +64,8 @@ def seeds(points: pd.DataFrame) -> str:
     words = f"n = {number} seed{'s' * (number > 1)}"
     if too_short(first):
         words += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank variants"
+    if first["precision"] != "float32":
+        words += f"; forward and backward in {first['precision']}"
     return words
 
 

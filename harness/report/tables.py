@@ -12,6 +12,7 @@ from harness.report.names import Names, data_title, method_title
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
 ENGINE_SUMS = "engine"  # harness.spec.Scheme.collective: dense sums are the engine's own
+USUAL_PRECISION = "float32"  # harness.spec.Training.precision
 
 
 def run_columns(row, names: Names) -> dict[str, str]:
@@ -26,6 +27,7 @@ def run_columns(row, names: Names) -> dict[str, str]:
         "Collective": row["collective"],
         "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
         "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
+        "Precision": row.get("precision", USUAL_PRECISION),
         "Data": data_title(row),
     }
 
@@ -33,8 +35,8 @@ def run_columns(row, names: Names) -> dict[str, str]:
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
     collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
-    links' latency if some have one, what disturbed a run if something did, warnings if there
-    are any."""
+    links' latency if some have one, the precision unless all computed in float32, what disturbed a run if something
+    did, warnings if there are any."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
@@ -42,6 +44,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Workers": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
         "Latency (ms)": lambda column: (column == "").all(),
+        "Precision": lambda column: (column == USUAL_PRECISION).all(),
         "Disturbed": lambda column: (column == "").all(),
         "Warning": lambda column: (column == "").all(),
     }

@@ -10,7 +10,7 @@ from harness import plugins
 from harness.spec import RunSpec
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
-SPEC += ("topology", "collective", "engine", "workers", "threads", "seed")
+SPEC += ("precision", "topology", "collective", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
 # Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")

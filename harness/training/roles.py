@@ -71,7 +71,7 @@ class Worker(Role):
         session = self.session
         inputs, targets = session.next_batch()
         with session.clock("forward"):
-            outputs = session.flat.model(inputs)
+            outputs = session.outputs(inputs)
             loss = session.model.loss(outputs, targets)
         begun()
         with session.clock("backward"):
@@ -94,7 +94,7 @@ class Worker(Role):
         session.flat.model.eval()
         with torch.no_grad():
             for inputs, targets in session.data.test(250, session.shard, limit):
-                outputs = session.flat.model(inputs)
+                outputs = session.outputs(inputs)
                 sums += _sums(outputs, targets, session.model.loss(outputs, targets, reduction="sum"))
         session.flat.model.train()
         return sums

@@ -136,6 +136,12 @@ class Session:
         self.clock.start()
         self.role.compute(begun)
 
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """The model's, float32, in whatever precision it computes them."""
+        mixed = self.spec.training.precision == "bfloat16"
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=mixed):
+            return self.flat.model(inputs).float()
+
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """This worker's next inputs and targets."""
         batch = self.data.batch(self.drawn, self.shard)

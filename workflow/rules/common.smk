@@ -94,7 +94,9 @@ NUMBERS = {
     ("vgg16", "breakdown"): 12,
     ("resnet50", "breakdown"): 13,
 }
-DRAWN = figures.of_models(VALUES["models"], NUMBERS)
+DRAWN = figures.of_models(
+    VALUES["models"], NUMBERS, timed=bool(VALUES["timing"]["ratios"])
+)
 # What the rules "all" and "studies" ask for; studies add their own.
 TARGETS, STUDY_TARGETS = [], []
 

@@ -32,6 +32,12 @@ def tables(kind, table, runs):
     return [f"{FOLDERS[kind]}/{kind}/{run}/{table}" for run in runs]
 
 
+def finished(table):
+    """The table of each accuracy run that is there, in their order."""
+    files = tables("accuracy", table, named("accuracy"))
+    return [file for file in files if Path(file).exists()]
+
+
 def layers_of(run):
     """The calibration of the layers that a timing run trains."""
     return f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"
@@ -108,6 +114,12 @@ def rate_file(spec):
 def nodes_batch(model):
     """Samples per worker and step on the nodes whose proportion of computing to sending the testbed keeps."""
     return VALUES["models"][model].get("nodes_batch", VALUES["models"][model]["batch"])
+
+
+def in_order(kind):
+    """The first run of a kind in the configuration goes first, so that what matters most is there soonest."""
+    names = [name for name in CONFIG.runs | SPECS if name.startswith(f"{kind}/")]
+    return lambda wildcards: len(names) - names.index(f"{kind}/{wildcards.run}")
 
 
 def gpus_of(kind):

@@ -29,6 +29,7 @@ use rule launch as accuracy with:
     log:
         f"{RESULTS}/logs/accuracy/{{run}}.log",
     threads: VALUES["workers"] * VALUES["threads"]
+    priority: in_order("accuracy")
     resources:
         gpu=gpus_of("accuracy"),
 

@@ -14,7 +14,7 @@ from harness.report.log import log_errors
 from harness.report.names import Names
 
 log_errors(snakemake)
-timing, accuracy = pd.read_csv(snakemake.input.timing), pd.read_csv(snakemake.input.accuracy)
+timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
 compared = claims.compare(timing, accuracy)
-caption = f"{captions.of_script(snakemake)} {captions.setting(timing)}."
+caption = f"{captions.of_script(snakemake)} {captions.setting(accuracy if timing is None else timing)}."
 tables.save_table(compared, claims.shown(compared, Names.of(snakemake)), caption, snakemake.output)

@@ -22,6 +22,7 @@ def provenance(paths: list[str]) -> dict:
 log_errors(snakemake)
 inputs, output = snakemake.input, snakemake.output
 read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
-read(inputs.timing).to_csv(output.timing, index=False)
+if inputs.timing:
+    read(inputs.timing).to_csv(output.timing, index=False)
 merged = provenance([*inputs.accuracy, *inputs.timing])
 Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")

@@ -8,7 +8,8 @@ from harness.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    model, smallest = next(iter(values["models"])), min(values["timing"]["ratios"])
+    model = next(iter(values["models"]))
+    smallest = min(values["timing"]["ratios"] or values["accuracy"]["ratios"])
     found = {}
     for variant in chosen(values).values():
         if "refresh_every" not in variant.fields:
