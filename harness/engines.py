@@ -88,12 +88,18 @@ ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Horovod(
-            "horovod", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", everybody=True,
+            "horovod",
+            "HOROVOD_SIZE",
+            "HOROVOD_LOCAL_SIZE",
+            everybody=True,
             killed=r"The first process to do so was:\nProcess name: (\d+)\nExit code: (?!143)1[2-5]\d",
         ),
         TorchDist(
-            "torch_dist", "WORLD_SIZE", "LOCAL_WORLD_SIZE", everybody=False,
+            "torch_dist",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            everybody=False,
             killed=r"(?s)Root Cause.* rank +: (\d+).* exitcode +: -(?!15)\d",
         ),
-    )  # fmt: skip
+    )
 }

@@ -106,7 +106,7 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
 
 
 def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
-    """The rank that died without a word, if the run failed for that, as others saw it, or else the engine's launcher."""
+    """The rank that died without a word, if the run failed for that: other ranks say so, or the engine's launcher."""
     if ranks.error() is not None:
         return ranks.died()
     found = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(errors="replace"))
