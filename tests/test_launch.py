@@ -63,7 +63,8 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"log", "run"}
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"points.csv", "run.json"}
     assert (tmp_path / "run" / "points.csv").read_text() == "batch,data\n7,here\n"
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["wall_s"] > 0
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["wall_s"] > 0 and list(run["files"]) == ["points.csv"]
     assert "accuracy resnet20 none: done in 0:" in capsys.readouterr().err
 
 

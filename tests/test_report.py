@@ -31,7 +31,8 @@ class Items(list):
     """Files of a rule: by place and by name, as Snakemake gives them."""
 
     def __init__(self, *files, **named):
-        super().__init__([*files, *named.values()])
+        every = [file for one in (*files, *named.values()) for file in (one if isinstance(one, list) else [one])]
+        super().__init__(every)
         self.__dict__ |= named
 
     def get(self, name: str):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from harness.spec import Place, RunSpec
 
 SAY_EVERY_S = 10
 OBSERVED = ("iterations.csv", "layers.csv")  # tables of which every launch makes other rows
+LEAST_ROOM = 2**16  # bytes of a disk
 MOST_AGAIN = 2  # disturbed launches of a run that are repeated
 RUN = [sys.executable, "-m", "harness.training.run"]
 
@@ -73,6 +75,9 @@ def launch(
         shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
+    except OSError as error:
+        say(f"{error.strerror}: {error.filename or folder}")
+        return 1
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -97,6 +102,8 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
             say(f"rank {dead}, {_role(spec, dead)}, has died; more in {log}")
         elif process.returncode and (why := ranks.ended()):
             say(f"{why}; more in {log}")
+        elif process.returncode and shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong
+            say(f"no space is left on the disk of {part.parent.parent}")
         elif process.returncode:
             say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
         return process.returncode
@@ -153,7 +160,7 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
 
 def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) -> None:
     """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
-    they are whole.
+    they are whole, and by a checksum of each table what they are.
 
     Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
     the last one's.
@@ -165,6 +172,7 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) ->
             rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
             (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
     about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
+    about["files"] = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(last.glob("*.csv"))}
     run = json.loads((last / "run.json").read_text()) | about
     folder.mkdir(parents=True, exist_ok=True)
     for path in [*last.glob("*.csv"), *last.glob("trace.json")]:

@@ -5,6 +5,7 @@ grows, and each rank watches it. Nobody compares the clocks of two machines or l
 processes, so a file system that all share is enough.
 """
 
+import errno
 import json
 import os
 import socket
@@ -23,6 +24,7 @@ ERROR = "error"
 DIED = "died: "  # what another rank says of one that could say nothing, with its number
 ENDED = "ended: "  # before a reason that one line tells
 DYING_S = 0.5  # a process that was killed may take so long to be gone, after its connections are
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what is wrong with a disk, and not with a program
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
@@ -78,7 +80,10 @@ def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = L
         os._exit(1)
     except Exception as error:
         text = f"{ENDED}{error}" if isinstance(error, Ended) else traceback.format_exc()
-        print(text, file=sys.stderr, flush=True)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            text = f"{ENDED}{error.strerror}: {error.filename or folder}"
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
         # Engines say with a RuntimeError that a connection broke.
         if isinstance(error, RuntimeError) and (dead := _dead(folder)) is not None:
             text = f"{DIED}{dead}"

@@ -139,8 +139,12 @@ def _all(session: Session, yes: bool) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     """Write a file so that readers see the old content or the new one, whenever the machine stops."""
     fresh = path.with_suffix(".tmp")
-    with fresh.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    try:
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # half a checkpoint would keep a full disk full
+        raise

@@ -9,6 +9,17 @@ import yaml
 
 sys.path.insert(0, workflow.basedir)
 
+
+def ended(kind, error, trace, otherwise=sys.excepthook):
+    """What a person sees who stops Snakemake while it reads its rules: a line in the place of a traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("stopped; the same command goes on", file=sys.stderr)
+    else:
+        otherwise(kind, error, trace)
+
+
+sys.excepthook = ended
+
 from harness import code, data, plugins
 from harness.config import figures, files, grid, studies, variants
 from harness.config import load as configuration

@@ -1,0 +1,145 @@
+"""Faults, made for real: a rank that is stopped, a full disk, a network that drops, tables that are damaged."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.engines import ENGINES
+from harness.launch import disturbance, testbed
+from harness.launch.launcher import launch
+from harness.report.log import damaged
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+
+MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
+MAY_ENTER = os.geteuid() == 0 and shutil.which("nsenter")
+
+
+def accuracy(engine: str, steps: int) -> RunSpec:
+    return RunSpec(
+        "accuracy", Training("resnet20", batch=8, train_steps=steps, lr_steps=()),
+        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine),
+        Measurement(evaluations=1, test_samples=20, final_test_samples=20),
+    )  # fmt: skip
+
+
+@contextmanager
+def running(spec: RunSpec, folder: Path, **place):
+    """The run in a thread; gives what waits for its status."""
+    found = []
+    place = Place(**place)
+    work = threading.Thread(target=lambda: found.append(launch(spec, place, folder / "run", folder / "log")))
+    work.start()
+
+    def status() -> int:
+        work.join(300)
+        return found[0]
+
+    try:
+        yield status
+    finally:
+        work.join(300)
+
+
+def until(there: Callable, seconds: float = 120):
+    """What ``there`` gives as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while not (found := there()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def process_of(folder: Path, rank: int) -> int:
+    """The process of a rank that has made a step."""
+    until(lambda: list(folder.glob(f"run.partial/*/rank{rank}.json")))
+    (file,) = folder.glob(f"run.partial/*/rank{rank}.pid")
+    return int(file.read_text().split()[1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint(engine, data, tmp_path, capsys):
+    place = {"data": {"cifar10": str(data)}, "checkpoint_every_s": 0.5}
+    with running(accuracy(engine, 10_000), tmp_path, **place, hung_after_s=20) as status:
+        until(lambda: (tmp_path / "run.checkpoints" / "whole.json").exists())
+        os.kill(process_of(tmp_path, 1), signal.SIGSTOP)
+        stopped = time.monotonic()
+        assert status() == 1 and time.monotonic() - stopped < 60
+    assert "rank 1 reported no progress for 20 s, last at step " in capsys.readouterr().err
+    with running(accuracy(engine, 10_000), tmp_path, **place) as status:
+        os.kill(process_of(tmp_path, 1), signal.SIGKILL)
+        assert status() == 1
+    assert "goes on after step " in capsys.readouterr().err
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A disk of so many KiB, as a folder."""
+    if not MAY_MOUNT:
+        pytest.skip("only root may mount a disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def mounted(kib: int) -> Path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", disk], check=True)
+        return disk
+
+    yield mounted
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data, tmp_path, capsys):
+    disk = full(300)
+    place = Place(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
+    assert launch(accuracy("torch_dist", 60), place, disk / "run", disk / "log") == 0
+    assert ": No space left on device" in capsys.readouterr().err
+    assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not damaged(disk / "run")
+
+
+@pytest.mark.parametrize("kib", [4, 16])
+def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, data, capsys):
+    disk = full(kib)
+    assert launch(accuracy("torch_dist", 60), Place(data={"cifar10": str(data)}), disk / "run", disk / "log") == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "no space" in said.lower() and str(disk) in said and not (disk / "run").exists()
+
+
+@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
+@pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(disturbance, "BUSY", 2.0)  # whatever runs beside the tests
+    monkeypatch.setattr(disturbance, "DEPARTS", 1e3)
+    training, links = Training("resnet20", batch=8), {"network": "testbed", "rates_mbit": (200.0, 200.0)}
+    scheme = Scheme("dlgs", options={"ratio": 0.1})
+    spec = RunSpec("timing", training, scheme, Cluster(engine, **links), Measurement(blocks=60, repeats=1))
+    with running(spec, tmp_path, data={"cifar10": str(data)}) as status:
+        inside = ["nsenter", "-t", str(process_of(tmp_path, 1)), "-n", "ip", "link", "set", "eth0"]
+        subprocess.run([*inside, "down"], check=True)
+        time.sleep(10)
+        subprocess.run([*inside, "up"], check=True)
+        assert status() == 0
+    waited = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
+    assert waited.max() > 9 and waited.median() < 3
+
+
+def test_a_table_that_is_not_what_its_run_wrote_is_named(data, tmp_path):
+    place = Place(data={"cifar10": str(data)})
+    assert launch(accuracy("torch_dist", 2), place, tmp_path / "run", tmp_path / "log") == 0
+    assert not damaged(tmp_path / "run") and not damaged(tmp_path)
+    for name in ("iterations.csv", "run.json"):
+        path = tmp_path / "run" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-10])
+        assert str(path) in damaged(tmp_path / "run")
+        path.write_bytes(whole)
+    (tmp_path / "run" / "points.csv").unlink()
+    assert "points.csv is not what its run wrote" in damaged(tmp_path / "run")
