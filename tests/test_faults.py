@@ -13,6 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from conftest import ROOT
+
 from harness.engines import ENGINES
 from harness.launch import disturbance, testbed
 from harness.launch.launcher import launch
@@ -143,3 +145,9 @@ def test_a_table_that_is_not_what_its_run_wrote_is_named(data, tmp_path):
         path.write_bytes(whole)
     (tmp_path / "run" / "points.csv").unlink()
     assert "points.csv is not what its run wrote" in damaged(tmp_path / "run")
+
+
+def test_no_duration_is_read_from_a_clock_that_may_jump():
+    files = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]
+    assert len(files) > 100
+    assert not [path for path in files if "time.time(" in path.read_text()]

@@ -1,10 +1,12 @@
 """A session that is saved and loaded goes on bit for bit as if never stopped; whose momentum it is."""
 
+import gc
 import io
 
+import psutil
 import pytest
 import torch
-from conftest import CPU, make
+from conftest import CPU, METHODS, make
 from equal_worker import Noise, go_on, session_of
 
 from harness.comm.local import run_workers
@@ -57,6 +59,24 @@ def test_a_state_of_other_variants_is_refused():
             session_of(comm, "dlgs").load_state_dict(state)
 
     run_workers(1, work)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_memory_and_open_files_stay_as_they_are(name):
+    """A tensor of the model's size that is kept from every step would make 20 MiB."""
+    torch.set_num_threads(1)
+    process = psutil.Process()
+
+    def work(comm) -> tuple[int, int]:
+        session = go_on(session_of(comm, name), 50)
+        gc.collect()
+        before = process.memory_info().rss, process.num_fds()
+        go_on(session, 250)
+        gc.collect()
+        return process.memory_info().rss - before[0], process.num_fds() - before[1]
+
+    memory, files = run_workers(1, work)[0]
+    assert memory < 5 * 2**20 and files < 10
 
 
 def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients():

