@@ -2,17 +2,32 @@
 
 import json
 import sys
+import traceback
 import zlib
 from pathlib import Path
+from typing import NoReturn
 
 
 def log_errors(snakemake) -> None:
-    """Send what a script complains of to its rule's log, which the workflow shows if the rule fails; refuse what is
+    """Send what a script complains of to its rule's log, and of a failure one line to the person too; refuse what is
     damaged of the runs that it reads."""
-    sys.stderr = Path(snakemake.log[0]).open("w", buffering=1)  # noqa: SIM115 - open until the script ends
+    log = Path(snakemake.log[0])
+    sys.stderr = log.open("w", buffering=1)  # noqa: SIM115 - open until the script ends
+
+    def failed(kind, error, trace) -> None:
+        traceback.print_exception(kind, error, trace)
+        print(f"{kind.__name__}: {error}; more in {log}", file=sys.__stderr__)
+
+    sys.excepthook = failed
     for folder in sorted({Path(path).parent for path in snakemake.input}):
         if why := damaged(folder):
-            sys.exit(f"error: {why}; delete {folder}, and the same command makes it again")
+            refuse(f"{why}; delete {folder}, and the same command makes it again")
+
+
+def refuse(why: str) -> NoReturn:
+    """End the script, which cannot do what it was asked, with one line."""
+    print(f"error: {why}", file=sys.__stderr__)
+    sys.exit(f"error: {why}")
 
 
 def damaged(folder: Path) -> str:

@@ -1,11 +1,9 @@
 """Gathers the accuracy runs that are finished into one tidy table, one row per point."""
 
-import sys
-
-from harness.report.log import log_errors
+from harness.report.log import log_errors, refuse
 from harness.report.tidy import read_points
 
 log_errors(snakemake)
 if not snakemake.params.finished:
-    sys.exit("no accuracy run is finished yet")
+    refuse("no accuracy run is finished yet")
 read_points(snakemake.params.finished).to_csv(snakemake.output[0], index=False)
