@@ -365,7 +365,7 @@ def test_the_other_engine_runs_through_the_same_rules(smoke, environment):
 
 def test_without_ratios_nothing_is_timed_and_what_is_finished_shows(smoke, environment):
     where = "output={results: results/alone, figures: figures/alone, report: results/alone.html}"
-    alone = [*SMOKE, "methods=[none, topk]", "timing={}", where]
+    alone = [*SMOKE, "methods=[none, topk]", "timing={ratios: []}", where]
     none_yet = snakemake(smoke, environment, "so_far", *alone)
     assert none_yet.returncode and "no accuracy run is finished yet" in none_yet.stdout + none_yet.stderr
     first = "results/alone/runs/tested/accuracy/resnet20-none-seed0/points.csv"

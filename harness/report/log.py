@@ -12,7 +12,7 @@ def log_errors(snakemake) -> None:
     """Send what a script complains of to its rule's log, and of a failure one line to the person too; refuse what is
     damaged of the runs that it reads."""
     log = Path(snakemake.log[0])
-    sys.stderr = log.open("w", buffering=1)  # noqa: SIM115 - open until the script ends
+    sys.stderr = log.open("w", buffering=1)
 
     def failed(kind, error, trace) -> None:
         traceback.print_exception(kind, error, trace)

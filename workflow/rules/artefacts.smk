@@ -80,7 +80,7 @@ rule collect_finished:
 
 use rule table1 as so_far with:
     input:
-        accuracy=rules.collect_finished.output,
+        accuracy=rules.collect_finished.output[0],
     output:
         **table_files("so_far", "Table 1 so far", "Tables"),
     log:
