@@ -34,7 +34,7 @@ def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
     return any(abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05 for _ in range(10))
 
 
-def until(condition, seconds: float = 20) -> bool:
+def until(condition, seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.1)
