@@ -6,6 +6,7 @@ from conftest import read
 from harness import plugins
 from harness.config import figures, grid, variants
 from harness.config import load as config
+from harness.config.errors import ConfigError
 from harness.spec import RunSpec
 
 
@@ -202,3 +203,24 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
     spec = loaded.runs["timing/transformer-dlgs-0.1-allgather-2workers-host"]
     assert (spec.training.data, spec.training.stand_in) == ("text", False)
     assert "layers/transformer-2workers" in loaded.calibrations
+
+
+def test_the_check_of_advice_runs_all_variants_in_turns_over_networks_that_were_not_calibrated():
+    networks = [{"rate_mbit": 100}, {"workers": 3, "rate_mbit": 300, "latency_ms": 2}]
+    values = read("advise") | {"network": "testbed"}
+    values["studies"] = {"advise": {"check": networks, "models": ["vgg16"]}}
+    runs = config.load(values, "c").studies["advise"]
+    assert [spec.cluster.rates_mbit for spec in runs.values()] == [(100.0,) * 2, (300.0,) * 3]
+    assert [spec.cluster.latency_ms for spec in runs.values()] == [0.0, 2.0]
+    for spec in runs.values():
+        assert spec.variant == "dlgs" and set(spec.scheme.beside) == set(values["methods"]) - {"none", "dlgs"}
+    assert not config.load(values | {"network": "host"}, "c").studies["advise"]
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [({"workers": 1}, "workers"), ({"check": [{"rate_mbit": 0}]}, "rate_mbit"), ({"latency_ms": -1}, "latency_ms")],
+)
+def test_advice_about_nonsense_is_refused_in_one_line(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        config.load(read("advise") | {"studies": {"advise": wrong}}, "c")

@@ -1,11 +1,13 @@
 """Costs at other rates and numbers of workers: what must hold whatever was measured."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.timemodel.costs import Curve
-from harness.timemodel.links import elsewhere
+from harness.timemodel.links import Network, elsewhere
 from harness.timemodel.predict import sum_rounds
 from harness.timemodel.timeline import Costs
 from harness.topology import TOPOLOGIES, Traffic
@@ -13,7 +15,7 @@ from harness.topology import TOPOLOGIES, Traffic
 some_bytes = st.one_of(st.just(0.0), st.floats(0.01, 8))
 topologies = st.sampled_from(list(TOPOLOGIES.values()))
 traffics = st.builds(Traffic, some_bytes, some_bytes, some_bytes)
-places = st.tuples(st.integers(2, 1024), st.floats(1, 400_000))
+networks = st.builds(Network, st.integers(2, 1024), st.floats(1, 400_000), st.floats(0, 50))
 
 
 SIZES = (256.0, 1e4, 1e6)
@@ -25,14 +27,13 @@ def costs(alpha: float, beta: float, latency_s: float = 0.0) -> Costs:
     return Costs(0.0, [], Curve(SIZES, (0.0,) * 3), turn, Curve(SIZES, (latency_s,) * 3))
 
 
-@given(topologies, traffics, places, st.floats(0, 1e-2), st.floats(1e-10, 1e-6), st.floats(0, 1e-2))
+@given(topologies, traffics, networks, st.floats(0, 1e-2), st.floats(1e-10, 1e-6), st.floats(0, 1e-2))
 def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
     topology, traffic, here, alpha, beta, latency_s
 ):
-    workers, rate = here
     known = costs(alpha, beta, latency_s)
     same = elsewhere(known, topology, traffic, here, here)
-    on_link = topology.link_bytes(traffic, 1, workers) * 8e-6 / rate
+    on_link = topology.link_bytes(traffic, 1, here.workers) * 8e-6 / here.rate_mbit
     for size in SIZES:
         assert same.communicate(size) == pytest.approx(max(known.communicate(size), on_link * size))
         assert same.latency(size) >= latency_s * (1 - 1e-9)
@@ -40,23 +41,35 @@ def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
         assert same.latency(0) == pytest.approx(latency_s)
 
 
-@given(topologies, traffics, places, st.floats(1.01, 100))
-def test_faster_links_never_cost_more_and_more_workers_never_less(topology, traffic, here, factor):
+@given(topologies, traffics, networks, st.floats(1.01, 100))
+def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(topology, traffic, here, factor):
     known = costs(1e-3, 1e-8, 1e-3)
-    workers, rate = here
 
-    def cost(*there) -> float:
+    def cost(there: Network) -> float:
         found = elsewhere(known, topology, traffic, here, there)
         return found.communicate(1e6) + found.latency(1e6)
 
-    assert cost(workers, rate * factor) <= cost(*here) * (1 + 1e-9)
-    assert cost(*here) <= cost(workers + 1, rate) * (1 + 1e-9)
+    assert cost(replace(here, rate_mbit=here.rate_mbit * factor)) <= cost(here) * (1 + 1e-9)
+    assert cost(here) <= cost(replace(here, workers=here.workers + 1)) * (1 + 1e-9)
+    assert cost(here) <= cost(replace(here, latency_ms=here.latency_ms + factor)) * (1 + 1e-9)
+
+
+def test_each_step_of_an_exchange_waits_for_a_round_trip():
+    """A ring of two meets twice in a sum, a gather of two once."""
+    all_gather, here, there = TOPOLOGIES["allgather"], Network(2, 100.0), Network(2, 100.0, latency_ms=5.0)
+    for traffic, steps in ((Traffic(summed=4.0), 2), (Traffic(gathered=0.08), 1)):
+        far = elsewhere(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, there)
+        near = elsewhere(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, here)
+        assert far.communicate(1e6) - near.communicate(1e6) == pytest.approx(steps * 10e-3)
+        assert far.latency(1e6) == near.latency(1e6)
+        back = elsewhere(far, all_gather, traffic, there, here)
+        assert back.communicate(1e6) == pytest.approx(near.communicate(1e6))
 
 
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
-    all_gather, here = TOPOLOGIES["allgather"], (2, 1.0)
+    all_gather, here = TOPOLOGIES["allgather"], Network(2, 1.0)
     whole, half = (
-        elsewhere(costs(0.0, 1e-9), all_gather, Traffic(summed=4.0 * part), here, (8, 1.0)) for part in (1, 0.5)
+        elsewhere(costs(0.0, 1e-9), all_gather, Traffic(summed=4.0 * part), here, Network(8, 1.0)) for part in (1, 0.5)
     )
     assert half.communicate(1e6) == pytest.approx(whole.communicate(1e6) / 2)
 
@@ -78,7 +91,8 @@ def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():
     for collective, rounds in {"engine": 2046, "ring": 2046, "halving-doubling": 20}.items():
         waits = sum_rounds(collective)
         assert (waits(2), waits(1024)) == (2, rounds)
-        there = elsewhere(costs(1e-3, 0.0), all_gather, dense, (2, 100.0), (1024, 100.0), waits).communicate
+        two, many = Network(2, 100.0), Network(1024, 100.0)
+        there = elsewhere(costs(1e-3, 0.0), all_gather, dense, two, many, waits).communicate
         on_link = 2 * 1023 / 1024 * 4 * 8e-6 / 100
         here = 4 * 8e-6 / 100  # of two workers, each sends half twice
         expected = max(0.0, 1e-3 - 1e6 * here) + 1e-3 / 2 * (rounds - 2) + 1e6 * on_link

@@ -197,6 +197,24 @@ def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
     return [short | {"testbed": links | {"rate_mbit": rate}} for rate in study["rates_mbit"]]
 
 
+def in_turns(specs: list[RunSpec], most: int) -> list[RunSpec]:
+    """These timing runs as fewer, in each of which up to ``most`` variants take turns; one that takes a plan is the
+    first of its run."""
+    planned = [spec for spec in specs if plugins.describe("methods", spec.scheme.method)["plan"]]
+    order = planned + [spec for spec in specs if spec not in planned]
+    count = max(len(planned), -(-len(specs) // most))
+    found = []
+    for number, first in enumerate(order[:count]):
+        others = {one.variant: beside(one) for one in order[number + count :: count]}
+        found.append(replace(first, scheme=replace(first.scheme, beside=others)))
+    return found
+
+
+def beside(spec: RunSpec) -> dict:
+    """What a run needs to know of the variant of ``spec`` to time it beside its own."""
+    return {"method": spec.scheme.method, "options": spec.scheme.options}
+
+
 def data_of(values: dict, model: str) -> str:
     """The data set that a model is meant for."""
     return values["models"][model].get("data", plugins.describe("models", model)["data"])

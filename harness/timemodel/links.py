@@ -8,13 +8,27 @@ What a calibration measures holds the latency of its links already: in the time 
 grows with the steps. On Gloo each of them takes a round trip, since a receiver first tells the sender that it is ready.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harness.timemodel.costs import Curve
 from harness.timemodel.timeline import Costs
 from harness.topology import Rounds, Topology, Traffic, ring_rounds
+
+
+@dataclass(frozen=True)
+class Network:
+    """So many workers, each on a link of ``rate_mbit``; from host to host a message takes ``latency_ms`` beside the
+    time of its bytes."""
+
+    workers: int
+    rate_mbit: float
+    latency_ms: float = 0.0
+
+    def waiting_s(self, topology: Topology, traffic: Traffic, sum_rounds: Rounds) -> float:
+        """What the latency of the links adds to an exchange: a round trip for each of its steps."""
+        return 2e-3 * self.latency_ms * topology.waits(traffic, self.workers, sum_rounds)
 
 
 def streamed_bound(workers: int, aggregators: int, apart: bool, own: float, anybodys: float) -> float:
@@ -33,25 +47,31 @@ def streamed_bound(workers: int, aggregators: int, apart: bool, own: float, anyb
 
 
 def elsewhere(
-    costs: Costs, topology: Topology, traffic: Traffic, here: tuple, there: tuple, sum_rounds: Rounds = ring_rounds
+    costs: Costs,
+    topology: Topology,
+    traffic: Traffic,
+    here: Network,
+    there: Network,
+    sum_rounds: Rounds = ring_rounds,
 ) -> Costs:
-    """``costs``, measured ``here``, as they would be ``there``; both (workers, Mbit/s of every link).
+    """``costs``, measured ``here``, as they would be ``there``.
 
     ``traffic``: what one worker hands over for each entry of a bucket. ``sum_rounds``: of its dense sums. A latency
-    stays the same part of its turn.
+    of the costs stays the same part of its turn.
     """
-    (workers, rate), (other_workers, other_rate) = here, there
-    on_link, other_on_link = (topology.link_bytes(traffic, 1, n) * 8e-6 for n in (workers, other_workers))
-    waits, other_waits = (topology.waits(traffic, n, sum_rounds) for n in (workers, other_workers))
+    on_link, other_on_link = (topology.link_bytes(traffic, 1, n.workers) * 8e-6 / n.rate_mbit for n in (here, there))
+    waits, other_waits = (topology.waits(traffic, n.workers, sum_rounds) for n in (here, there))
+    waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, sum_rounds) for n in (here, there))
     turn, latency = costs.communicate, costs.latency
     smallest_s = turn(0) + latency(0)  # hardly any bytes: it waits for the network, and for little else
-    longer_s = smallest_s / waits * max(0, other_waits - waits)
+    of_a_step_s = max(0.0, smallest_s - waiting_s) / waits
     entries, seconds = np.array(turn.entries), np.array(turn.seconds)
-    processors = np.maximum(0.0, seconds - entries * on_link / rate)
-    moved = processors + longer_s + entries * other_on_link / other_rate
+    processors = np.maximum(0.0, seconds - entries * on_link)
+    moved = processors + of_a_step_s * max(0, other_waits - waits) + entries * other_on_link
     factor = np.divide(moved, seconds, out=np.ones_like(moved), where=seconds > 0)
+    waited = np.maximum(0.0, moved + other_waiting_s - waiting_s)
     return replace(
         costs,
-        communicate=Curve(turn.entries, tuple(moved)),
+        communicate=Curve(turn.entries, tuple(waited)),
         latency=Curve(latency.entries, tuple(factor * latency.seconds)),
     )

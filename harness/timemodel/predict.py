@@ -1,21 +1,24 @@
 """Predictions from what the calibration runs of a configuration left. No torch."""
 
 import json
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from harness import plugins
 from harness.spec import RunSpec
-from harness.timemodel.costs import Calibration, calibration
-from harness.timemodel.groups import planner_of
-from harness.timemodel.links import elsewhere
+from harness.timemodel.costs import Calibration, Curve, calibration
+from harness.timemodel.groups import Plan, planner_of
+from harness.timemodel.links import Network, elsewhere
 from harness.timemodel.planner import planners
-from harness.timemodel.timeline import schedule
-from harness.topology import ALL_GATHER, Rounds, Topology, ring_rounds
+from harness.timemodel.timeline import Costs, schedule
+from harness.topology import ALL_GATHER, DENSE, Rounds, Topology, ring_rounds
 
 SELECTIONS = ("torch", "fast")  # the paper's first
+LESS = 0.95  # of uncompressed: what a method sends that compresses
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
@@ -50,6 +53,16 @@ class Calibrations:
         found = {spec.scheme.options.get("selection") for spec in self._exchanges.values()}
         return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
 
+    def each(self, computing: int = 0) -> list["Elsewhere"]:
+        """The time model of every exchange that was calibrated and can be predicted; ``computing``: how many workers
+        shared this machine where layers were timed, as many as exchanged if 0."""
+        layers = {_model(spec): folder for folder, spec in self._layers.items()}
+        found = []
+        for folder, spec in self._exchanges.items():
+            model, workers = _model(spec)
+            found.append(Elsewhere(layers[model, computing or workers], folder))
+        return [one for one in found if one.predictable]
+
     def elsewhere(
         self, ratio: float | None = None, topology: Topology = ALL_GATHER, selection: str = SELECTIONS[0]
     ) -> dict[tuple[str, str], "Elsewhere"]:
@@ -74,23 +87,58 @@ class Calibrations:
 class Elsewhere:
     """The time model of one model and variant over its topology, for other links and numbers of workers.
 
-    ``spec``: of the calibration of its exchanges; ``here``: its workers and Mbit/s.
+    ``folder``, ``spec``: of the calibration of its exchanges; ``here``: its network, whose own links count as
+    infinitely fast where the processes talked over the host's.
     """
 
     def __init__(self, layers: Path, exchanges: Path):
-        self.spec, model = spec_in(exchanges), spec_in(layers)
+        self.folder, self.spec, model = exchanges, spec_in(exchanges), spec_in(layers)
         self._known = _read_folders(layers, exchanges, self.spec)
-        self.here = (self.spec.cluster.workers, min(self.spec.cluster.rates_mbit))
+        cluster = self.spec.cluster
+        self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
         self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
 
-    def iteration_s(self, workers: int, rate_mbit: float) -> float:
-        """One iteration, merged as the method's scope, or the model's planner, would merge it there, over links of the
-        latency that was calibrated."""
-        known, there = self._known, (workers, rate_mbit)
-        rounds = sum_rounds(self.spec.scheme.collective)
-        costs = elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, rounds)
-        return schedule(known.sizes, costs, self._plan(known.sizes, costs)).iteration_s + known.rest_s
+    @property
+    def predictable(self) -> bool:
+        """Whether the calibration shows what is sent: its buckets have no layers, so methods that compress those as
+        matrices send them whole."""
+        return self.spec.scheme.method == "none" or self._known.traffic.sent < LESS * DENSE
+
+    def iteration_s(self, there: Network) -> float:
+        """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
+        costs = self._costs(there)
+        return self._iteration_s(costs, self._plan(self._known.sizes, costs))
+
+    def saved(self, there: Network) -> dict[str, float]:
+        """By how many seconds an iteration there would be shorter, merged alike, if one thing cost nothing.
+
+        "selection": finding and packing what is sent; "link": the bytes on the busiest link; "messages": what each
+        costs however small it is, in latency and in the processors.
+        """
+        costs = self._costs(there)
+        plan = self._plan(self._known.sizes, costs)
+        nothing = Curve((1.0,), (0.0,))
+        turn = costs.communicate
+        without = {
+            "selection": replace(costs, sparsify=nothing),
+            "link": self._costs(replace(there, rate_mbit=math.inf)),
+            "messages": replace(
+                costs,
+                communicate=Curve(turn.entries, tuple(seconds - turn.seconds[0] for seconds in turn.seconds)),
+                latency=nothing,
+                contention_s=0.0,
+            ),
+        }
+        whole_s = self._iteration_s(costs, plan)
+        return {what: whole_s - self._iteration_s(other, plan) for what, other in without.items()}
+
+    def _costs(self, there: Network) -> Costs:
+        known, rounds = self._known, sum_rounds(self.spec.scheme.collective)
+        return elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, rounds)
+
+    def _iteration_s(self, costs: Costs, plan: Plan) -> float:
+        return schedule(self._known.sizes, costs, plan).iteration_s + self._known.rest_s
 
 
 def sum_rounds(collective: str) -> Rounds:

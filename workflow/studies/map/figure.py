@@ -8,6 +8,7 @@ one place where the model was held against the clock; the farther from it, the l
 fastest differ by less than the model's error there, so either may win."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -31,14 +32,15 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap, error: float):
     ``error``: of the model, as a part. Returns the lines of the speed-ups, to be labelled once the panels have their
     places, or None.
     """
-    calibrated_workers, calibrated_rate = known[0].here
-    rates = AWAY * calibrated_rate
-    seconds = np.array([[[k.iteration_s(n, rate) for rate in rates] for n in WORKERS] for k in known])
+    here = known[0].here
+    rates = AWAY * here.rate_mbit
+    networks = [[replace(here, workers=n, rate_mbit=rate) for rate in rates] for n in WORKERS]
+    seconds = np.array([[[k.iteration_s(there) for there in row] for row in networks] for k in known])
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
     axes.pcolormesh(rates, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(known) - 0.5,
                     shading="nearest", rasterized=True)  # fmt: skip
-    axes.plot(calibrated_rate, calibrated_workers, "x", color="black", markersize=7, markeredgewidth=2, clip_on=False)
+    axes.plot(here.rate_mbit, here.workers, "x", color="black", markersize=7, markeredgewidth=2, clip_on=False)
     axes.set_xlim(rates[0], rates[-1])
     axes.set_ylim(WORKERS[0], WORKERS[-1])
     looks.plain_log(axes.xaxis, subs=(1,))
@@ -88,7 +90,7 @@ def main() -> None:
         for words in axes.clabel(found, fmt=f"{looks.TIMES}%g", fontsize=7):
             words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     cluster = every[0][1].spec.cluster
-    rates = captions.least_to_most(pd.Series([k.here[1] for _, k in every]))
+    rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
     machine = json.loads(runs[0].read_text())["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
     note += f"{rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; error of the model at the crosses: "

@@ -75,25 +75,9 @@ def together(timed: dict, name: str) -> dict[str, RunSpec]:
         runs = grid.timing(timed | {"models": {model: timed["models"][model]}}).values()
         shared = {spec.variant: spec for spec in runs if spec.variant in ("none", study["baseline"])}
         rest = [spec for spec in runs if spec.variant not in shared]
-        for number, spec in enumerate(_dealt(rest, study["together"]) or [shared["none"]]):
-            baseline = {variant: beside(one) for variant, one in shared.items() if variant != "none"}
+        for number, spec in enumerate(grid.in_turns(rest, study["together"]) or [shared["none"]]):
+            baseline = {variant: grid.beside(one) for variant, one in shared.items() if variant != "none"}
             spec = replace(spec, scheme=replace(spec.scheme, beside=baseline | spec.scheme.beside))
             called = replace(spec, scheme=replace(spec.scheme, variant=f"methods-{name}{number}", options={}))
             found[f"timing/{grid.timing_name(called)}"] = spec
     return found
-
-
-def _dealt(specs: list[RunSpec], most: int) -> list[RunSpec]:
-    """These timing runs as fewer, of ``most`` variants each; a variant that takes a plan is the first of its run."""
-    planned = [spec for spec in specs if plugins.describe("methods", spec.scheme.method)["plan"]]
-    order = planned + [spec for spec in specs if spec not in planned]
-    count = max(len(planned), -(-len(specs) // most))
-    found = []
-    for number, first in enumerate(order[:count]):
-        others = {one.variant: beside(one) for one in order[number + count :: count]}
-        found.append(replace(first, scheme=replace(first.scheme, beside=others)))
-    return found
-
-
-def beside(spec: RunSpec) -> dict:
-    return {"method": spec.scheme.method, "options": spec.scheme.options}

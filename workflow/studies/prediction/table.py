@@ -11,6 +11,7 @@ collective sends what depends on the gradient, a run that sent another number of
 predicted, and a warning says so."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +23,7 @@ from harness.report.summary import amortise
 from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.costs import Calibration
-from harness.timemodel.links import elsewhere
+from harness.timemodel.links import Network, elsewhere
 from harness.timemodel.predict import Calibrations, spec_in
 from harness.timemodel.timeline import Costs, schedule
 
@@ -65,8 +66,8 @@ def on_its_links(known: Calibration, spec: RunSpec, dilation: float) -> Costs:
     """The costs over the links of a run, which were so many times as slow as in the calibration."""
     if dilation == 1:
         return known.costs
-    workers, rate_mbit = spec.cluster.workers, min(spec.cluster.rates_mbit)
-    here, there = (workers, rate_mbit), (workers, rate_mbit / dilation)
+    here = Network(spec.cluster.workers, min(spec.cluster.rates_mbit), spec.cluster.latency_ms)
+    there = replace(here, rate_mbit=here.rate_mbit / dilation)
     return elsewhere(known.costs, spec.topology, known.traffic, here, there)
 
 

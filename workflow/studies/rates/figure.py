@@ -5,6 +5,7 @@ repeat, from the blocks of one run. Lines: eqs 2-7 with the costs calibrated at 
 bytes on the link take their time at each rate, the processors' part of a communication stays. Where nothing was
 calibrated there are points alone. Uncompressed is its own run at each rate."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -21,8 +22,10 @@ def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere | None, ticks:
     looks.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
     if predict:
         rates = looks.between(ticks)
-        looks.predicted(axes, look, rates, [predict.iteration_s(predict.here[0], rate) * 1e3 for rate in rates])
-        axes.axvline(predict.here[1], color="0.6", linestyle=":", linewidth=0.8)
+        looks.predicted(
+            axes, look, rates, [predict.iteration_s(replace(predict.here, rate_mbit=rate)) * 1e3 for rate in rates]
+        )
+        axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8)
 
 
 def finish(axes, ticks: list[float]) -> None:

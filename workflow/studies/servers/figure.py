@@ -6,6 +6,7 @@ with the costs calibrated at the fastest of the rates. Where workers pull the se
 uncompressed takes the time of a dense push and a dense pull, and no method less than that of the pull: no speed-up can
 pass 2 (dashed). The paper's largest is 1.99 (dotted)."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -23,8 +24,9 @@ CEILING, PAPER = 2.0, 1.99
 def draw(axes, look: dict, rows: pd.DataFrame, dense: Elsewhere, own: Elsewhere, ticks: list[float]) -> None:
     """One variant: measured speed-ups as points, predicted ones as a line."""
     looks.measured(axes, look, rows["rate_mbit"], rows, "speedup")
-    workers, rates = own.here[0], looks.between(ticks)
-    curve = [dense.iteration_s(workers, rate) / own.iteration_s(workers, rate) for rate in rates]
+    rates = looks.between(ticks)
+    networks = [replace(own.here, rate_mbit=rate) for rate in rates]
+    curve = [dense.iteration_s(there) / own.iteration_s(there) for there in networks]
     looks.predicted(axes, look, rates, curve)
 
 

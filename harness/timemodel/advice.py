@@ -1,0 +1,72 @@
+"""Whether compressing gradients pays on a network that is described: predictions, ranked, with the error that they had
+where they were held against measurements. No torch."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from harness.timemodel.links import Network
+from harness.timemodel.predict import Elsewhere
+
+COVERED = 0.9  # of the predictions lie within the error that is stated
+LEAST_SAVED = 0.05  # of an iteration: what would save less does not limit it
+COMPUTING = "computing"
+
+
+def iteration_s(known: Elsewhere, there: Network, dilation: float = 1.0) -> float:
+    """One iteration ``there``, on nodes that compute, select and handle messages ``dilation`` times as fast as this
+    machine."""
+    return known.iteration_s(_slowed(there, dilation)) / dilation
+
+
+def predicted(known: Elsewhere, there: Network, dilation: float = 1.0) -> dict:
+    """As ``iteration_s``, with what limits it (``limit``) and how much shorter it would be if that cost nothing
+    (``limit_s``)."""
+    whole_s, saved = iteration_s(known, there, dilation), known.saved(_slowed(there, dilation))
+    what = max(saved, key=saved.__getitem__)
+    limits = saved[what] / dilation >= LEAST_SAVED * whole_s
+    limit = {"limit": what, "limit_s": saved[what] / dilation} if limits else {"limit": COMPUTING, "limit_s": math.nan}
+    return {"iteration_s": whole_s} | limit
+
+
+def errors(checked: pd.DataFrame) -> pd.Series:
+    """The factor, at least 1, by which each predicted speed-up was off."""
+    return np.exp(np.abs(np.log(checked["predicted_speedup"] / checked["speedup"])))
+
+
+def margin(checked: pd.DataFrame) -> float:
+    """The factor within which the next speed-up of the kind that was checked lies in 9 of 10 cases, infinite where too
+    few were checked to know (split conformal prediction; Lei et al., Distribution-Free Predictive Inference, 2018)."""
+    off = np.sort(errors(checked))
+    place = math.ceil(COVERED * (len(off) + 1))
+    return float(off[place - 1]) if place <= len(off) else math.inf
+
+
+def ranked(table: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """Predictions of every model over each topology, the fastest first, each against uncompressed of the same model and
+    topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` to either side.
+
+    ValueError if uncompressed is missing somewhere.
+    """
+    dense = table[table["variant"] == "none"].set_index(["model", "topology"])["iteration_s"]
+    places = pd.MultiIndex.from_frame(table[["model", "topology"]])
+    if missing := sorted(set(places) - set(dense.index)):
+        raise ValueError(f"advice is against uncompressed, which is missing for {missing[0][0]}: add none to methods")
+    found = table.assign(dense_s=dense.loc[places].to_numpy())
+    found["speedup"] = found["dense_s"] / found["iteration_s"]
+    off = np.where(found["variant"] == "none", 1.0, factor)
+    found["speedup_low"], found["speedup_high"] = found["speedup"] / off, found["speedup"] * off
+    return found.sort_values("iteration_s", kind="stable")
+
+
+def verdict(row: pd.Series) -> str:
+    """Of the fastest prediction that compresses: "pays", "does not pay" or "cannot be told"."""
+    if row["speedup_low"] > 1:
+        return "pays"
+    return "does not pay" if row["speedup_high"] < 1 else "cannot be told"
+
+
+def _slowed(there: Network, dilation: float) -> Network:
+    """The network over which this machine computes and communicates in the proportion of those nodes."""
+    return Network(there.workers, there.rate_mbit / dilation, there.latency_ms * dilation)

@@ -1,0 +1,155 @@
+"""Advice: ranked predictions, how far they may be off, and the words for people."""
+
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_runs import MODELS, VARIANTS, describe
+from test_report import Items, Report
+
+from harness import plugins
+from harness.timemodel import advice
+from harness.timemodel.links import Network
+from harness.timemodel.predict import Calibrations
+
+THERE = {"workers": 8, "rate_mbit": 1000.0, "latency_ms": 0.1}
+SCRIPTS = "studies/advise/{}.py".format
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    stderr = sys.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "describe", describe)
+        made = Report(tmp_path_factory.mktemp("advice"), tuple(MODELS))
+        made.folders = [
+            path.parent for kind in ("layers", "exchanges") for path in (made.runs.root / kind).glob("*/run.json")
+        ]
+        made.checked = made.folder / "checked.csv"
+        off = np.linspace(1.0, 1.3, 30)
+        pd.DataFrame({"predicted_speedup": off, "speedup": 1.0, "machine": "a machine"}).to_csv(
+            made.checked, index=False
+        )
+        yield made
+    sys.stderr = stderr
+
+
+@pytest.fixture(autouse=True)
+def _complaints(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
+
+
+@given(st.lists(st.floats(0.2, 5), min_size=9, max_size=60), st.randoms())
+@settings(max_examples=50)
+def test_nine_of_ten_cases_lie_within_the_margin(off, random):
+    """Of the cases and one more of the same kind: what the theorem counts."""
+    checked = pd.DataFrame({"predicted_speedup": off, "speedup": 1.0})
+    factor = advice.margin(checked)
+    assert (advice.errors(checked) <= factor * (1 + 1e-12)).mean() >= 0.9
+    shuffled = checked.sample(frac=1, random_state=random.randint(0, 99))
+    assert advice.margin(shuffled) == factor
+    swapped = checked.rename(columns={"predicted_speedup": "speedup", "speedup": "predicted_speedup"})
+    assert advice.margin(swapped) == pytest.approx(factor)  # too fast is as wrong as too slow
+
+
+def test_too_few_cases_promise_nothing():
+    assert advice.margin(pd.DataFrame({"predicted_speedup": [1.0] * 8, "speedup": 1.0})) == np.inf
+
+
+def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
+    rows = [("a", "none", 1.0), ("a", "topk", 0.5), ("b", "none", 2.0), ("b", "topk", 4.0)]
+    table = pd.DataFrame(rows, columns=["model", "variant", "iteration_s"]).assign(topology="allgather")
+    found = advice.ranked(table, 1.2).set_index(["model", "variant"])
+    assert found["speedup"].to_dict() == {
+        ("a", "topk"): 2.0,
+        ("a", "none"): 1.0,
+        ("b", "none"): 1.0,
+        ("b", "topk"): 0.5,
+    }
+    assert found.loc[("a", "topk"), ["speedup_low", "speedup_high"]].tolist() == pytest.approx([2 / 1.2, 2.4])
+    assert [advice.verdict(found.loc[key]) for key in (("a", "topk"), ("b", "topk"))] == ["pays", "does not pay"]
+    assert advice.verdict(advice.ranked(table, 3.0).set_index("model").iloc[0]) == "cannot be told"
+    with pytest.raises(ValueError, match="missing for b"):
+        advice.ranked(table.drop(2), 1.2)
+
+
+def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
+    free = Network(8, np.inf, 0.0)
+    for known in Calibrations(report.folders).each():
+        for there in (Network(8, 100.0, 1.0), free):
+            saved = known.saved(there)
+            assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
+        assert known.saved(free)["link"] == 0
+        assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
+        assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
+
+
+@given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
+@settings(max_examples=25, deadline=None)
+def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, dilation, workers, rate, latency):
+    """Time dilation: all times shrink alike, so proportions stay."""
+    known = next(one for one in Calibrations(report.folders).each() if one.spec.variant == "dlgs")
+    here = advice.predicted(known, Network(workers, rate, latency))
+    there = advice.predicted(known, Network(workers, rate * dilation, latency / dilation), dilation)
+    assert there["iteration_s"] * dilation == pytest.approx(here["iteration_s"])
+    assert there["limit"] == here["limit"]
+
+
+def test_a_method_that_its_calibration_shows_to_send_everything_is_left_out(report, tmp_path):
+    kept, whole = report.folders, report.runs.root / "exchanges" / "transformer-topk-0.01-allgather"
+    assert whole in kept
+    changed = tmp_path / whole.name
+    shutil.copytree(whole, changed)
+    samples = pd.read_csv(changed / "samples.csv")
+    dense = samples.assign(gathered_bytes=4.0 * samples["entries"] * samples["buckets"])
+    dense.to_csv(changed / "samples.csv", index=False)
+    before, after = (Calibrations(folders).each() for folders in (kept, [*(set(kept) - {whole}), changed]))
+    assert len(after) == len(before) - 1
+
+
+def inputs(report, rates=()) -> dict:
+    calibration = [str(folder / "run.json") for folder in report.folders]
+    return {"calibration": calibration, "rates": list(rates), "checked": str(report.checked)}
+
+
+def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
+    table, text = report.table(SCRIPTS("table"), "advice", {"there": THERE}, **inputs(report))
+    assert set(table["variant"]) == set(VARIANTS) and len(table) == len(MODELS) * 2 * 14
+    for _, rows in table.groupby(["model", "topology"]):
+        assert rows["iteration_s"].is_monotonic_increasing
+    for title in MODELS.values():
+        assert f"for {title} on 8 workers with links of 1000 Mb/s (all-gather)" in text
+    assert "9 of 10" in text and "The nodes are taken to compute as this machine does." in text
+    assert text.splitlines()[0] in capfd.readouterr().err
+    assert {"selection", "link", "messages", "computing"} >= set(table["limit"])
+
+
+def test_the_advice_is_refused_without_uncompressed(report, capfd):
+    files = inputs(report)
+    files["calibration"] = [path for path in files["calibration"] if "-none" not in path]
+    with pytest.raises(SystemExit):
+        report.table(SCRIPTS("table"), "refused", {"there": THERE}, **files)
+    assert "add none to methods" in capfd.readouterr().err
+
+
+def test_the_figure_names_every_variant_at_every_ratio(report):
+    text = report.figure(SCRIPTS("figure"), "advice-figure", Items(**inputs(report)), there=THERE)
+    assert "DLGS, ratio 0.01" in text and "DLGS, ratio 0.1" in text and "LAGS, ratio 0.1" in text
+
+
+def test_the_check_holds_each_prediction_against_its_run(report):
+    timing = [path for path in report.runs.every("timing", "iterations.csv") if "-ps-" not in path]
+    calibrated = [str(folder / "run.json") for folder in report.folders]
+    exchanges = [path for path in calibrated if "/exchanges/" in path and "-ps-" not in path]
+    layers = [path for path in calibrated if "/layers/" in path]
+    table, text = report.table(SCRIPTS("check"), "check", timing=timing, exchanges=exchanges, layers=layers)
+    assert len(table) == len(MODELS) * 13
+    for row in table.to_dict("records"):
+        assert row["predicted_speedup"] == pytest.approx(row["predicted_dense_s"] / row["predicted_s"], rel=1e-4)
+        assert row["error"] == pytest.approx(row["predicted_s"] / row["iteration_s"] - 1, abs=1e-4)
+    assert f"of {len(MODELS)} runs" in text and f"n = {len(table)} cases" in text.replace("\u00a0", " ")
+    report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=report.folder / "check.csv"))

@@ -1,0 +1,114 @@
+# Whether compressing pays on a network that is described: snakemake advise. Only calibrations run for it.
+ADVISE = VALUES["studies"]["advise"]
+ADVISE_LINK = VALUES["testbed"]["rate_mbit"]
+ADVISE_NODES = ADVISE_LINK == grid.PROPORTIONAL
+ADVISE_ASKED = {
+    "there": {
+        "workers": ADVISE["workers"],
+        "rate_mbit": ADVISE.get("link_mbit")
+        or (VALUES["testbed"]["nodes"]["link_mbit"] if ADVISE_NODES else ADVISE_LINK),
+        "latency_ms": ADVISE["latency_ms"],
+    }
+}
+ADVISE_CHECKED = f"{workflow.basedir}/results/reference-advice/check.csv"
+ADVISE_TARGETS = [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
+ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.svg"]
+
+
+# What a script reads that predicts: calibrations, and where the nodes are others, how much slower this machine is.
+def advise_input():
+    return {
+        "calibration": calibrated("run.json", [layers_of, exchanges_of]),
+        "rates": (
+            sorted({rate_file(timed(run)) for run in named("timing")})
+            if ADVISE_NODES
+            else []
+        ),
+        "checked": ADVISE_CHECKED,
+    }
+
+
+if named("timing") and not grid.streams(VALUES):
+    STUDY_TARGETS += ADVISE_TARGETS
+
+    rule advise:
+        input:
+            ADVISE_TARGETS,
+
+
+if studied("advise") and not grid.streams(VALUES):
+    STUDY_TARGETS += ADVISE_CHECKS
+
+    rule advise_check:
+        input:
+            ADVISE_CHECKS,
+
+
+rule advice_table:
+    input:
+        **advise_input(),
+    output:
+        **table_files("advice", "Advice"),
+    params:
+        **script_params("workflow/studies/advise/table.py") | ADVISE_ASKED,
+    log:
+        f"{RESULTS}/logs/advice.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "advice"
+    script:
+        "table.py"
+
+
+rule advice_figure:
+    input:
+        **advise_input(),
+    output:
+        **figure_files("advice", "Advice"),
+    params:
+        **script_params("workflow/studies/advise/figure.py") | ADVISE_ASKED,
+    log:
+        f"{RESULTS}/logs/figure-advice.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of advice"
+    script:
+        "figure.py"
+
+
+rule advice_check_table:
+    input:
+        timing=tables("timing", "iterations.csv", studied("advise")),
+        exchanges=calibrated("run.json", [exchanges_of]),
+        layers=sorted({f"{layers_of(run)}/run.json" for run in studied("advise")}),
+    output:
+        **table_files("advice_check", "Advice against measurement"),
+    params:
+        **script_params("workflow/studies/advise/check.py"),
+    log:
+        f"{RESULTS}/logs/advice_check.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of advice against measurement"
+    script:
+        "check.py"
+
+
+rule advice_check_figure:
+    input:
+        table=f"{RESULTS}/advice_check.csv",
+    output:
+        **figure_files("advice_check", "Advice against measurement"),
+    params:
+        **script_params("workflow/studies/advise/check_figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-advice_check.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "figure of advice against measurement"
+    script:
+        "check_figure.py"

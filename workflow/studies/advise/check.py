@@ -1,0 +1,109 @@
+"""Advice against measurement: what was predicted for networks of the testbed that the calibration did not see, and what
+was measured there.
+
+Predicted by eqs 2-7 from the calibration of the exchanges over the configuration's own links, and from how long layers
+take where as many workers share this machine. Measured: all variants in turns in one run. Speed-ups are against
+uncompressed."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.summary import summarise
+from harness.report.tidy import read_each
+from harness.timemodel import advice
+from harness.timemodel.links import Network
+from harness.timemodel.predict import Calibrations
+
+CASE = ["model", "workers", "rate_mbit", "latency_ms"]  # in which all variants took turns
+
+
+def predict(table: pd.DataFrame, calibrations: Calibrations) -> pd.DataFrame:
+    """The measured rows of which something can be predicted, with ``predicted_s``, ``predicted_dense_s`` and
+    ``predicted_speedup``."""
+    known = {workers: by_name(calibrations, workers) for workers in table["workers"].unique()}
+    rows = []
+    for row in table.to_dict("records"):
+        there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
+        here = known[row["workers"]]
+        own = here.get((row["model"], row["variant"], ratio_of(row)))
+        if own is None:  # nothing can be predicted of it
+            continue
+        own_s = own.iteration_s(there)
+        dense_s = here[row["model"], "none", None].iteration_s(there)
+        found = {"predicted_s": own_s, "predicted_dense_s": dense_s, "predicted_speedup": dense_s / own_s}
+        rows.append(row | found | {"error": own_s / row["iteration_s"] - 1})
+    return pd.DataFrame(rows)
+
+
+def by_name(calibrations: Calibrations, workers: int) -> dict:
+    return {(one.spec.training.model, one.spec.variant, one.spec.ratio): one for one in calibrations.each(workers)}
+
+
+def ratio_of(row: dict) -> float | None:
+    return None if pd.isna(row["ratio"]) else row["ratio"]
+
+
+def choices(table: pd.DataFrame) -> pd.DataFrame:
+    """For each case which variant was predicted to be the fastest, uncompressed among them, which was, and how many
+    times as long as the fastest the predicted one took."""
+    rows = []
+    for case, own in table.groupby(CASE):
+        measured = own.set_index("variant")["iteration_s"].to_dict() | {"none": own["dense_s"].median()}
+        predicted = own.set_index("variant")["predicted_s"].to_dict() | {"none": own["predicted_dense_s"].iloc[0]}
+        first, best = min(predicted, key=predicted.__getitem__), min(measured, key=measured.__getitem__)
+        cost = measured[first] / measured[best]
+        rows.append({**dict(zip(CASE, case, strict=True)), "first": first, "best": best, "cost": cost})
+    return pd.DataFrame(rows)
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            **tables.run_columns(row, names),
+            "Predicted (ms)": tables.number(row["predicted_s"] * 1e3),
+            "Measured (ms)": tables.number(row["iteration_s"] * 1e3),
+            "Error": f"{100 * row['error']:+.0f} %",
+            "Predicted speed-up": f"{row['predicted_speedup']:.2f}",
+            "Measured speed-up": tables.spread(row, "speedup"),
+            "n": row["blocks"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    timed = summarise(read_each(snakemake.input.timing, []))
+    timed = timed[timed["variant"] != "none"]
+    calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.exchanges, *snakemake.input.layers])
+    table = predict(timed, calibrations)
+    table = table.sort_values(["workers", "rate_mbit", "latency_ms"], kind="stable")
+    models, variants = names.models_in(table["model"]), names.variants_in(table["variant"])
+    places = {"model": models.index, "variant": variants.index}
+    table = table.sort_values(
+        ["model", *CASE[1:], "variant"],
+        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+    )
+    chosen = choices(table)
+    right, wrong = chosen[chosen["first"] == chosen["best"]], chosen[chosen["first"] != chosen["best"]]
+    words = (
+        f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was so in {len(right)} of "
+    )
+    words += f"{len(chosen)} runs"
+    if len(wrong):
+        words += f"; elsewhere it took {captions.least_to_most(wrong['cost'], 2)} times as long as the fastest"
+    off = advice.errors(table)
+    words += f". Error of the predicted time: {captions.off(table, 'error')}; of the speed-up: median "
+    words += (
+        f"{100 * (off.median() - 1):.0f} %, 9 of 10 within {100 * (advice.margin(table) - 1):.0f} %; n = {len(table)} "
+    )
+    words += f"cases. In brackets: {captions.repeat(table)}. {captions.setting(table)}; {captions.counted(table)}."
+    tables.save_table(table, shown(table, names), words, snakemake.output)
+
+
+main()

@@ -1,0 +1,50 @@
+"""Advice against measurement, drawn: speed-ups, predicted and measured, over networks that the calibration did not see.
+
+Diagonal: as predicted; dashed: the factor within which 9 of 10 predictions lie. Left of and below 1 compressing costs
+time. In the shaded quarters the advice is wrong about whether compressing pays."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from harness.report import captions, looks
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.timemodel import advice
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
+    figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
+    both = table[["predicted_speedup", "speedup"]].to_numpy()
+    low, high = min(both.min() * 0.8, 0.8), max(both.max() * 1.25, 1.25)
+    factor = advice.margin(table)
+    axes.plot([low, high], [low, high], color="0.4", linewidth=0.8)
+    for off in (factor, 1 / factor):
+        axes.plot([low, high], [low * off, high * off], color="0.4", linewidth=0.6, linestyle="--")
+    axes.fill_between([low, 1], 1, high, color="0.92", zorder=0)
+    axes.fill_between([1, high], low, 1, color="0.92", zorder=0)
+    for variant in names.variants_in(table["variant"]):
+        rows = table[table["variant"] == variant]
+        wide = looks.whiskers(rows["speedup"], rows["speedup_low"], rows["speedup_high"])
+        look = looks.of_variant(variant, names) | {"linestyle": "", "markersize": 5, "alpha": 0.85}
+        axes.errorbar(rows["speedup"], rows["predicted_speedup"], xerr=wide, elinewidth=0.6, **look)
+    for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale("log")
+        looks.plain_log(axis)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_aspect("equal")
+    axes.set_xlabel("measured speed-up")
+    axes.set_ylabel("predicted speed-up")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    looks.open_frame(axes)
+    models = ", ".join(names.model(model) for model in names.models_in(table["model"]))
+    blocks = captions.least_to_most(table["blocks"])
+    note = f"{models}; {captions.setting(table)}; {len(table)} cases, n = {blocks} blocks each; "
+    note += "whiskers: the 95 % interval of a repeat, from the blocks of one run"
+    looks.save(figure, note, snakemake)
+
+
+main()

@@ -1,0 +1,39 @@
+"""The timing runs that advice is held against: all variants in turns, over networks that it was not calibrated on."""
+
+from dataclasses import replace
+
+from harness.config import grid
+from harness.spec import RunSpec
+from harness.topology import ALL_GATHER
+
+
+def changed(values: dict) -> list[dict]:
+    """The configuration over each of the study's networks; none without a testbed.
+
+    Of what is calibrated for them only plans are made. The advice knows the configuration's own calibration alone, and
+    how long so many workers compute on this machine.
+    """
+    study = values["studies"]["advise"]
+    if values["network"] != "testbed":
+        return []
+    models = grid.only(values, study["models"], [ALL_GATHER.name])
+    timing = grid.shorter(values) | {"ratios": [study["ratio"]]}
+    return [
+        values
+        | {"models": models, "timing": timing, "workers": network.get("workers", values["workers"])}
+        | {"testbed": values["testbed"] | {"host_rates_mbit": {}, "latency_ms": 0} | links}
+        for network in study["check"]
+        for links in [{key: value for key, value in network.items() if key != "workers"}]
+    ]
+
+
+def runs(values: dict) -> dict[str, RunSpec]:
+    found = {}
+    for one in changed(values):
+        for model in one["models"]:
+            alone = grid.timing(one | {"models": {model: one["models"][model]}}).values()
+            specs = [spec for spec in alone if spec.scheme.method != "none"]
+            for number, spec in enumerate(grid.in_turns(specs, max(1, len(specs)))):
+                called = replace(spec, scheme=replace(spec.scheme, variant=f"advise-{number}", options={}))
+                found[f"timing/{grid.timing_name(called)}"] = spec
+    return found

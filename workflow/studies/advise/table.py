@@ -1,0 +1,123 @@
+"""Advice: what an iteration would take on the nodes and network that the configuration describes, the fastest first.
+
+By the time model, eqs 2-7, from calibrations on this machine; no timing run. Speed-up: against uncompressed over the
+same topology. Left out are methods that compress layers as matrices, since exchanges are calibrated without layers."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from harness.report import captions, tables
+from harness.report.log import log_errors, refuse
+from harness.report.names import Names, label
+from harness.report.tidy import LINKS, about_run
+from harness.timemodel import advice
+from harness.timemodel.links import Network
+from harness.timemodel.predict import Calibrations
+from harness.topology import TOPOLOGIES
+
+LIMITS = {
+    "selection": "selecting entries",
+    "link": "the bytes on the links",
+    "messages": "the number of messages",
+    advice.COMPUTING: "computing",
+}
+
+
+def predict(snakemake) -> pd.DataFrame:
+    """One row for every exchange that was calibrated, the fastest first, model by model."""
+    there = Network(**snakemake.params.there)
+    rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
+    dilations = {rate["model"]: rate["dilation"] for rate in rates}
+    checked = pd.read_csv(snakemake.input.checked)
+    rows = []
+    for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
+        dilation = dilations.get(known.spec.training.model, 1.0)
+        about = {key: value for key, value in about_run(known.folder).items() if key not in LINKS}
+        about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
+        rows.append(about | {"dilation": dilation} | snakemake.params.there | advice.predicted(known, there, dilation))
+    try:
+        return advice.ranked(pd.DataFrame(rows), advice.margin(checked))
+    except ValueError as error:
+        refuse(str(error))
+
+
+def sentences(table: pd.DataFrame, names: Names) -> list[str]:
+    """The answer, a sentence or two for each model and topology."""
+    found = []
+    for model in names.models_in(table["model"]):
+        for topology, rows in table[table["model"] == model].groupby("topology", sort=False):
+            first = rows[rows["variant"] != "none"].iloc[:1]
+            found += [_sentence(row, names, TOPOLOGIES[topology].title) for _, row in first.iterrows()]
+    return found
+
+
+def _sentence(row: pd.Series, names: Names, topology: str) -> str:
+    where = (
+        f"{names.model(row['model'])} on {row['workers']} workers with links of {row['rate_mbit']:g} Mb/s ({topology})"
+    )
+    begin = {
+        "pays": f"Compressing pays for {where}",
+        "does not pay": f"Compressing does not pay for {where}",
+        "cannot be told": f"Whether compressing pays for {where} cannot be told",
+    }
+    times = f"{tables.spread(row, 'speedup')} times as fast as uncompressed"
+    took = f"{tables.number(row['iteration_s'] * 1e3)} ms an iteration for {tables.number(row['dense_s'] * 1e3)}"
+    said = f"{begin[advice.verdict(row)]}: the fastest, {label(row, names)}, is predicted to be {times}, {took}."
+    return f"{said} What limits it is {LIMITS[row['limit']]}."
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            **tables.run_columns(row, names),
+            "Iteration (ms)": tables.number(row["iteration_s"] * 1e3),
+            "Speed-up": tables.spread(row, "speedup") if row["variant"] != "none" else "1",
+            "Limited by": LIMITS[row["limit"]],
+            "Without that (ms)": tables.number((row["iteration_s"] - row["limit_s"]) * 1e3),
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def caption(snakemake, table: pd.DataFrame) -> str:
+    """What was predicted, from what, and how far such predictions were off where they were checked."""
+    there, first = snakemake.params.there, table.iloc[0]
+    checked = pd.read_csv(snakemake.input.checked)
+    words = [captions.of_script(snakemake)]
+    words.append(f"The network: {there['workers']} workers, {there['rate_mbit']:g} Mb/s, {there['latency_ms']:g} ms.")
+    if snakemake.input.rates:
+        nodes = json.loads(Path(snakemake.input.rates[0]).read_text())["nodes"]
+        slower = captions.least_to_most(table["dilation"])
+        words.append(
+            f"The nodes train {nodes['multiply_adds_s']:.3g} multiply-adds a second. They are taken to select entries "
+            f"and handle messages faster than this machine by the same factor as they compute ({slower})."
+        )
+    else:
+        words.append("The nodes are taken to compute as this machine does.")
+    off = 100 * (advice.errors(checked).median() - 1)
+    words.append(
+        f"In brackets: within the factor that held for 9 of 10 speed-ups measured to check such advice, n = "
+        f"{len(checked)} on {checked['machine'].iloc[0]} (median error {off:.0f} %); on other nodes the error is not "
+        "known. Limited by: what would shorten the iteration most if it cost nothing. Times alone: whether a ratio "
+        f"keeps the accuracy, accuracy runs tell. Calibrated on {first['machine']}, {first['engine']}, "
+        f"{captions.least_to_most(table['calibrated_workers'])} workers."
+    )
+    return " ".join(words)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, table = Names.of(snakemake), predict(snakemake)
+    answer = sentences(table, names)
+    models = names.models_in(table["model"])
+    table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
+    rows = shown(table, names)
+    tables.save_table(table, rows, caption(snakemake, table), snakemake.output)
+    Path(snakemake.output.md).write_text("\n\n".join([*answer, Path(snakemake.output.md).read_text()]))
+    print("\n".join(answer), file=sys.__stderr__)
+
+
+main()
