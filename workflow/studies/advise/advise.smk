@@ -10,7 +10,7 @@ ADVISE_ASKED = {
         "latency_ms": ADVISE["latency_ms"],
     }
 }
-ADVISE_CHECKED = f"{workflow.basedir}/results/reference-advice/check.csv"
+ADVISE_CHECKED = f"{workflow.basedir}/workflow/studies/advise/checked.csv"
 ADVISE_TARGETS = [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
 ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.svg"]
 

@@ -5,12 +5,13 @@ Predicted by eqs 2-7 from the calibration of the exchanges over the configuratio
 take where as many workers share this machine. Measured: all variants in turns in one run. Speed-ups are against
 uncompressed."""
 
+import math
 from pathlib import Path
 
 import pandas as pd
 
 from harness.report import captions, tables
-from harness.report.log import log_errors
+from harness.report.log import log_errors, refuse
 from harness.report.names import Names
 from harness.report.summary import summarise
 from harness.report.tidy import read_each
@@ -29,11 +30,10 @@ def predict(table: pd.DataFrame, calibrations: Calibrations) -> pd.DataFrame:
     for row in table.to_dict("records"):
         there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
         here = known[row["workers"]]
-        own = here.get((row["model"], row["variant"], ratio_of(row)))
-        if own is None:  # nothing can be predicted of it
+        own, dense = (here.get((row["model"], *one)) for one in ((row["variant"], ratio_of(row)), ("none", None)))
+        if own is None or dense is None:  # nothing can be predicted of it
             continue
-        own_s = own.iteration_s(there)
-        dense_s = here[row["model"], "none", None].iteration_s(there)
+        own_s, dense_s = own.iteration_s(there), dense.iteration_s(there)
         found = {"predicted_s": own_s, "predicted_dense_s": dense_s, "predicted_speedup": dense_s / own_s}
         rows.append(row | found | {"error": own_s / row["iteration_s"] - 1})
     return pd.DataFrame(rows)
@@ -75,35 +75,42 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
+def arranged(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """Model by model, network by network, variants in the configuration's order."""
+    models, variants = names.models_in(table["model"]), names.variants_in(table["variant"])
+    places = {"model": models.index, "variant": variants.index}
+    return table.sort_values(
+        [*CASE, "variant"],
+        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+    )
+
+
+def caption(snakemake, table: pd.DataFrame) -> str:
+    """How often the advice was right, and how far off."""
+    chosen, off, factor = choices(table), advice.errors(table), advice.margin(table)
+    wrong = chosen[chosen["first"] != chosen["best"]]
+    words = f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was so in "
+    words += f"{len(chosen) - len(wrong)} of {len(chosen)} runs"
+    if len(wrong):
+        words += f"; elsewhere it took {captions.least_to_most(wrong['cost'], 2)} times as long as the fastest"
+    words += f". Error of the predicted time: {captions.off(table, 'error')}; of the speed-up: "
+    words += f"median {100 * (off.median() - 1):.0f} %"
+    if math.isfinite(factor):
+        words += f", 9 of 10 within {100 * (factor - 1):.0f} %"
+    words += f"; n = {len(table)} cases. In brackets: {captions.repeat(table)}. {captions.setting(table)}; "
+    return f"{words}{captions.counted(table)}."
+
+
 def main() -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     timed = summarise(read_each(snakemake.input.timing, []))
-    timed = timed[timed["variant"] != "none"]
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.exchanges, *snakemake.input.layers])
-    table = predict(timed, calibrations)
-    table = table.sort_values(["workers", "rate_mbit", "latency_ms"], kind="stable")
-    models, variants = names.models_in(table["model"]), names.variants_in(table["variant"])
-    places = {"model": models.index, "variant": variants.index}
-    table = table.sort_values(
-        ["model", *CASE[1:], "variant"],
-        key=lambda column: column.map(places[column.name]) if column.name in places else column,
-    )
-    chosen = choices(table)
-    right, wrong = chosen[chosen["first"] == chosen["best"]], chosen[chosen["first"] != chosen["best"]]
-    words = (
-        f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was so in {len(right)} of "
-    )
-    words += f"{len(chosen)} runs"
-    if len(wrong):
-        words += f"; elsewhere it took {captions.least_to_most(wrong['cost'], 2)} times as long as the fastest"
-    off = advice.errors(table)
-    words += f". Error of the predicted time: {captions.off(table, 'error')}; of the speed-up: median "
-    words += (
-        f"{100 * (off.median() - 1):.0f} %, 9 of 10 within {100 * (advice.margin(table) - 1):.0f} %; n = {len(table)} "
-    )
-    words += f"cases. In brackets: {captions.repeat(table)}. {captions.setting(table)}; {captions.counted(table)}."
-    tables.save_table(table, shown(table, names), words, snakemake.output)
+    table = predict(timed[timed["variant"] != "none"], calibrations)
+    if table.empty:
+        refuse("advice has nothing to check: studies.advise.ratio must be one of timing.ratios, and none in methods")
+    table = arranged(table, names)
+    tables.save_table(table, shown(table, names), caption(snakemake, table), snakemake.output)
 
 
 main()

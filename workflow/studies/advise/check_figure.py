@@ -3,6 +3,8 @@
 Diagonal: as predicted; dashed: the factor within which 9 of 10 predictions lie. Left of and below 1 compressing costs
 time. In the shaded quarters the advice is wrong about whether compressing pays."""
 
+import math
+
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -20,7 +22,7 @@ def main() -> None:
     low, high = min(both.min() * 0.8, 0.8), max(both.max() * 1.25, 1.25)
     factor = advice.margin(table)
     axes.plot([low, high], [low, high], color="0.4", linewidth=0.8)
-    for off in (factor, 1 / factor):
+    for off in (factor, 1 / factor) if math.isfinite(factor) else ():
         axes.plot([low, high], [low * off, high * off], color="0.4", linewidth=0.6, linestyle="--")
     axes.fill_between([low, 1], 1, high, color="0.92", zorder=0)
     axes.fill_between([1, high], low, 1, color="0.92", zorder=0)
