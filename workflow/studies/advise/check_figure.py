@@ -1,4 +1,4 @@
-"""Advice against measurement, drawn: speed-ups, predicted and measured, over networks that the calibration did not see.
+"""Advice, checked: speed-ups, predicted and measured, over networks that the calibration did not see.
 
 Diagonal: as predicted; dashed: the factor within which 9 of 10 predictions lie. Left of and below 1 compressing costs
 time. In the shaded quarters the advice is wrong about whether compressing pays."""
