@@ -5,6 +5,7 @@ many times as slowly as those nodes, links that are as many times as slow keep t
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def dilation(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
         "proportional_mbit": wanted,
         "rate_mbit": float(f"{min(max(wanted, LEAST_MBIT), MOST_MBIT):.3g}"),
     }
+
+
+def dilations(paths: Iterable[Path]) -> dict[str, float]:
+    """model -> how many times as slowly this machine computes it, from the files of their rates."""
+    rates = [json.loads(Path(path).read_text()) for path in paths]
+    return {rate["model"]: rate["dilation"] for rate in rates}
 
 
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:

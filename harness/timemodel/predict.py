@@ -38,12 +38,12 @@ class Calibrations:
 
     def __init__(self, folders: Iterable[Path]):
         specs = {folder: spec_in(folder) for folder in sorted(set(folders))}
-        self._layers = {f: s for f, s in specs.items() if s.kind == "layers"}
+        self._layers = {_model(s): f for f, s in specs.items() if s.kind == "layers"}
         self._exchanges = {f: s for f, s in specs.items() if s.kind == "exchanges"}
 
     def of(self, run: RunSpec) -> Calibration:
-        """For a timing run; StopIteration if no folder holds its model or its exchanges."""
-        layers = next(f for f, s in self._layers.items() if _model(s) == _model(run))
+        """For a timing run; KeyError or StopIteration if no folder holds its model or its exchanges."""
+        layers = self._layers[_model(run)]
         exchanges = next(f for f, s in self._exchanges.items() if _exchange(s) == _exchange(run))
         return _read_folders(layers, exchanges, run)
 
@@ -56,11 +56,10 @@ class Calibrations:
     def each(self, computing: int = 0) -> list["Elsewhere"]:
         """The time model of every exchange that was calibrated and can be predicted; ``computing``: how many workers
         shared this machine where layers were timed, as many as exchanged if 0."""
-        layers = {_model(spec): folder for folder, spec in self._layers.items()}
         found = []
         for folder, spec in self._exchanges.items():
             model, workers = _model(spec)
-            found.append(Elsewhere(layers[model, computing or workers], folder))
+            found.append(Elsewhere(self._layers[model, computing or workers], folder))
         return [one for one in found if one.predictable]
 
     def elsewhere(
@@ -79,9 +78,8 @@ class Calibrations:
             own = self._exchanges[folder].ratio
             return own != ratio, own or 0.0
 
-        layers = {_model(spec): folder for folder, spec in self._layers.items()}
         chosen = {key: min(folders, key=order) for key, folders in found.items()}
-        return {key: Elsewhere(layers[_model(self._exchanges[folder])], folder) for key, folder in chosen.items()}
+        return {key: Elsewhere(self._layers[_model(self._exchanges[folder])], folder) for key, folder in chosen.items()}
 
 
 class Elsewhere:

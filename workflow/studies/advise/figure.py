@@ -16,6 +16,7 @@ from harness.report import looks
 from harness.report.log import log_errors
 from harness.report.names import Names, at_ratio
 from harness.timemodel import advice
+from harness.timemodel.dilation import dilations
 from harness.timemodel.links import Network
 from harness.timemodel.predict import Calibrations, Elsewhere
 from harness.topology import ALL_GATHER, TOPOLOGIES
@@ -60,8 +61,7 @@ def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
 def main() -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
-    rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
-    dilations = {rate["model"]: rate["dilation"] for rate in rates}
+    slower = dilations(snakemake.input.rates)
     factor = advice.margin(pd.read_csv(snakemake.input.checked))
     panes = defaultdict(list)
     for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
@@ -70,7 +70,7 @@ def main() -> None:
     figure, panels = looks.panels(len(panes), 4.6, 3.5)
     for axes, pane in zip(panels, sorted(panes, key=lambda pane: order.index(pane[0])), strict=True):
         model, topology = pane
-        draw(axes, panes[pane], names, there, dilations.get(model, 1.0))
+        draw(axes, panes[pane], names, there, slower.get(model, 1.0))
         over = "" if topology == ALL_GATHER.name else f", {TOPOLOGIES[topology].title}"
         finish(axes, names.model(model) + over, factor, there.rate_mbit)
     looks.legend(figure, *panels[0].get_legend_handles_labels())

@@ -14,6 +14,7 @@ from harness.report.log import log_errors, refuse
 from harness.report.names import Names, label
 from harness.report.tidy import LINKS, about_run
 from harness.timemodel import advice
+from harness.timemodel.dilation import dilations
 from harness.timemodel.links import Network
 from harness.timemodel.predict import Calibrations
 from harness.topology import TOPOLOGIES
@@ -29,12 +30,11 @@ LIMITS = {
 def predict(snakemake) -> pd.DataFrame:
     """One row for every exchange that was calibrated, the fastest first, model by model."""
     there = Network(**snakemake.params.there)
-    rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
-    dilations = {rate["model"]: rate["dilation"] for rate in rates}
+    slower = dilations(snakemake.input.rates)
     checked = pd.read_csv(snakemake.input.checked)
     rows = []
     for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        dilation = dilations.get(known.spec.training.model, 1.0)
+        dilation = slower.get(known.spec.training.model, 1.0)
         about = {key: value for key, value in about_run(known.folder).items() if key not in LINKS}
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         rows.append(about | {"dilation": dilation} | snakemake.params.there | advice.predicted(known, there, dilation))
