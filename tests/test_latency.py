@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_testbed import here, holds_any, hosts, inside, networks, quick, until, within  # noqa: F401
 
+from harness.config import grid
 from harness.config import load as config
 from harness.launch import latency
 from harness.launch.latency import HEADER, QUEUE_S, Way, receiver
@@ -92,7 +93,8 @@ def test_latency_is_part_of_what_is_timed_and_of_its_name():
     assert all(name.endswith("workers-50mbit-50ms") for name in timed) and not timed.keys() & near.runs.keys()
     assert {spec.cluster.latency_ms for spec in timed.values()} == {50.0}
     assert all(RunSpec.from_json(spec.to_json()) == spec for spec in timed.values())
-    for name, spec in far.calibrations.items():
+    for name, spec in grid.calibrations(far.values).items():
+        assert far.calibrations[name] == spec
         assert spec.cluster.latency_ms == (50.0 if spec.kind == "exchanges" else 0.0)
         assert spec.kind == "exchanges" or near.calibrations[name] == spec
     for spec in near.runs.values():
