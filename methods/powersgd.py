@@ -22,6 +22,7 @@ class PowerSGD(ErrorFeedback):
 
     title = "PowerSGD"
     scope = "size"
+    shaped = True
     conserves_mass = "rounding"
     exact_when = {"rank": 1_000_000}  # noqa: RUF012 - a constant, read by tests
     state = ("factors",)

@@ -1,6 +1,5 @@
 """Advice: ranked predictions, how far they may be off, and the words for people."""
 
-import shutil
 import sys
 
 import numpy as np
@@ -97,18 +96,6 @@ def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, dil
     there = advice.predicted(known, Network(workers, rate * dilation, latency / dilation), dilation)
     assert there["iteration_s"] * dilation == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
-
-
-def test_a_method_that_its_calibration_shows_to_send_everything_is_left_out(report, tmp_path):
-    kept, whole = report.folders, report.runs.root / "exchanges" / "transformer-topk-0.01-allgather"
-    assert whole in kept
-    changed = tmp_path / whole.name
-    shutil.copytree(whole, changed)
-    samples = pd.read_csv(changed / "samples.csv")
-    dense = samples.assign(gathered_bytes=4.0 * samples["entries"] * samples["buckets"])
-    dense.to_csv(changed / "samples.csv", index=False)
-    before, after = (Calibrations(folders).each() for folders in (kept, [*(set(kept) - {whole}), changed]))
-    assert len(after) == len(before) - 1
 
 
 def inputs(report, rates=()) -> dict:

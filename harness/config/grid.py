@@ -64,7 +64,9 @@ def calibrations(values: dict) -> dict[str, RunSpec]:
     for run in timing(values).values():
         model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(launches=2, repeats=12, limit_s=7))
-        scheme = replace(run.scheme, bucket_bytes=Scheme.bucket_bytes, planner=Scheme.planner)
+        shaped = plugins.describe("methods", run.scheme.method)["shaped"]
+        cut = {} if shaped else {"bucket_bytes": Scheme.bucket_bytes}  # others are measured at sizes of no model's
+        scheme = replace(run.scheme, planner=Scheme.planner, **cut)
         measured = Measurement(repeats=3, largest_entries=largest_bucket(run))
         exchanges = RunSpec("exchanges", Training(model), scheme, run.cluster, measured)
         found |= {f"layers/{layers_name(layers)}": layers, f"exchanges/{timing_name(run)}": exchanges}

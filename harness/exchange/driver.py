@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -30,6 +30,10 @@ class Exchange(ABC):
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], answers: Answers):
         self.method, self.groups, self.buckets, self.answers = method, groups, buckets, answers
+
+    def move(self, index: int, gradient: Tensor) -> None:
+        """From now on a bucket's gradient, shape (d,), is in other memory."""
+        self.buckets[index] = replace(self.buckets[index], gradient=gradient)
 
     @abstractmethod
     def begin(self, at: At) -> None:

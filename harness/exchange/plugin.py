@@ -28,6 +28,7 @@ def about(name: str) -> dict:
         "scope": cls.scope,
         "one_sum": cls.one_sum,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
+        "shaped": cls.shaped,
         "exact": cls.exact_when == {},
         "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in parameters},
     }

@@ -31,31 +31,52 @@ class DDPHook(Hook):
         parameters = [p for name, p in named if p.requires_grad and name not in ignored]
         super().__init__(parameters, optimizer, _communicator(model), method, options, bucket_cap_mb)
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
-        self._promised: list[tuple[torch.futures.Future[Tensor], list[Tensor], Tensor]] = []
+        self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         model.register_comm_hook(self, DDPHook._hook)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP calls it while backward runs, bucket by bucket, in one order on all workers.
 
-        When it does so for the last bucket, backward has ended: the exchanges are then waited for.
+        When it does so for the last bucket, backward has ended: the exchanges are then waited for. A bucket of ours
+        that lies within DDP's is exchanged where it lies; of one across several, each part is copied there and back.
         """
         if bucket.index() == 0:
             self._begin()
             self._promised.clear()
         buffer, runs = bucket.buffer(), _runs([self._layers[p] for p in bucket.parameters()])
-        places = [self._flat.slice(start, stop) for start, stop in runs]
-        gradients = buffer.split([len(place) for place in places])
-        for (start, stop), gradient, place in zip(runs, gradients, places, strict=True):
-            self._put(gradient, place)
+        gradients = buffer.split([len(self._flat.slice(start, stop)) for start, stop in runs])
+        copies: list[tuple[Tensor, Tensor]] = []
+        for (start, stop), gradient in zip(runs, gradients, strict=True):
+            copies += self._take(start, stop, gradient)
             for layer in range(start, stop):
                 self._exchange.ready(layer)
         future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
-        self._promised.append((future, places, buffer))
+        self._promised.append((future, buffer, copies))
         if bucket.is_last():
             self._exchange.finish()
-            for future, places, buffer in self._promised:
-                future.set_result(places[0] if len(places) == 1 else torch.cat(places, out=buffer))
+            for future, buffer, copies in self._promised:
+                for there, here in copies:
+                    there.copy_(here)
+                future.set_result(buffer)
         return self._promised[-1][0]
+
+    def _take(self, start: int, stop: int, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Take the gradient of layers start .. stop - 1; (there, here) for each part that was copied."""
+        origin, copies = self._flat.starts[start], []
+        for index, group in enumerate(self._exchange.groups):
+            part = max(start, group[0]), min(stop, group[1])
+            if part[0] >= part[1]:
+                continue
+            first, last = (self._flat.starts[layer] - origin for layer in part)
+            there, here = gradient[first:last], self._flat.slice(*part)
+            if part == group:
+                self._exchange.move(index, there)
+                self._put(there, there)
+            else:
+                self._exchange.move(index, self._flat.slice(*group))
+                self._put(there, here)
+                copies.append((there, here))
+        return copies
 
 
 def _runs(layers: Sequence[int]) -> list[tuple[int, int]]:

@@ -15,10 +15,9 @@ from harness.timemodel.groups import Plan, planner_of
 from harness.timemodel.links import Network, elsewhere
 from harness.timemodel.planner import planners
 from harness.timemodel.timeline import Costs, schedule
-from harness.topology import ALL_GATHER, DENSE, Rounds, Topology, ring_rounds
+from harness.topology import ALL_GATHER, Rounds, Topology, ring_rounds
 
 SELECTIONS = ("torch", "fast")  # the paper's first
-LESS = 0.95  # of uncompressed: what a method sends that compresses
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
@@ -54,13 +53,13 @@ class Calibrations:
         return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
 
     def each(self, computing: int = 0) -> list["Elsewhere"]:
-        """The time model of every exchange that was calibrated and can be predicted; ``computing``: how many workers
+        """The time model of every exchange that was calibrated; ``computing``: how many workers
         shared this machine where layers were timed, as many as exchanged if 0."""
         found = []
         for folder, spec in self._exchanges.items():
             model, workers = _model(spec)
             found.append(Elsewhere(self._layers[model, computing or workers], folder))
-        return [one for one in found if one.predictable]
+        return found
 
     def elsewhere(
         self, ratio: float | None = None, topology: Topology = ALL_GATHER, selection: str = SELECTIONS[0]
@@ -96,12 +95,6 @@ class Elsewhere:
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
         self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
-
-    @property
-    def predictable(self) -> bool:
-        """Whether the calibration shows what is sent: its buckets have no layers, so methods that compress those as
-        matrices send them whole."""
-        return self.spec.scheme.method == "none" or self._known.traffic.sent < LESS * DENSE
 
     def iteration_s(self, there: Network) -> float:
         """One iteration, merged as the method's scope, or the model's planner, would merge it there."""

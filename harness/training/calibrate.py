@@ -3,6 +3,7 @@
 All workers run, since communication takes the same cores as everything else.
 """
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,12 +11,16 @@ from functools import partial
 import numpy as np
 import torch
 
+from harness import plugins
 from harness.comm import Communicator, Pending
 from harness.data import DataSet
 from harness.exchange import At, Bucket
 from harness.exchange.answers import answers
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
+from harness.exchange.flat import FlatGradients
+from harness.exchange.plugin import method_class
 from harness.spec import RunSpec
+from harness.timemodel.groups import Scope, cut
 from harness.training.clock import Clock
 from harness.training.optimizer import SGD
 from harness.training.rows import joined
@@ -26,8 +31,10 @@ SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 7
 TOGETHER = 8  # buckets
 FEWEST = 4  # iterations in a launch of a calibration of layers, however long they take
+TOGETHER_SHAPED = 2**25  # entries of all buckets sent together: of a method that compresses shapes, little is sent
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
 OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed beside computing
+Shapes = tuple[tuple[int, ...], ...]  # of the layers in a bucket; of one piece of d entries ((d,),)
 PRODUCTS = 50  # computed alone before each sample, to know how long one takes
 
 
@@ -137,15 +144,10 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
     the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
     """
-    largest, repeats = spec.measurement.largest_entries, spec.measurement.repeats
-    sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
-    cases = [(size, count, False) for size in sizes for count in (1, TOGETHER) if count * size <= largest]
-    few = min(CHEAP, largest) // TOGETHER
-    cases += [(size, TOGETHER if size <= few else 1, True) for size in sizes if size <= OVERLAPPED]
-    samples = []
-    for done, (size, count, beside) in enumerate(cases, start=1):
-        clock = Clock(device)
-        exchange = _alone(spec, comm, clock, [torch.randn(size, device=device) for _ in range(count)], beside)
+    repeats, cases, samples = spec.measurement.repeats, cases_of(spec), []
+    for done, (shapes, count, beside) in enumerate(cases, start=1):
+        clock, size = Clock(device), sum(map(math.prod, shapes))
+        exchange = _alone(spec, comm, clock, [shapes] * count, device, beside)
         exchange.settle()
         turns = repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
@@ -161,12 +163,50 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     return {"samples": joined(samples, of_workers, comm, spec.cluster.workers)}
 
 
-def _alone(spec: RunSpec, comm: Communicator, clock: Clock, gradients: list[torch.Tensor], beside: bool) -> Exchange:
+def cases_of(spec: RunSpec) -> list[tuple[Shapes, int, bool]]:
+    """(layers of a bucket, how many such buckets, whether beside computing) for each case that is measured."""
+    largest, method = spec.measurement.largest_entries, method_class(spec.scheme.method)
+    if method.shaped:
+        buckets, most, few = _of_model(spec, method.scope), TOGETHER_SHAPED, TOGETHER_SHAPED
+    else:
+        sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
+        buckets, most, few = {size: ((size,),) for size in sizes}, largest, min(CHEAP, largest)
+    cases = [(b, n, False) for size, b in buckets.items() for n in (1, TOGETHER) if n == 1 or n * size <= most]
+    beside = {size: b for size, b in buckets.items() if size <= OVERLAPPED}
+    return cases + [(b, TOGETHER if TOGETHER * size <= few else 1, True) for size, b in beside.items()]
+
+
+def _of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
+    """Layers by entries, the fewest first: of buckets that the scope cuts from the run's model, and of single layers
+    with several dimensions, so that some are small."""
+    with torch.device("meta"):
+        flat = FlatGradients(plugins.load("models", spec.training.model).build().parameters())
+    own, single = (
+        {sum(flat.sizes[i:j]): tuple(flat.shapes[i:j]) for i, j in cut(flat.sizes, how, "size", most)}
+        for how, most in ((scope, spec.scheme.bucket_bytes // 4), ("layer", 0))
+    )
+    matrices = {size: shapes for size, shapes in single.items() if len(shapes[0]) > 1}
+    chosen = _spread(own, SIZES) | _spread(matrices, max(2, SIZES - len(own)))
+    return dict(sorted(chosen.items()))
+
+
+def _spread(buckets: dict[int, Shapes], most: int) -> dict[int, Shapes]:
+    """At most so many of the buckets, the smallest and the largest among them."""
+    sizes = sorted(buckets)
+    places = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
+    return {sizes[place]: buckets[sizes[place]] for place in places}
+
+
+def _alone(
+    spec: RunSpec, comm: Communicator, clock: Clock, shapes: list[Shapes], device: torch.device, beside: bool
+) -> Exchange:
     """The method of the run on buckets without a model, in this process's role."""
     scheme = spec.scheme
     method = make_method(scheme.method, scheme.options)
-    flat = torch.cat(gradients)
-    buckets = [Bucket(i, part) for i, part in enumerate(flat.split(len(gradients[0])))]
+    sizes = [sum(map(math.prod, layers)) for layers in shapes]
+    flat = torch.randn(sum(sizes), device=device)
+    parts = zip(flat.split(sizes), shapes, strict=True)
+    buckets = [Bucket(i, part, layers) for i, (part, layers) in enumerate(parts)]
     groups = [(i, i + 1) for i in range(len(buckets))]
     how = answers(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):

@@ -1,7 +1,7 @@
 """Advice: what an iteration would take on the nodes and network that the configuration describes, the fastest first.
 
 By the time model, eqs 2-7, from calibrations on this machine; no timing run. Speed-up: against uncompressed over the
-same topology. Left out are methods that compress layers as matrices, since exchanges are calibrated without layers."""
+same topology."""
 
 import json
 import sys

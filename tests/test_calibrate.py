@@ -1,0 +1,55 @@
+"""What calibrations of exchanges measure: buckets of any size, or a model's own where shapes decide the cost."""
+
+import math
+
+import pandas as pd
+import pytest
+from conftest import CLASSES, CPU, METHODS, read
+
+from harness import plugins
+from harness.comm.local import run_workers
+from harness.config import load as config
+from harness.exchange.flat import FlatGradients
+from harness.spec import Measurement, RunSpec, Scheme, Training
+from harness.training.calibrate import TOGETHER, cases_of, exchanges
+
+RANK = 2
+SHAPED = [name for name in METHODS if CLASSES[name].shaped]
+
+
+def calibration(method: str, model: str, **options) -> RunSpec:
+    scheme = Scheme(method=method, options=options)
+    return RunSpec("exchanges", Training(model), scheme, measurement=Measurement(repeats=1, largest_entries=2**21))
+
+
+@pytest.mark.parametrize("model", ["resnet20", "vgg16", "resnet50"])
+@pytest.mark.parametrize("method", SHAPED)
+def test_where_shapes_decide_the_cost_buckets_are_layers_of_the_model_that_follow_each_other(method, model):
+    flat = FlatGradients(plugins.load("models", model).build().parameters())
+    runs = {tuple(flat.shapes[i:j]) for i in range(len(flat.shapes)) for j in range(i + 1, len(flat.shapes) + 1)}
+    cases = cases_of(calibration(method, model))
+    assert {count for _, count, _ in cases} == {1, TOGETHER}
+    assert all(shapes in runs for shapes, _, _ in cases)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in SHAPED])
+def test_elsewhere_the_model_does_not_matter(method):
+    assert cases_of(calibration(method, "resnet20")) == cases_of(calibration(method, "vgg16"))
+
+
+def test_powersgd_sends_thin_matrices_and_whole_vectors_when_it_is_calibrated():
+    spec = calibration("powersgd", "resnet20", rank=RANK)
+    rows, _ = run_workers(2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None)["samples"])
+    found = pd.DataFrame(rows).groupby(["entries", "buckets"])["sent_bytes"].unique()
+    for shapes, count, _ in cases_of(spec):
+        each = sum(RANK * (shape[0] + math.prod(shape[1:])) if len(shape) > 1 else shape[0] for shape in shapes)
+        assert found[sum(map(math.prod, shapes)), count].tolist() == [4 * each * count]
+
+
+def test_only_where_shapes_decide_do_the_buckets_of_a_calibration_follow_the_configuration():
+    first, second = (
+        config.load(read("advise") | {"methods": ["none", "topk", "powersgd"], "bucket_bytes": size}, "c").calibrations
+        for size in (2**20, 2**22)
+    )
+    differ = {name for name, spec in first.items() if spec.kind == "exchanges" and spec.scheme != second[name].scheme}
+    assert differ == {name for name in first if name.startswith("exchanges/") and "-powersgd-" in name} != set()
