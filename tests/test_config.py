@@ -199,25 +199,38 @@ def test_whatever_stands_in_a_configuration_it_is_taken_or_refused_in_one_line(p
 
 SCHEMA = config._schema()
 NAMES = {kind: plugins.names(kind) for kind in ("methods", "models")}
-SOME_METHODS = st.one_of(st.just("all"), st.lists(st.sampled_from(NAMES["methods"]), min_size=1, unique=True))
+SOME_METHODS = st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=4, unique=True)
 SETTINGS = {
-    "method": st.sampled_from(NAMES["methods"]), "title": st.text(), "ratio": st.floats(0, 1),
-    "error_feedback": st.booleans(), "refresh_every": st.integers(0, 9), "selection": st.just("fast"),
+    "title": st.sampled_from(["Mine", "Yours | 2", "\u2028"]), "ratio": st.floats(0.01, 1), "refresh_every": st.integers(0, 9),
+    "error_feedback": st.booleans(), "selection": st.sampled_from(["fast", "torch"]),
 }  # fmt: skip
-SOME_VARIANTS = st.dictionaries(
-    st.sampled_from(["a", "b", *NAMES["methods"]]), st.fixed_dictionaries({}, optional=SETTINGS), max_size=2
+SOME_VARIANTS = st.one_of(
+    st.just({}),
+    st.dictionaries(
+        st.sampled_from(["a", "b"]),
+        st.fixed_dictionaries({"method": st.sampled_from(["dlgs", "topk", "lags", "none"])}, optional=SETTINGS),
+        max_size=2,
+    ),
 )
 # What the schema cannot say of a value, by where it stands.
 KNOWN = {
-    "name": st.sampled_from(["drawn", "drawn", "drawn\n", "-"]),
-    "methods": SOME_METHODS,
+    "name": st.sampled_from(["drawn", "-", "0"]),
+    "methods": st.one_of(st.just("all"), SOME_METHODS, SOME_METHODS),
     "studies.methods.methods": SOME_METHODS,
     "studies.methods.baseline": st.sampled_from(NAMES["methods"]),
     "variants": SOME_VARIANTS,
     "studies.methods.variants": SOME_VARIANTS,
     "collective": st.sampled_from(["engine", "engine", "engine", "ring", "halving-doubling", "omnireduce"]),
-    "models.*.data": st.sampled_from(["cifar10", "text", "mnist"]),
-    "data.imagenet": st.sampled_from(["", "nowhere"]),
+    "output.results": st.sampled_from(["a", "a", "a/b/"]),
+    "output.figures": st.sampled_from(["a", "c", "/c"]),
+    "output.report": st.sampled_from(["a.html", "a/b.html", "c.html"]),
+    "accuracy.ratios": st.sampled_from([[0.1], [0.01, 0.1], [1]]),
+    "timing.ratios": st.sampled_from([[0.1, 0.01], [0.1, 0.01], [1, 0.1]]),
+    "models.*.data": st.just("cifar10"),
+    "models.*.stand_in": st.just("cifar10"),
+    "models.*.lr_steps": st.sampled_from([[], [], [1e-9, 0.5], [2, 1]]),
+    "models.*.warmup_epochs": st.sampled_from([0, 0, 0.5]),
+    "data.imagenet": st.sampled_from(["nowhere", "nowhere", ""]),
 }
 KEYS = {"models": NAMES["models"], "studies.hybrid.models": NAMES["models"], "testbed.host_rates_mbit": [0, 1, "1", 7]}
 
@@ -259,7 +272,7 @@ def allowed(part: dict, place: str = "") -> st.SearchStrategy:
 def whole(draw) -> dict:
     """A configuration that the schema allows, or one with up to two places where anything stands."""
     values = draw(allowed(SCHEMA))
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         values = changed(values, draw(st.sampled_from(places(values))), draw(ANYTHING))
     return values
 
