@@ -31,6 +31,21 @@ def models(values: dict) -> str | None:
     return None
 
 
+def study_names(values: dict) -> str | None:
+    """Models that the configuration has not may stand in a study's list; those that nobody has may not."""
+    known, variants = plugins.names("models"), {*plugins.names("methods"), *values["variants"]}
+    for study, part in values["studies"].items():
+        part = part if isinstance(part, dict) else {}
+        for key in ("models", "natural", "sparsified"):
+            for name in part.get(key, ()):
+                if name not in known:
+                    return f"studies.{study}.{key}: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+        for name in part.get("lr", ()):
+            if name not in variants | {*part["variants"]}:
+                return f"studies.{study}.lr: no variant {name!r}{meant(name, variants)}; {listed(sorted(variants))}"
+    return None
+
+
 def data_sets(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
@@ -223,5 +238,5 @@ def writable(values: dict) -> str | None:
     return None
 
 
-OF_CONFIGURATIONS = (models, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
+OF_CONFIGURATIONS = (models, study_names, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
 OF_MACHINES = (folders, cores, gpus, precisions, shaped, writable)
