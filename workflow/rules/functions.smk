@@ -54,14 +54,12 @@ def calibrated(table, folders=(layers_of,), studies=()):
     return sorted({f"{folder(run)}/{table}" for run in runs for folder in folders})
 
 
-# What the configuration asks for in each run's folder; a script refuses another run there.
-ASKED = {
-    f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()
-}
+# What the configuration asks for in each run's folder; a script refuses another run in it.
+ASKED = {f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()}
 
 
 def asked_of(wildcards, input):
-    """The runs whose files a rule reads: folder -> spec."""
+    """The runs whose files are among these, folder -> spec."""
     folders = sorted({str(Path(file).parent) for file in input})
     return {folder: ASKED[folder] for folder in folders if folder in ASKED}
 
