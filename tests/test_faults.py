@@ -1,6 +1,7 @@
 """Faults, made for real: a rank that is stopped, a full disk, a network that drops, tables that are damaged."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -138,6 +139,12 @@ def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_pat
         assert status() == 0
     waited = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
     assert waited.max() > 9 and waited.median() < 3
+
+
+def test_the_page_of_faults_names_tests_that_exist():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "config" / "faults.md").read_text()))
+    source = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    assert len(named) > 20 and named <= set(re.findall(r"^def (test_\w+)", source, re.M))
 
 
 def test_no_duration_is_read_from_a_clock_that_may_jump():
