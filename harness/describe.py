@@ -13,8 +13,7 @@ import sys
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness import plugins
-from harness.data import load as data_set
+from harness import data, plugins
 from harness.exchange.plugin import about
 from harness.training.head import widths
 
@@ -27,21 +26,30 @@ MODEL = {
 
 
 def model(name: str) -> dict:
-    """Its title, its data set, its layers in the order of exchange, the multiply-adds of one sample, and the columns of
-    each fully connected layer of its head."""
+    """Its title, its data set and those that it takes, its layers in the order of exchange, the multiply-adds of one
+    sample, and the columns of each fully connected layer of its head."""
     module = plugins.load("models", name)
     for what, meaning in MODEL.items():
         if not hasattr(module, what):
             raise ValueError(f"{what} is missing: {meaning}")
     with torch.device("meta"):
         net = module.build().eval()  # BatchNorm cannot train on one sample
-        inputs = data_set(module.DATA).example()
+        inputs = data.load(module.DATA).example()
         with FlopCounterMode(display=False) as counter:
             net(inputs)
         layers = [p.numel() for p in net.parameters()][::-1]
         head = widths(net, inputs)
+        takes = [name for name in data.names() if _takes(net, data.load(name).example())]
     about = {"title": module.TITLE, "data": module.DATA, "layers": layers, "parameters": sum(layers)}
-    return about | {"multiply_adds": counter.get_total_flops() // 2, "head": head}
+    return about | {"multiply_adds": counter.get_total_flops() // 2, "head": head, "takes": takes}
+
+
+def _takes(net: torch.nn.Module, inputs: torch.Tensor) -> bool:
+    try:
+        net(inputs)
+    except Exception:  # however it refuses them
+        return False
+    return True
 
 
 MOST_WORKERS = 1024  # that a collective is asked about

@@ -5,18 +5,20 @@ import functools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import yaml
 from conftest import ROOT, copy_project, read, snakemake
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness import plugins
 from harness.config import checks, files
 from harness.config import load as config
+from harness.spec import RunSpec
 
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
 
@@ -106,6 +108,47 @@ MISTAKES = {
         "output": {"results": "a", "figures": "b", "report": "a/"}
     },
     "the configuration: YAML reads a key as True, which is no text; put it in quotes": {True: 1},
+    "workers: 2.0 is not valid; give how many .*, an integer": {"workers": 2.0},
+    "workers: '1e1' is not valid; .*YAML reads 1e1 as text; write 10": {"workers": "1e1"},
+    "studies.hybrid.workers.0: 2.0 is not valid": {"studies": {"hybrid": {"workers": [2.0]}}},
+    "bits: 4.0 is not valid; give one of: 2, 4, 8": {"variants": {"qsgd": {"bits": 4.0}}},
+    r"density_cap: '1e-7' is not valid; give .*float .YAML reads 1e-7 as text; write 1.0e-07.": {
+        "variants": {"dlgs": {"density_cap": "1e-7"}}
+    },
+    r"lr: '0.5' is not valid; .*YAML reads 0.5 as text; write 0.5, without quotes": {
+        "models": {"resnet20": RECIPE | {"lr": "0.5"}}
+    },
+    "models.resnet20.lr: so large a number is not valid; give a finite number": {
+        "models": {"resnet20": RECIPE | {"lr": 10**5000}}
+    },
+    "models.resnet20.epochs: 1000000000.0 is not valid; .* at most 10000": {
+        "models": {"resnet20": RECIPE | {"epochs": 1e9}}
+    },
+    "models.resnet20.data: it does not take text; give one of: cifar10": {
+        "models": {"resnet20": RECIPE | {"data": "text"}}
+    },
+    r"seeds: \[\] is not valid; give a list of different integers": {"seeds": []},
+    r"seeds: \[0, 0\] is not valid; give a list of different integers": {"seeds": [0, 0]},
+    "seeds.0: 18446744073709551616 is not valid; give an integer from 0 to": {"seeds": [2**64]},
+    "name: 'quick.n' is not valid": {"name": "quick\n"},
+    "variants: 'x+[.]{3} is not valid; give a name": {"variants": {"x" * 300: {"method": "topk"}}},
+    "variants.x.title: 'a.nb' is not valid; give a line of text": {
+        "variants": {"x": {"method": "topk", "title": "a\nb"}}
+    },
+    "variants.x.title: ' ' is not valid; give a line of text": {"variants": {"x": {"method": "topk", "title": " "}}},
+    "output.results: 'my results' is not valid; give a path of letters": {
+        "output": {"results": "my results", "figures": "b", "report": "c"}
+    },
+    "output.figures: '-f' is not valid; give a path of letters": {
+        "output": {"results": "a", "figures": "-f", "report": "c"}
+    },
+    "evaluations: 1000000 is not valid; give points of": {"accuracy": {"ratios": [0.1], "evaluations": 10**6}},
+    "models: no file models/a b.py": {"models": {"a\nb": RECIPE}},
+    "studies.rates.models: no file models/resnet21.py .did you mean 'resnet20'": {
+        "studies": {"rates": {"models": ["resnet21"]}}
+    },
+    "studies.methods.lr: no variant 'dgls' .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
+    "timing.launches: 1000000000 is not valid; give how often": {"timing": {"ratios": [0.1], "launches": 10**9}},
     "models: YAML reads a key as 18, which is no text; put it in quotes": {"models": {18: RECIPE}},
 }
 
@@ -123,6 +166,28 @@ def places(values, path: tuple = ()) -> list[tuple]:
     return [path] * bool(path) + [place for key, value in inside for place in places(value, (*path, key))]
 
 
+def changed(values: dict, place: tuple, value) -> dict:
+    """A copy with another value in one place."""
+    values = copy.deepcopy(values)
+    *above, last = place
+    functools.reduce(lambda part, key: part[key], above, values)[last] = value
+    return values
+
+
+def taken(values: dict) -> bool:
+    """Whether a configuration is taken, and then all of its runs have folders and specs of their own; a refusal is one
+    line."""
+    try:
+        found = config.load(values, "c")
+    except config.ConfigError as error:
+        assert str(error).startswith("c: ") and len(str(error).splitlines()) == 1
+        return False
+    for name, spec in found.every.items():
+        assert re.fullmatch("[a-z]+/[a-z0-9._-]+", name) and len(name) < 250
+        assert RunSpec.from_json(spec.to_json()) == spec
+    return True
+
+
 SMALL = read("smoke") | {"methods": ["none", "dlgs"]}
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=2),
@@ -134,13 +199,115 @@ ANYTHING = st.one_of(
 @settings(max_examples=80)
 @given(st.sampled_from(places(SMALL)), ANYTHING)
 def test_whatever_stands_in_a_configuration_it_is_taken_or_refused_in_one_line(place, value):
-    values = copy.deepcopy(SMALL)
-    *above, last = place
-    functools.reduce(lambda part, key: part[key], above, values)[last] = value
-    try:
-        config.load(values, "c")
-    except config.ConfigError as error:
-        assert str(error).startswith("c: ") and "\n" not in str(error)
+    taken(changed(SMALL, place, value))
+
+
+SCHEMA = config._schema()
+NAMES = {kind: plugins.names(kind) for kind in ("methods", "models")}
+SOME_METHODS = st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=4, unique=True)
+SETTINGS = {
+    "title": st.sampled_from(["Mine", "Yours | 2", "\u2028"]), "ratio": st.floats(0.01, 1),
+    "refresh_every": st.integers(0, 9), "error_feedback": st.booleans(), "selection": st.just("fast"),
+}  # fmt: skip
+SOME_VARIANTS = st.one_of(
+    st.just({}),
+    st.dictionaries(
+        st.sampled_from(["a", "b"]),
+        st.fixed_dictionaries({"method": st.sampled_from(["dlgs", "topk", "lags", "none"])}, optional=SETTINGS),
+        max_size=2,
+    ),
+)
+# What the schema cannot say of a value, by where it stands.
+KNOWN = {
+    "name": st.sampled_from(["drawn", "-", "0"]),
+    "methods": st.one_of(st.just("all"), SOME_METHODS, SOME_METHODS),
+    "studies.methods.methods": SOME_METHODS,
+    "studies.methods.baseline": st.sampled_from(NAMES["methods"]),
+    "variants": SOME_VARIANTS,
+    "studies.methods.variants": SOME_VARIANTS,
+    "collective": st.sampled_from(["engine", "engine", "engine", "ring", "halving-doubling", "omnireduce"]),
+    "output.results": st.sampled_from(["a", "a", "a/b/"]),
+    "output.figures": st.sampled_from(["a", "c", "/c"]),
+    "output.report": st.sampled_from(["a.html", "a/b.html", "c.html"]),
+    "accuracy.ratios": st.sampled_from([[0.1], [0.01, 0.1], [1]]),
+    "timing.ratios": st.sampled_from([[0.1, 0.01], [0.1, 0.01], [1, 0.1]]),
+    "models.*.data": st.just("cifar10"),
+    "models.*.stand_in": st.just("cifar10"),
+    "models.*.lr_steps": st.sampled_from([[], [], [1e-9, 0.5], [2, 1]]),
+    "models.*.warmup_epochs": st.sampled_from([0, 0, 0.5]),
+    "data.imagenet": st.sampled_from(["nowhere", "nowhere", ""]),
+}
+KEYS = {"models": NAMES["models"], "studies.hybrid.models": NAMES["models"], "testbed.host_rates_mbit": [0, 1, "1", 7]}
+
+
+def allowed(part: dict, place: str = "") -> st.SearchStrategy:
+    """Values that a part of the schema allows."""
+    while "$ref" in part:
+        part = functools.reduce(lambda one, name: one[name], part["$ref"].split("/")[1:], SCHEMA)
+    if place in KNOWN:
+        return KNOWN[place]
+    if "enum" in part or "const" in part:
+        return st.sampled_from(part.get("enum") or [part["const"]])
+    if "oneOf" in part:
+        return st.one_of([allowed(one, place) for one in part["oneOf"]])
+    least = part.get("minimum", part.get("exclusiveMinimum", 0))
+    most = part.get("maximum", part.get("exclusiveMaximum", least + 1000))
+    match part["type"]:
+        case "integer":
+            return st.integers(least, most)
+        case "number":
+            ends = {"exclude_min": "exclusiveMinimum" in part, "exclude_max": "exclusiveMaximum" in part}
+            return st.floats(least, most, **ends)
+        case "boolean":
+            return st.booleans()
+        case "string":
+            return st.from_regex(part["pattern"]) if "pattern" in part else st.sampled_from(NAMES["models"])
+        case "array":
+            return st.lists(allowed(part["items"]), min_size=part.get("minItems", 0), max_size=3, unique_by=repr)
+    if isinstance(part["additionalProperties"], dict):
+        keys = st.sampled_from(KEYS.get(place, NAMES["methods"]))
+        each = allowed(part["additionalProperties"], f"{place}.*")
+        return st.dictionaries(keys, each, min_size=part.get("minProperties", 0), max_size=2)
+    parts = {name: allowed(one, f"{place}.{name}".strip(".")) for name, one in part.get("properties", {}).items()}
+    needed = {name: parts.pop(name) for name in part.get("required", ())}
+    return st.fixed_dictionaries(needed, optional=parts)
+
+
+@st.composite
+def whole(draw) -> dict:
+    """A configuration that the schema allows, or one with up to two places where anything stands."""
+    values = draw(allowed(SCHEMA))
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
+        values = changed(values, draw(st.sampled_from(places(values))), draw(ANYTHING))
+    return values
+
+
+def test_whole_configurations_are_taken_or_refused_in_one_line():
+    outcomes = set()
+
+    @settings(max_examples=300)
+    @given(whole())
+    def hold(values):
+        outcomes.add(taken(values))
+
+    hold()
+    assert outcomes == {True, False}
+
+
+PLAIN = st.fixed_dictionaries({
+    "methods": st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=3, unique=True),
+    "variants": SOME_VARIANTS,
+    **{key: allowed(SCHEMA["properties"][key]) for key in ("engine", "seeds", "planner", "topologies", "wire")},
+})  # fmt: skip
+
+
+@settings(max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(PLAIN.map(lambda drawn: SMALL | drawn).filter(taken))
+def test_what_is_taken_dry_runs(tmp_path, environment, values):
+    path = tmp_path / "drawn.yaml"
+    path.write_text(yaml.safe_dump(values))
+    done = snakemake(ROOT, environment, "--nolock", "-n", "all", "studies", "--configfile", str(path))
+    assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 def test_variants_that_are_not_run_are_named():
@@ -162,6 +329,10 @@ def test_precision_is_what_the_processor_has(has, decided, monkeypatch):
 FILES = {
     "a: 1\nb: {c: 1, c: 2}\n": "line 2: c stands twice",
     "a: [1\nb: 2": "line 2: expected ',' or ']'",
+    "a: &x [1, *x]\n": ": Circular reference detected",
+    "a: 2020-02-30\n": ": day is out of range",
+    "a: 1\n\tb: 2\n": "line 2: found character",
+    "": ": no mapping of keys to values",
     "- 1\n": ": no mapping of keys to values",
     "a: \x07": ": no YAML",
 }
@@ -181,20 +352,42 @@ def test_the_projects_files_are_sound_and_a_missing_one_is_named(tmp_path):
     assert files.problem(tmp_path / "none.yaml").endswith("none.yaml: there is no such file")
 
 
+def test_a_merged_mapping_may_have_a_key_again(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("x: {y: {z: &b {<<: &p {a: 1}, a: 2}}}\nw: {<<: *b, a: 3}\n")
+    assert files.problem(path) is None
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    assert files.problem(tmp_path).endswith(": cannot be read: Is a directory")
+    (tmp_path / "mine.yaml").write_bytes(b"a: \xff")
+    assert files.problem(tmp_path / "mine.yaml").endswith(": cannot be read: it is no text")
+
+
 def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
     values = config.load(read("quick") | {"workers": 1000}, "c").values
     with pytest.raises(config.ConfigError, match=r"workers: 1000 processes on \d+ cores; give at most \d+"):
         config.check_machine(values, "c")
+    values = config.load(read("quick") | {"threads": 10**6}, "c").values
+    with pytest.raises(
+        config.ConfigError, match=r"threads: 1000000 for each of 4 processes on \d+ cores; give at most"
+    ):
+        config.check_machine(values, "c")
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    for output, said in {
-        "results": (tmp_path / "file", "is a file; give a folder"),
-        "figures": (tmp_path / "file" / "below", "is a file; give a folder"),
-        "report": (tmp_path / "folder", "is a folder; give a file"),
-    }.items():
-        own = read("quick")["output"] | {output: str(said[0])}
-        with pytest.raises(config.ConfigError, match=f"output.{output}: .*{said[1]}"):
-            config.check_machine(config.load(read("quick") | {"output": own}, "c").values, "c")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for key, place, said in [
+        ("output.results", "file", "is a file; give a folder"),
+        ("output.results", "link/below", "is a link to nothing; give a folder"),
+        ("output.figures", "file/below", "is a file; give a folder"),
+        ("output.report", "folder", "is a folder; give a file"),
+        ("output.report", "file", "is there and no report; give another file"),
+        ("data.root", "file", "is a file; give a folder"),
+    ]:
+        part, _, name = key.partition(".")
+        own = read("quick")[part] | {name: str(tmp_path / place)}
+        with pytest.raises(config.ConfigError, match=f"{key}: .*{said}"):
+            config.check_machine(config.load(read("quick") | {part: own}, "c").values, "c")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -239,6 +432,9 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     "arguments, expected",
     [
         (["--config", "seeds=[0, -1]"], "error: config/quick.yaml and --config: seeds.1: -1 is not valid"),
+        (["--config", "seeds=[0"], "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
+        (["--config", "name=2020-02-30"], "error: --config name: '2020-02-30' is no YAML; give it as in"),
+        (["--config", "workers="], "error: config/quick.yaml and --config: workers: None is not valid; give how many"),
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
         (
             ["--config", "device=cuda"],

@@ -157,6 +157,13 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, cifar):
     with pytest.raises(fetch.DataError, match=r"test_images.*SHA-256.*delete it") as error:
         fetch.verify(arrays, "here")
     assert "\n" not in str(error.value)
+    whole = bytearray((ROOT / "data" / "cifar10.npz").read_bytes())
+    for place in (len(whole) // 2, len(whole) - 100):  # among the images, and in the list of the archive's files
+        whole[place] ^= 1
+        (tmp_path / "cifar10.npz").write_bytes(whole)
+        with pytest.raises(fetch.DataError, match="delete it and run again"):
+            fetch.verify_file(tmp_path / "cifar10.npz")
+        whole[place] ^= 1
     (tmp_path / "cifar10.npz").write_bytes(b"PK\x03\x04 not really")
     with pytest.raises(fetch.DataError, match="cannot be read"):
         fetch.verify_file(tmp_path / "cifar10.npz")

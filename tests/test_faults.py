@@ -1,6 +1,7 @@
 """Faults, made for real: a rank that is stopped, a full disk, a network that drops, tables that are damaged."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read
 
+from harness.config import load as config
 from harness.engines import ENGINES
 from harness.launch import disturbance, testbed
 from harness.launch.launcher import launch
-from harness.report.log import damaged
+from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
@@ -89,8 +91,8 @@ def full(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
 
-    def mounted(kib: int) -> Path:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", disk], check=True)
+    def mounted(kib: int, how: str = "rw") -> Path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k,{how}", "tmpfs", disk], check=True)
         return disk
 
     yield mounted
@@ -102,7 +104,7 @@ def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data
     place = Place(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
     assert launch(accuracy("torch_dist", 60), place, disk / "run", disk / "log") == 0
     assert ": No space left on device" in capsys.readouterr().err
-    assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not damaged(disk / "run")
+    assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not runs.wrong(disk / "run")
 
 
 @pytest.mark.parametrize("kib", [4, 16])
@@ -111,6 +113,13 @@ def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, data, caps
     assert launch(accuracy("torch_dist", 60), Place(data={"cifar10": str(data)}), disk / "run", disk / "log") == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "no space" in said.lower() and str(disk) in said and not (disk / "run").exists()
+
+
+@pytest.mark.parametrize("part, key", [("output", "results"), ("output", "figures"), ("data", "root")])
+def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full):
+    values = read("quick") | {part: read("quick")[part] | {key: str(full(64, "ro") / "below" / "it")}}
+    with pytest.raises(config.ConfigError, match=f"{part}.{key}: nobody may write into "):
+        config.check_machine(config.load(values, "c").values, "c")
 
 
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
@@ -132,18 +141,10 @@ def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_pat
     assert waited.max() > 9 and waited.median() < 3
 
 
-def test_a_table_that_is_not_what_its_run_wrote_is_named(data, tmp_path):
-    place = Place(data={"cifar10": str(data)})
-    assert launch(accuracy("torch_dist", 2), place, tmp_path / "run", tmp_path / "log") == 0
-    assert not damaged(tmp_path / "run") and not damaged(tmp_path)
-    for name in ("iterations.csv", "run.json"):
-        path = tmp_path / "run" / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-10])
-        assert str(path) in damaged(tmp_path / "run")
-        path.write_bytes(whole)
-    (tmp_path / "run" / "points.csv").unlink()
-    assert "points.csv is not what its run wrote" in damaged(tmp_path / "run")
+def test_the_page_of_faults_names_tests_that_exist():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "config" / "faults.md").read_text()))
+    source = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    assert len(named) > 20 and named <= set(re.findall(r"^def (test_\w+)", source, re.M))
 
 
 def test_no_duration_is_read_from_a_clock_that_may_jump():

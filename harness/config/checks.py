@@ -15,6 +15,7 @@ from harness.data.fetch.imagenet100 import CLASSES
 from harness.launch import testbed
 from harness.mistakes import listed, meant
 
+PAGE = b"<!doctype html"  # how a report begins
 PER_CORE = 16  # processes: more would only wait for each other
 
 
@@ -30,10 +31,28 @@ def models(values: dict) -> str | None:
     return None
 
 
+def study_names(values: dict) -> str | None:
+    """Models that the configuration has not may stand in a study's list; those that nobody has may not."""
+    known, variants = plugins.names("models"), {*plugins.names("methods"), *values["variants"]}
+    for study, part in values["studies"].items():
+        part = part if isinstance(part, dict) else {}
+        for key in ("models", "natural", "sparsified"):
+            for name in part.get(key, ()):
+                if name not in known:
+                    return f"studies.{study}.{key}: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+        for name in part.get("lr", ()):
+            if name not in variants | {*part["variants"]}:
+                return f"studies.{study}.lr: no variant {name!r}{meant(name, variants)}; {listed(sorted(variants))}"
+    return None
+
+
 def data_sets(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
             return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
+        takes = plugins.describe("models", name)["takes"]
+        if grid.data_of(values, name) not in takes:
+            return f"models.{name}.data: it does not take {grid.data_of(values, name)}; give one of: {', '.join(takes)}"
         if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
             return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
     return None
@@ -175,9 +194,12 @@ def shaped(values: dict) -> str | None:
 
 
 def cores(values: dict) -> str | None:
-    wanted, most = grid.processes(values), PER_CORE * len(os.sched_getaffinity(0))
+    cores, wanted, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
+    most = PER_CORE * cores
     if wanted > most:
-        return f"workers: {wanted} processes on {most // PER_CORE} cores; give at most {most}, or run where more are"
+        return f"workers: {wanted} processes on {cores} cores; give at most {most}, or run where more are"
+    if wanted * threads > most:
+        return f"threads: {threads} for each of {wanted} processes on {cores} cores; give at most {most // wanted}"
     return None
 
 
@@ -197,18 +219,24 @@ def computes_bfloat16() -> bool:
 
 
 def writable(values: dict) -> str | None:
-    for key in ("results", "figures", "report"):
-        path = Path(values["output"][key])
-        folder = path.parent if key == "report" else path
-        there = next(place for place in (folder, *folder.parents) if place.exists())
+    places = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
+    root, report = Path(values["data"]["root"]), places["output.report"]
+    if not (root / "cifar10.npz").exists():
+        places["data.root"] = root
+    for key, path in places.items():
+        folder = path.parent if path == report else path
+        there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
         if not there.is_dir():
-            return f"output.{key}: {there} is a file; give a folder{'' if folder == path else ' for the report'}"
+            what = "a file" if there.exists() else "a link to nothing"
+            return f"{key}: {there} is {what}; give a folder{'' if folder == path else ' for the report'}"
         if not os.access(there, os.W_OK):
-            return f"output.{key}: nobody may write into {there}; give another folder, or make it writable"
-        if key == "report" and path.is_dir():
-            return f"output.report: {path} is a folder; give a file, such as report.html"
+            return f"{key}: nobody may write into {there}; give another folder, or make it writable"
+    if report.is_dir():
+        return f"output.report: {report} is a folder; give a file, such as report.html"
+    if report.exists() and PAGE not in report.read_bytes()[:100].lower():
+        return f"output.report: {report} is there and no report; give another file, such as report.html"
     return None
 
 
-OF_CONFIGURATIONS = (models, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
+OF_CONFIGURATIONS = (models, study_names, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
 OF_MACHINES = (folders, cores, gpus, precisions, shaped, writable)

@@ -1,5 +1,6 @@
 """Configuration files as a person wrote them: what reading them as YAML would pass over. No torch."""
 
+import json
 from pathlib import Path
 
 import yaml
@@ -8,21 +9,20 @@ import yaml
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice in one mapping, of which YAML would take the last."""
 
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"{key.value} stands twice", problem_mark=key.start_mark
-                )
-            seen.add(getattr(key, "value", None) if isinstance(key, yaml.ScalarNode) else None)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor):
+        node, seen = super().compose_mapping_node(anchor), set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.composer.ComposerError(problem=f"{key.value} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
 
 
 def problem(path: Path) -> str | None:
     """What is wrong with a file, in one line, or None."""
     try:
-        found = yaml.load(path.read_text(), _Loader)
+        found = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        json.dumps(found, skipkeys=True, default=str)
     except FileNotFoundError:
         return f"{path}: there is no such file"
     except (OSError, UnicodeDecodeError) as error:
@@ -32,4 +32,6 @@ def problem(path: Path) -> str | None:
         return f"{path}{line}: {error.problem or 'no YAML'}"
     except yaml.YAMLError:
         return f"{path}: no YAML"
+    except (ValueError, RecursionError) as error:  # a date that is none, a list that holds itself
+        return f"{path}: {error}"
     return None if isinstance(found, dict) else f"{path}: no mapping of keys to values"

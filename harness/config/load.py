@@ -3,7 +3,8 @@
 Every error is one line: where, what, and what would be right.
 """
 
-import math
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,10 +16,20 @@ from harness.config import checks, grid, studies, variants
 from harness.config.errors import ConfigError
 from harness.engines import ENGINES
 from harness.launch import testbed
-from harness.mistakes import listed, meant
+from harness.mistakes import listed, meant, read_as_text, shown
 from harness.spec import RunSpec
 from harness.topology import TOPOLOGIES
 
+
+def _whole(_, value) -> bool:
+    """Whether a value is an integer; jsonschema takes 2.0 for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+Validator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _whole),
+)
 SCHEMA = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 
 
@@ -44,7 +55,7 @@ def load(values: dict, where: str) -> Config:
     schema = _schema()
     if found := nonsense(values):
         raise ConfigError(f"{where}: {found}")
-    errors = jsonschema.Draft202012Validator(schema).iter_errors(values)
+    errors = Validator(schema).iter_errors(values)
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
@@ -94,25 +105,15 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
     if error.validator == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))
         unknown = next(k for k in error.instance if k not in known)
-        return f"{key}: unknown key {unknown!r}{meant(unknown, known)}; {listed(known)}"
+        return f"{key}: unknown key {shown(unknown)}{meant(unknown, known)}; {listed(known)}"
     if error.validator == "required":
         missing = next(k for k in error.validator_value if k not in error.instance)
         right = error.schema["properties"][missing]
         right = schema["$defs"][right["$ref"].rpartition("/")[2]] if "$ref" in right else right
         return f"{key}: {missing!r} is missing; give {right['description']}"
     right = error.schema.get("description", error.message)
-    return f"{key}: {error.instance!r} is not valid; give {right}{_read_as_text(error)}"
-
-
-def _read_as_text(error: jsonschema.ValidationError) -> str:
-    """A hint where a number was written as YAML reads no number."""
-    if not isinstance(error.instance, str) or "number" not in str(error.schema):
-        return ""
-    try:
-        number = float(error.instance)
-    except ValueError:
-        return ""
-    return f" (YAML reads {error.instance} as text; write {number!r})"
+    hint = read_as_text(error.instance) if re.search("'(number|integer)'", str(error.schema)) else ""
+    return f"{key}: {shown(error.instance)} is not valid; give {right}{hint}"
 
 
 def nonsense(values, key: str = "") -> str | None:
@@ -126,8 +127,9 @@ def nonsense(values, key: str = "") -> str | None:
     if isinstance(values, list):
         every = (nonsense(value, f"{key}.{place}") for place, value in enumerate(values))
         return next(filter(None, every), None)
-    if isinstance(values, float) and not math.isfinite(values):
-        return f"{key}: {values} is not valid; give a finite number"
+    if isinstance(values, int | float) and not abs(values) <= sys.float_info.max:
+        said = values if isinstance(values, float) else "so large a number"
+        return f"{key}: {said} is not valid; give a finite number"
     return None
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import plugins
-from harness.mistakes import listed, meant, wrong_options
+from harness.mistakes import listed, meant, shown, wrong_options
 
 ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
 
@@ -68,7 +68,7 @@ def problem(values: dict) -> str | None:
     except ValueError as error:  # a plug-in that cannot be used
         return f"methods: {error}; mend the file or leave it out"
     wrong = next(filter(None, map(_wrong_options, every.values())), None)
-    return wrong or _same_titles(every) or _same_runs(every)
+    return wrong or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
 
 
 def idle(values: dict) -> str:
@@ -81,6 +81,15 @@ def idle(values: dict) -> str:
 def _wrong_options(one: Variant) -> str | None:
     ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
     return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)
+
+
+def _unfit_titles(every: dict[str, Variant]) -> str | None:
+    """A title is a cell of a table, and a label in a figure."""
+    for name, one in every.items():
+        if not one.title.strip() or not one.title.isprintable() or "$" in one.title or one.title.startswith("_"):
+            right = "a line of text, without $ and not with _ first, which figures read as something else"
+            return f"variants.{name}.title: {shown(one.title)} is not valid; give {right}"
+    return None
 
 
 def _same_titles(every: dict[str, Variant]) -> str | None:

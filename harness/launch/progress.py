@@ -15,6 +15,13 @@ def _read(path: Path) -> dict | None:
         return None
 
 
+def _wall_s(folder: Path) -> float | None:
+    """The seconds that the run in a folder took, or None where none is finished or its record is damaged."""
+    run = _read(folder / "run.json")
+    wall = run.get("wall_s") if isinstance(run, dict) else None
+    return wall if isinstance(wall, float | int) else None
+
+
 def announce(folder: Path, runs: list[str]) -> None:
     """Leave the names of all runs of the workflow in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,11 +40,11 @@ def whole(run: Path, spent_s: float) -> str:
     waiting = []
     for name in names:
         group = name.split("-")[0]  # kind/model
-        finished = _read(folder / name / "run.json")
-        if finished:
-            walls.setdefault(group, []).append(finished["wall_s"])
-        else:
+        wall = _wall_s(folder / name)
+        if wall is None:
             waiting.append(group)
+        else:
+            walls.setdefault(group, []).append(wall)
     if not names:
         return ""
     done = f"{len(names) - len(waiting)}/{len(names)} runs done"
@@ -52,10 +59,8 @@ def spent(folder: Path) -> str:
     """What the finished runs below ``folder`` took, kind by kind, in words, or nothing where there are none."""
     walls: dict[str, float] = {}
     for path in sorted(folder.rglob("run.json")):
-        run = _read(path)
-        if run:
-            kind = run["spec"]["kind"]
-            walls[kind] = walls.get(kind, 0.0) + run["wall_s"]
+        kind = path.parent.parent.name
+        walls[kind] = walls.get(kind, 0.0) + (_wall_s(path.parent) or 0.0)
     return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
 
 

@@ -55,7 +55,8 @@ def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> 
     """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption."""
     shown = _without_the_usual(shown)
     full.to_csv(paths.csv, index=False, float_format="%.6g")
-    Path(paths.md).write_text(f"{shown.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
+    piped = shown.map(lambda cell: cell.replace("|", r"\|") if isinstance(cell, str) else cell)
+    Path(paths.md).write_text(f"{piped.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
     Path(paths.tex).write_text(latex(shown, caption))
     table = shown.to_html(index=False, border=0)
     Path(paths.html).write_text(captions.unbroken(f"{table}\n<p>{escape(caption)}</p>\n"))

@@ -66,7 +66,8 @@ rule collect_finished:
     output:
         f"{RESULTS}/so_far.tidy.csv",
     params:
-        **script_params("workflow/scripts/collect_finished.py"),
+        **script_params("workflow/scripts/collect_finished.py")
+        | {"runs": asked_of(None, finished("points.csv"))},
         finished=finished("points.csv"),
     log:
         f"{RESULTS}/logs/collect_finished.log",

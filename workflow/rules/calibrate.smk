@@ -37,6 +37,7 @@ checkpoint rate:
     params:
         nodes=VALUES["testbed"]["nodes"],
         batch=lambda w: nodes_batch(SPECS[f"layers/{w.run}"].training.model),
+        runs=asked_of,
         code=code.fingerprints(code.behind_script("workflow/scripts/rate.py")),
     log:
         f"{RESULTS}/logs/rates/{{run}}.log",
@@ -59,6 +60,7 @@ checkpoint plan:
     params:
         spec=lambda w: timed(w.run).to_json(),
         cost=VALUES["plan_cost"],
+        runs=asked_of,
         code=code.fingerprints(code.behind_script("workflow/scripts/plan.py")),
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",

@@ -61,7 +61,7 @@ for file in workflow.configfiles:
 for key, value in workflow.config_settings.config.items():
     try:
         config[key] = typed(config[key])
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         stop(f"--config {key}: {value!r} is no YAML; give it as in {key}=[0, 1]")
 
 try:
@@ -72,8 +72,9 @@ except configuration.ConfigError as error:
 VALUES = CONFIG.values
 SPECS = CONFIG.every
 ENVIRONMENT = f"{workflow.basedir}/environment.yml"
-RESULTS = VALUES["output"]["results"]
-FIGURE_FOLDER = VALUES["output"]["figures"]
+# As Snakemake writes paths: ./a//b/ is a/b.
+RESULTS = str(Path(VALUES["output"]["results"]))
+FIGURE_FOLDER = str(Path(VALUES["output"]["figures"]))
 RUN_FOLDER = f"{RESULTS}/runs/{VALUES['name']}"
 CALIBRATION = f"{RUN_FOLDER}/calibration"
 FOLDERS = {
@@ -130,20 +131,26 @@ def make_report():
 
 
 onstart:
-    if workflow.execution_settings.lock:
-        lock.hold()
     try:
+        if workflow.execution_settings.lock:
+            lock.hold()
         if CONFIG.warning:
             print(f"warning: {CONFIG.warning}", file=sys.stderr)
         if workflow.local_exec:
             configuration.check_machine(VALUES, where())
         if Path(CIFAR10).exists():
             fetch.verify_file(Path(CIFAR10))
+        progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
     except (configuration.ConfigError, fetch.DataError) as error:
         stop(error)
-    progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
+    except OSError as error:
+        stop(f"{error.strerror}: {error.filename}")
 
 
 onsuccess:
-    print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{make_report()}")
+    try:
+        page = make_report()
+    except OSError as error:
+        stop(f"{error.strerror}: {error.filename or VALUES['output']['report']}")
+    print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{page}")
     print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")

@@ -54,6 +54,16 @@ def calibrated(table, folders=(layers_of,), studies=()):
     return sorted({f"{folder(run)}/{table}" for run in runs for folder in folders})
 
 
+# What the configuration asks for in each run's folder; a script refuses another run in it.
+ASKED = {f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()}
+
+
+def asked_of(wildcards, input):
+    """The runs whose files are among these, folder -> spec."""
+    folders = sorted({str(Path(file).parent) for file in input})
+    return {folder: ASKED[folder] for folder in folders if folder in ASKED}
+
+
 def run_params(kind):
     """What the command of a run of this kind says, and the statements that decide its numbers."""
 
@@ -138,6 +148,7 @@ def script_params(path, caption=None):
         "caption": caption or (lambda wildcards: code.docstring(path)),
         "variants": VARIANTS,
         "models": MODELS,
+        "runs": asked_of,
         "code": code.fingerprints(code.behind_script(path)),
     }
 

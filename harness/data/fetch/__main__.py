@@ -11,3 +11,5 @@ try:
     fetch(Path(sys.argv[1]))
 except DataError as error:
     sys.exit(f"error: {error}")
+except OSError as error:
+    sys.exit(f"error: {error.strerror}: {error.filename or sys.argv[1]}")

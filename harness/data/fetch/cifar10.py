@@ -41,7 +41,7 @@ def verify(arrays: dict[str, np.ndarray], source: str) -> None:
     for name, sums in SHA256.items():
         if name not in arrays:
             raise DataError(f"{source}: {name} is missing; delete the file and run again")
-        parts = np.split(arrays[name], len(sums))
+        parts = np.array_split(arrays[name], len(sums))  # of equal length, unless samples are missing
         for i, (part, expected) in enumerate(zip(parts, sums, strict=True)):
             found = hashlib.sha256(np.ascontiguousarray(part).tobytes()).hexdigest()
             if found != expected:

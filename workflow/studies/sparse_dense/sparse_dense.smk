@@ -12,9 +12,7 @@ rule sparse_dense_collect:
     output:
         f"{RESULTS}/sparse_dense_points.csv",
     params:
-        code=code.fingerprints(
-            code.behind_script("workflow/studies/sparse_dense/collect.py")
-        ),
+        **script_params("workflow/studies/sparse_dense/collect.py"),
     log:
         f"{RESULTS}/logs/sparse_dense_collect.log",
     conda:

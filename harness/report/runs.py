@@ -1,0 +1,87 @@
+"""Run folders: what is wrong with one that a table is to be made from. No torch."""
+
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from harness.spec import RunSpec
+
+
+def wrong(folder: Path, asked: RunSpec | None = None) -> str:
+    """Why a folder does not hold its run as the run left it, in one line, or nothing; a folder without run.json holds
+    no run.
+
+    ``asked``: what the configuration asks for there, before a plan or a rate is added to it.
+    """
+    record = folder / "run.json"
+    if not record.exists():
+        return f"{record} is missing" if asked else ""
+    try:
+        run = json.loads(record.read_text())
+        spec = RunSpec.from_dict(run["spec"])
+        damaged = [name for name, known in run.get("files", {}).items() if _checksum(folder / name) != known]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return f"{record} is damaged"
+    if damaged:
+        return f"{folder / damaged[0]} is not what its run wrote"
+    if not asked:
+        return ""
+    if differs := _difference(spec, asked):
+        return f"{record}: the run had {differs}"
+    try:
+        return _unfinished(folder, spec, run)
+    except (ValueError, KeyError, OSError) as error:
+        return f"{folder}: a table is damaged: {error}"
+
+
+def _checksum(path: Path) -> int | None:
+    return zlib.crc32(path.read_bytes()) if path.exists() else None
+
+
+def _difference(spec: RunSpec, asked: RunSpec) -> str:
+    """The first value of a run that is not as asked for, in words; what plans and rates say was not asked for."""
+    own, cluster = spec.scheme, asked.cluster
+    if cluster.in_proportion:
+        cluster = replace(cluster, rates_mbit=spec.cluster.rates_mbit, calibrated_s=spec.cluster.calibrated_s)
+    scheme = replace(asked.scheme, groups=own.groups, ratios=own.ratios, plans=own.plans)
+    wanted = replace(asked, scheme=scheme, cluster=cluster).flat()
+    differs = (f"{key} {had}, the configuration asks for {wanted[key]}" for key, had in spec.flat().items()
+               if had != wanted[key])  # fmt: skip
+    return next(differs, "")
+
+
+def _unfinished(folder: Path, spec: RunSpec, run: dict) -> str:
+    """Where a run has not as many rows as its spec says, or nothing."""
+    if spec.kind == "accuracy":
+        return _cut_curve(folder, spec, run["train_samples"])
+    return _cut_turns(folder, spec) if spec.kind in ("timing", "planners") else ""
+
+
+def _cut_curve(folder: Path, spec: RunSpec, samples: int) -> str:
+    """One row for each step, and one for each point of the curve: see ``harness.training.train``."""
+    training, points = spec.training, spec.measurement.evaluations
+    epoch = -(-samples // (training.batch * spec.cluster.workers))
+    total = training.train_steps or max(points, round(training.train_epochs * epoch))
+    due = {round(total * (i + 1) / points) for i in range(points)} - {0}
+    steps, found = (pd.read_csv(folder / f"{table}.csv")["step"].tolist() for table in ("iterations", "points"))
+    if steps != list(range(1, total + 1)):
+        return f"{folder / 'iterations.csv'} has {len(steps)} rows, its run has {total} steps"
+    more = len(found) - len(due)
+    if not due <= set(found) or more > (spec.measurement.byte_budget > 0):
+        return f"{folder / 'points.csv'} has {len(found)} rows, its run has {len(due)} points"
+    return ""
+
+
+def _cut_turns(folder: Path, spec: RunSpec) -> str:
+    """Blocks that are all alike, at least so many in every launch: see ``harness.training.timed``."""
+    asked, table = spec.measurement, folder / "iterations.csv"
+    rows = pd.read_csv(table)
+    rows = rows if "launch" in rows else rows.assign(launch=1)
+    sizes = rows.groupby(["launch", "block"]).size()
+    blocks = sizes.groupby("launch").size()
+    if len(blocks) == asked.launches and blocks.min() >= asked.blocks and sizes.nunique() == 1:
+        return ""
+    return f"{table} has {len(rows)} rows, which are not {asked.launches} x {asked.blocks} whole blocks or more"

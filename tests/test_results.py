@@ -1,0 +1,249 @@
+"""Results that were cut, edited, exchanged or interrupted: refused by name, and the same command mends them."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from conftest import ROOT, copy_project, read, snakemake
+
+from harness.launch.launcher import launch
+from harness.report import runs
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+
+TRAINING = Training("resnet20", batch=8, train_epochs=0.002, lr_steps=())
+DLGS, CLUSTER = Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster("torch_dist")
+CURVE = Measurement(evaluations=2, test_samples=20, final_test_samples=20)
+SPECS = {
+    "accuracy": RunSpec("accuracy", TRAINING, DLGS, CLUSTER, CURVE),
+    "timing": RunSpec("timing", TRAINING, DLGS, CLUSTER, Measurement(launches=2, blocks=2, repeats=1)),
+    "layers": RunSpec("layers", TRAINING, Scheme(), CLUSTER, Measurement(repeats=3)),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> Path:
+    """The folder in which runs of these specs are finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    for kind, spec in SPECS.items():
+        assert launch(spec, Place(data={"cifar10": str(data)}), folder / kind, folder / f"{kind}.log") == 0
+    return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "runs"))
+
+
+def with_true_sums(folder: Path) -> None:
+    """As if the run had written its tables as they are now."""
+    record = folder / "run.json"
+    run = json.loads(record.read_text())
+    run["files"] = {name: zlib.crc32((folder / name).read_bytes()) for name in run["files"]}
+    record.write_text(json.dumps(run))
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
+    folder, spec = copied / kind, SPECS[kind]
+    assert not runs.wrong(folder) and not runs.wrong(folder, spec) and not runs.wrong(copied)
+    names = [path.name for path in folder.glob("*.csv")]
+    assert len(names) >= 2
+    for name in names:
+        path = folder / name
+        whole = path.read_bytes()
+        for damaged in (whole[:-10], whole.replace(b"1", b"2", 1), b""):
+            path.write_bytes(damaged)
+            assert runs.wrong(folder) == f"{path} is not what its run wrote"
+        path.unlink()
+        assert runs.wrong(folder, spec) == f"{path} is not what its run wrote"
+        path.write_bytes(whole)
+    record = folder / "run.json"
+    for damaged in (
+        record.read_text()[:-10],
+        "",
+        "[]",
+        "{}",
+        '{"spec": 1}',
+        '{"spec": {"kind": "timing", "scheme": 1}}',
+    ):
+        record.write_text(damaged)
+        assert runs.wrong(folder) == f"{record} is damaged"
+    record.unlink()
+    assert runs.wrong(folder, spec) == f"{record} is missing"
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "timing"])
+def test_rows_that_are_missing_are_noticed_without_a_checksum(kind, copied):
+    path = copied / kind / "iterations.csv"
+    whole = path.read_text().splitlines(keepends=True)
+    for left in range(len(whole)):
+        path.write_text("".join(whole[:left]))
+        with_true_sums(path.parent)
+        assert str(path.parent) in runs.wrong(path.parent, SPECS[kind])
+    path.write_text("".join(whole))
+    with_true_sums(path.parent)
+    assert not runs.wrong(path.parent, SPECS[kind])
+    points = copied / "accuracy" / "points.csv"
+    points.write_text("".join(points.read_text().splitlines(keepends=True)[:-1]))
+    with_true_sums(points.parent)
+    assert runs.wrong(points.parent, SPECS["accuracy"]) == f"{points} has 1 rows, its run has 2 points"
+
+
+OTHERS = {
+    "lr 0.1, the configuration asks for 0.2": {"training": replace(TRAINING, lr=0.2)},
+    "seed 0, the configuration asks for 1": {"training": replace(TRAINING, seed=1)},
+    "method dlgs, the configuration asks for topk": {"scheme": replace(DLGS, method="topk")},
+    "collective engine, the configuration asks for ring": {"scheme": replace(DLGS, collective="ring")},
+    "workers 2, the configuration asks for 3": {"cluster": replace(CLUSTER, workers=3)},
+    "rates_mbit (), the configuration asks for (5.0,)": {"cluster": replace(CLUSTER, rates_mbit=(5.0,))},
+    "evaluations 2, the configuration asks for 3": {"measurement": replace(CURVE, evaluations=3)},
+    "kind accuracy, the configuration asks for timing": {"kind": "timing"},
+}
+
+
+@pytest.mark.parametrize("said", OTHERS)
+def test_a_run_of_another_spec_is_named_with_what_differs(said, finished):
+    asked = replace(SPECS["accuracy"], **OTHERS[said])
+    assert runs.wrong(finished / "accuracy", asked) == f"{finished / 'accuracy' / 'run.json'}: the run had {said}"
+
+
+def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copied):
+    folder, asked = copied / "timing", SPECS["timing"]
+    record = folder / "run.json"
+    run = json.loads(record.read_text())
+    run["spec"]["scheme"]["groups"] = [[0, 65]]
+    run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
+    record.write_text(json.dumps(run))
+    assert runs.wrong(folder, asked).endswith("had rates_mbit (7.0, 7.0), the configuration asks for ()")
+    assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
+
+
+@pytest.mark.parametrize("file", ["--plan", "--rate"])
+@pytest.mark.parametrize("content", ["", '{"model": "resn', "\0"])
+def test_a_plan_or_a_rate_that_was_cut_stops_the_launch_in_one_line(file, content, tmp_path):
+    path = tmp_path / "found.json"
+    path.write_text(content)
+    arguments = [SPECS["timing"].to_json(), Place().to_json(), tmp_path / "run", tmp_path / "log", file, path]
+    command = [sys.executable, "-m", "harness.launch", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode and line.startswith(f"error: {path}: ") and "delete the file" in line
+
+
+# A whole workflow: two accuracy runs, their tables and curves.
+RUNS = "results/small/runs/small/accuracy"
+COMMAND = ["--configfile", "config/small.yaml"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, environment) -> Path:
+    """A copy of the project in which a small configuration has run."""
+    project = copy_project(tmp_path_factory.mktemp("project"))
+    small = read("smoke") | {"name": "small", "engine": "torch_dist", "network": "host", "methods": ["none", "topk"]}
+    small |= {"timing": {"ratios": []}, "seeds": [0]}
+    small["output"] = {"results": "results/small", "figures": "figures/small", "report": "results/small/report.html"}
+    (project / "config" / "small.yaml").write_text(yaml.safe_dump(small))
+    done = snakemake(project, environment, *COMMAND, timeout=1200)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return project
+
+
+def refused(project: Path, environment: dict, *arguments: str) -> str:
+    """The one line with which the workflow refuses to go on."""
+    done = snakemake(project, environment, *COMMAND, *arguments)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in said, said
+    return next(line for line in said.splitlines() if line.startswith("error: "))
+
+
+def accuracies(project: Path) -> list[tuple]:
+    with (project / "results" / "small" / "table1.csv").open() as file:
+        return [(row["variant"], row["train_loss"], row["test_loss"]) for row in csv.DictReader(file)]
+
+
+def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project, environment):
+    before, none, topk = accuracies(project), *(project / RUNS / f"resnet20-{n}-seed0" for n in ("none", "topk-0.1"))
+    kept = Path(shutil.copytree(project / RUNS, project / "kept"))
+
+    # A run of another spec in the place of one.
+    shutil.rmtree(topk)
+    shutil.copytree(none, topk, copy_function=shutil.copy)  # as cp -r does: the files are new
+    said = refused(project, environment)
+    assert f"{topk.relative_to(project)}/run.json: the run had method none, the configuration asks for topk" in said
+    assert f"; delete {topk.relative_to(project)}, and the same command makes it again" in said
+    shutil.rmtree(topk)
+    done = snakemake(project, environment, *COMMAND)
+    assert done.returncode == 0 and accuracies(project) == before, done.stderr
+
+    # A run whose table was cut, then a tidy table that was.
+    points = none / "points.csv"
+    points.write_text(points.read_text()[:-5])
+    assert f"{RUNS}/{none.name}/points.csv is not what its run wrote; delete" in refused(project, environment)
+    shutil.rmtree(none)
+    shutil.copytree(kept / none.name, none, copy_function=shutil.copy)
+    tidy = project / "results" / "small" / "accuracy.csv"
+    assert snakemake(project, environment, *COMMAND).returncode == 0
+    tidy.write_text("".join(tidy.read_text().splitlines(keepends=True)[:-1]))
+    assert "results/small/accuracy.csv is not what was written; delete it" in refused(project, environment)
+    tidy.unlink()
+    done = snakemake(project, environment, *COMMAND)
+    assert done.returncode == 0 and accuracies(project) == before, done.stderr
+
+
+def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
+    assert snakemake(project, environment, "so_far", *COMMAND).returncode == 0
+    other = ["so_far", "--config", "models={resnet20: {lr: 0.2}}"]
+    assert "run.json: the run had lr 0.1, the configuration asks for 0.2" in refused(project, environment, *other)
+
+
+STAGES: dict[str, Callable[[Path], bool]] = {
+    "the rules are read": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
+    "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.json"))),
+    "runs are collected": lambda folder: (folder / "results" / "small" / "logs" / "collect.log").exists(),
+    "tables are made": lambda folder: (folder / "results" / "small" / "accuracy.csv").exists(),
+}
+
+
+def of_project(folder: Path) -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
+
+
+def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_command_goes_on(project, environment):
+    before = accuracies(project)
+    for made in ("results", "figures", ".snakemake"):
+        shutil.rmtree(project / made)
+    for stage, reached in STAGES.items():
+        for made in ("logs/collect.log", "accuracy.csv"):
+            (project / "results" / "small" / made).unlink(missing_ok=True)
+        workflow = subprocess.Popen(
+            ["snakemake", *COMMAND], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        try:
+            end = time.monotonic() + 300
+            while not reached(project) and workflow.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            assert reached(project) and workflow.poll() is None, stage
+            os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
+            said, _ = workflow.communicate(timeout=120)
+        finally:
+            workflow.kill()
+        assert workflow.returncode != 0 and "Traceback" not in said, f"{stage}: {said}"
+        end = time.monotonic() + 60
+        while of_project(project) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not of_project(project) and not list(project.rglob("*.partial")), stage
+    done = snakemake(project, environment, *COMMAND)
+    assert done.returncode == 0 and accuracies(project) == before, done.stderr
