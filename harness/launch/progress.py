@@ -54,7 +54,7 @@ def spent(folder: Path) -> str:
     for path in sorted(folder.rglob("run.json")):
         run = _read(path)
         if run:
-            kind = run["spec"]["kind"]
+            kind = path.parent.parent.name
             walls[kind] = walls.get(kind, 0.0) + run["wall_s"]
     return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
 
