@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.config import load as config
-from harness.config import trials
+from harness.config import remaining, trials
 from harness.data import Shard, steps
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel import estimate
@@ -167,14 +167,14 @@ def test_a_longer_training_and_more_seeds_need_no_other_trial():
 
 def test_a_run_is_finished_if_it_is_the_one_that_is_asked_for(tmp_path):
     asked = replace(TIMED, cluster=Cluster(network="testbed", in_proportion=True))
-    assert estimate.finished(tmp_path, asked) is None
+    assert remaining.record(tmp_path, asked) is None
     found_out = replace(asked, cluster=replace(asked.cluster, rates_mbit=(9.0, 9.0), calibrated_s=1.0))
     found_out = replace(found_out, scheme=replace(asked.scheme, groups=((0, 59),)))
     (tmp_path / "run.json").write_text(json.dumps({"spec": json.loads(found_out.to_json()), "wall_s": 12.0}))
-    assert estimate.finished(tmp_path, asked)["wall_s"] == 12.0
-    assert estimate.finished(tmp_path, replace(asked, training=Training("resnet20", train_epochs=3))) is None
+    assert remaining.record(tmp_path, asked)["wall_s"] == 12.0
+    assert remaining.record(tmp_path, replace(asked, training=Training("resnet20", train_epochs=3))) is None
     (tmp_path / "run.json").write_text("{")
-    assert estimate.finished(tmp_path, asked) is None
+    assert remaining.record(tmp_path, asked) is None
 
 
 def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):
@@ -201,7 +201,7 @@ ROW = re.compile(r"^(\w+)\s+(?:ResNet-20)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d)\s+(\S+ .
 
 def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tmp_path, environment):
     project = copy_project(tmp_path / "project")
-    before = snakemake(project, environment, "estimate", *SMALL)
+    before = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
     assert before.returncode == 0, before.stderr[-3000:]
     assert [row[:3] for row in ROW.findall(before.stderr)] == [
         ("accuracy", "2", "0"), ("timing", "2", "0"), ("total", "4", "0"),
@@ -209,9 +209,9 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
     assert "no run has finished that was estimated before" in before.stderr
     folder = project / "results" / "smoke" / "runs" / "estimated"
     assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
-    done = snakemake(project, environment, *SMALL, timeout=900)
+    done = snakemake(project, environment, *SMALL, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
-    after = snakemake(project, environment, "estimate", *SMALL)
+    after = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
     assert after.returncode == 0, after.stderr[-3000:]
     none = ("0:00", "0 KB")
     assert ROW.findall(after.stderr) == [

@@ -108,33 +108,17 @@ def _timing(spec: RunSpec, trial: Trial, label: str) -> Cost:
     return _sum([(measurement.launches, _sum([(1, Cost(trial.start_s, 0)), (1, first), (blocks, block)]))])
 
 
-def table(runs: dict[str, RunSpec], left: dict[str, Cost]) -> pd.DataFrame:
-    """By model and kind of run: ``runs``, how many of them are ``finished``, and what those in ``left`` take, ``hours``
-    one after the other, ``gpu_hours`` and ``sent_bytes`` of each worker."""
+def table(runs: dict[str, RunSpec], costs: dict[str, Cost]) -> pd.DataFrame:
+    """By model and kind of run: ``runs``, how many are ``finished``, which have no ``costs``, and what the others take:
+    ``hours``, one after the other, ``gpu_hours``, and ``sent_bytes`` of each worker."""
     rows = []
     for name, spec in runs.items():
-        own = left.get(name, Cost(0.0, 0.0))
+        own = costs.get(name, Cost(0.0, 0.0))
         gpus = spec.processes if spec.cluster.device == "cuda" else 0
-        about = {"model": spec.training.model, "kind": spec.kind, "runs": 1, "finished": name not in left}
+        about = {"model": spec.training.model, "kind": spec.kind, "runs": 1, "finished": name not in costs}
         hours = own.seconds / 3600
         rows.append(about | {"hours": hours, "gpu_hours": gpus * hours, "sent_bytes": own.sent_bytes})
     return pd.DataFrame(rows).groupby(["kind", "model"], sort=False).sum().reset_index()
-
-
-def finished(folder: Path, spec: RunSpec) -> dict | None:
-    """The record of the run in a folder, if it is there and is of ``spec``, but for what it found out: its plan and the
-    rate of its links."""
-    try:
-        run = json.loads((folder / "run.json").read_text())
-        return run if _asked(RunSpec.from_dict(run["spec"])) == _asked(spec) else None
-    except (OSError, ValueError):
-        return None
-
-
-def _asked(spec: RunSpec) -> RunSpec:
-    links = {"rates_mbit": (), "calibrated_s": 0.0} if spec.cluster.in_proportion else {}
-    own = replace(spec, scheme=replace(spec.scheme, groups=(), ratios=()), cluster=replace(spec.cluster, **links))
-    return RunSpec.from_json(own.to_json())
 
 
 def took_s(folder: Path, run: dict) -> float:
@@ -144,9 +128,9 @@ def took_s(folder: Path, run: dict) -> float:
     return max(run["wall_s"], float(pd.read_csv(curve)["elapsed_s"].iloc[-1]) if curve.exists() else 0.0)
 
 
-def keep(file: Path, runs: dict[str, RunSpec], left: dict[str, Cost]) -> None:
-    """Write down the estimates of the runs ``left`` beside those of runs that have finished since."""
-    now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in left.items()}
+def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, Cost]) -> None:
+    """Write down the estimates ``costs`` of runs beside those of runs that have finished since."""
+    now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(kept(file) | now, indent=1) + "\n")
 

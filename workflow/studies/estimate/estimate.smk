@@ -1,36 +1,9 @@
 # What is still to run, and how long it will take: snakemake estimate. Trials run for it, and the calibrations that the
 # runs need anyway.
-from harness.config import trials
-from harness.timemodel import estimate
+from harness.config import remaining, trials
 
 FOLDERS["trials"] = CALIBRATION
 TRIALS = trials.of(CONFIG.runs)
-
-
-def estimate_left():
-    """The runs that are not finished."""
-    return {
-        name: spec
-        for name, spec in CONFIG.runs.items()
-        if not estimate.finished(Path(f"{RUN_FOLDER}/{name}"), spec)
-    }
-
-
-def estimate_input(wildcards):
-    """The trials of the runs that are not finished, and the plans and rates that these runs will read."""
-    left = estimate_left()
-    plans = {grid.plan_name(spec, CONFIG.runs) for spec in left.values()} - {None}
-    return {
-        "trials": [
-            f"{CALIBRATION}/{name}/run.json"
-            for name, trial in TRIALS.items()
-            if trial.labels.keys() & left
-        ],
-        "plans": [f"{RUN_FOLDER}/plans/{plan}.json" for plan in sorted(plans)],
-        "rates": sorted(
-            {rate_file(spec) for spec in left.values() if spec.cluster.in_proportion}
-        ),
-    }
 
 
 use rule launch as trial with:
@@ -55,10 +28,28 @@ use rule launch as trial with:
         gpu=gpus_of("trials"),
 
 
-# No output: it looks anew each time that it is asked.
+# Trials, plans and rates of the runs that are not finished. No output: it looks anew each time that it is asked.
 rule estimate:
     input:
-        unpack(estimate_input),
+        trials=lambda wildcards: [
+            f"{CALIBRATION}/{name}/run.json"
+            for name, trial in TRIALS.items()
+            if trial.labels.keys() & remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+        ],
+        plans=lambda wildcards: sorted(
+            {
+                f"{RUN_FOLDER}/plans/{plan}.json"
+                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
+                if (plan := grid.plan_name(spec, CONFIG.runs))
+            }
+        ),
+        rates=lambda wildcards: sorted(
+            {
+                rate_file(spec)
+                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
+                if spec.cluster.in_proportion
+            }
+        ),
     params:
         models=MODELS,
         variants=VARIANTS,

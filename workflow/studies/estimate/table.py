@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.config import remaining
 from harness.report import tables
 from harness.report.log import log_errors
 from harness.report.names import Names
@@ -81,7 +82,7 @@ def main() -> None:
     runs, left, real_s = {}, {}, {}
     for name, (text, trial, label) in params.runs.items():
         runs[name] = spec = RunSpec.from_json(text)
-        if record := estimate.finished(folder / name, spec):
+        if record := remaining.record(folder / name, spec):
             real_s[name] = estimate.took_s(folder / name, record)
         else:
             left[name] = estimate.cost(spec, trials[Path(trial).name], label)
