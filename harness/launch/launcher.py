@@ -71,7 +71,7 @@ def launch(
                 shutil.rmtree(part)
             else:
                 kept.append((part, trouble))
-        bring_home(kept, folder, say.spent_s())
+        bring_home(kept, folder, say.spent_s(), len(kept) + MOST_AGAIN - again)
         shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
@@ -158,12 +158,12 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) -> None:
+def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
     """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
     they are whole, and by a checksum of each table what they are.
 
     Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
-    the last one's.
+    the last one's. ``launched``: how many there were, with those that were repeated.
     """
     last, _ = launches[-1]
     for table in OBSERVED if len(launches) > 1 else ():
@@ -172,6 +172,7 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float) ->
             rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
             (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
     about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
+    about["launched"] = launched
     about["files"] = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(last.glob("*.csv"))}
     run = json.loads((last / "run.json").read_text()) | about
     folder.mkdir(parents=True, exist_ok=True)

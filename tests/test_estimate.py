@@ -1,0 +1,232 @@
+"""Estimates: what trials cover, what follows from them, and how far off they were."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from conftest import CLASSES, copy_project, make, read, snakemake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.config import load as config
+from harness.config import remaining, trials
+from harness.data import Shard, steps
+from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.timemodel import estimate
+from harness.timemodel.estimate import Cost, Phase, Trial
+from harness.training import train
+from harness.training.timed import phase_share, timed_steps
+
+# Uncompressed: 1 s and 100 bytes a step. DLGS: one refresh in 4 steps, 3 s and 40 bytes, else 2 s and 20 bytes.
+TRIAL = Trial(
+    start_s=10.0,
+    sample_s=0.5,
+    train_samples=640,
+    variants={
+        "none": [Phase(1.0, Cost(1.0, 100.0))],
+        "dlgs": [Phase(0.25, Cost(3.0, 40.0)), Phase(0.75, Cost(2.0, 20.0))],
+    },
+)
+TRAINED = RunSpec("accuracy", Training("resnet20", train_epochs=2), measurement=Measurement(3, 8, 40))
+TIMED = replace(TRAINED, kind="timing", measurement=Measurement(launches=2, blocks=3, repeats=2, limit_s=5))
+
+
+def test_a_training_by_hand():
+    # 2 epochs of 640 samples in steps of 2 x 32: 20 steps of (3 + 3 x 2) / 4 s. 3 points: 8 + 8 + 40 samples, of which
+    # a worker takes half, and 3 steps' time.
+    assert estimate.cost(TRAINED, TRIAL, "dlgs") == Cost(10 + 20 * 2.25 + 56 * 0.5 / 2 + 3 * 1.0, 20 * 25.0)
+
+
+def test_a_timing_run_by_hand():
+    # A block: uncompressed twice, one refresh (a cycle has no more), two other steps. The first block: one of each.
+    each = Cost(2 * 1.0 + 3.0 + 2 * 2.0, 2 * 100 + 40 + 2 * 20)
+    first = Cost(1.0 + 3.0 + 2.0, 100 + 40 + 20)
+    found = estimate.cost(TIMED, TRIAL, "dlgs")
+    assert found == Cost(2 * (10 + first.seconds + 3 * each.seconds), 2 * (first.sent_bytes + 3 * each.sent_bytes))
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.floats(0, 200), st.sampled_from(["none", "dlgs"]))
+def test_a_timing_run_ends_when_its_loop_would(repeats, blocks, limit_s, label):
+    """Beside the loop of a launch that never knows enough, block by block."""
+    measurement = Measurement(blocks=blocks, repeats=repeats, limit_s=limit_s)
+    each = sum(TRIAL.block(variant, repeats).seconds for variant in {"none", label})
+    spent_s = sum(TRIAL.block(variant, 1).seconds for variant in {"none", label})
+    for block in count():
+        spent_s += each if block else 0.0
+        if block >= blocks and spent_s >= limit_s:
+            break
+    found = estimate.cost(replace(TIMED, measurement=measurement), TRIAL, label)
+    assert found.seconds == pytest.approx(TRIAL.start_s + spent_s)
+
+
+@pytest.mark.parametrize("method", sorted(CLASSES))
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_block_has_the_steps_that_are_timed(method, repeats):
+    made = make(method)
+    phases = {made.phase(step) for step in range(1, made.cycle + 1)}
+    known = {phase: Phase(phase_share(made, phase), Cost(10.0**place, 0)) for place, phase in enumerate(phases)}
+    timed = sum(known[made.phase(step)].step.seconds for step in timed_steps(made, repeats))
+    assert replace(TRIAL, variants={"it": list(known.values())}).block("it", repeats).seconds == timed
+
+
+@given(
+    st.integers(1, 10**6), st.integers(1, 500), st.integers(1, 9), st.floats(1e-3, 200), st.integers(1, 50),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_a_training_has_the_steps_that_it_makes(samples, batch, workers, epochs, points, train_steps):
+    training = Training(batch=batch, train_epochs=epochs, train_steps=train_steps)
+    spec = RunSpec("accuracy", training, Scheme(), Cluster(workers=workers), Measurement(points))
+    session = SimpleNamespace(spec=spec, epoch_steps=steps(samples, Shard(batch, workers, 0, 0)))
+    assert estimate.training_steps(spec, samples) == train.steps(session)
+
+
+@given(st.integers(1, 40), st.sampled_from(["none", "dlgs"]))
+def test_twice_the_epochs_are_twice_the_training(epochs, label):
+    once, twice, thrice = (
+        estimate.cost(replace(TRAINED, training=replace(TRAINED.training, train_epochs=n * epochs)), TRIAL, label)
+        for n in (1, 2, 3)
+    )
+    assert thrice.seconds - twice.seconds == pytest.approx(twice.seconds - once.seconds)
+    assert twice.seconds - once.seconds == pytest.approx(epochs * 10 * TRIAL.step(label).seconds)
+    assert twice.sent_bytes == pytest.approx(2 * once.sent_bytes)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 1e6), st.booleans()), min_size=1))
+def test_rows_add_up_and_a_finished_run_costs_nothing_more(runs):
+    specs, left = {}, {}
+    for number, (model, timed, seconds, done) in enumerate(runs):
+        spec = TIMED if timed else TRAINED
+        cluster = Cluster(workers=3, device="cuda")
+        specs[f"{number}"] = replace(spec, training=replace(spec.training, model=model), cluster=cluster)
+        if not done:
+            left[f"{number}"] = Cost(seconds, 2 * seconds)
+    table = estimate.table(specs, left)
+    assert not table.duplicated(["model", "kind"]).any()
+    assert table["runs"].sum() == len(runs) and table["finished"].sum() == len(runs) - len(left)
+    seconds = sum(one.seconds for one in left.values())
+    assert table["hours"].sum() == pytest.approx(seconds / 3600)
+    assert table["gpu_hours"].sum() == pytest.approx(3 * seconds / 3600)
+    assert table["sent_bytes"].sum() == pytest.approx(2 * seconds)
+    for row in table[table["runs"] == table["finished"]].itertuples():
+        assert row.hours == row.gpu_hours == row.sent_bytes == 0
+
+
+def test_a_trial_is_read_from_its_table():
+    columns = ["block", "variant", "phase", "share", "iteration_s", "sent_bytes"]
+    rows = [
+        (1, "none", "step", 1.0, 1.0, 100), (1, "dlgs", "refresh", 0.25, 3.0, 40), (1, "dlgs", "reuse", 0.75, 2.0, 20),
+        (2, "none", "step", 1.0, 3.0, 100), (2, "dlgs", "refresh", 0.25, 5.0, 40), (2, "dlgs", "reuse", 0.75, 2.0, 20),
+    ]  # fmt: skip
+    iterations = pd.DataFrame(rows, columns=columns).assign(forward_s=0.8)
+    spec = RunSpec("timing", Training("resnet20", batch=16))
+    run = {"spec": json.loads(spec.to_json()), "wall_s": 84.0, "launched": 3, "train_samples": 640}
+    found = estimate.measured(run, iterations)
+    # 16 s of iterations in two blocks, and a third that is not kept; launched three times.
+    assert found.start_s == pytest.approx(84 / 3 - 16 * 1.5)
+    assert found.sample_s == pytest.approx(0.05)
+    assert found.step("none") == Cost(2.0, 100.0)
+    assert found.step("dlgs") == Cost(0.25 * 4 + 0.75 * 2, 25.0)
+
+
+def quick(**more) -> config.Config:
+    return config.load(read("quick") | {"network": "host"} | more, "c")
+
+
+@pytest.mark.parametrize("more", [{}, {"seeds": [0, 1]}, {"methods": "all", "topologies": ["allgather"]}])
+def test_every_run_is_in_one_trial_under_its_own_conditions(more):
+    found = quick(**more)
+    made = trials.of(found.runs)
+    assert sorted(run for trial in made.values() for run in trial.labels) == sorted(found.runs)
+    assert made.keys() == found.studies["estimate"].keys()
+    for trial in made.values():
+        assert len(trial.spec.scheme.beside) <= trials.MOST
+        for name, label in trial.labels.items():
+            run, alone = found.runs[name], trial.spec.scheme.alone(label)
+            assert (alone.method, alone.options) == (run.scheme.method, run.scheme.options)
+            assert trial.spec.cluster == run.cluster and trial.spec.processes == run.processes
+            assert (alone.topology, alone.wire, alone.collective) == (
+                run.scheme.topology,
+                run.scheme.wire,
+                run.scheme.collective,
+            )
+            for field in ("model", "data", "batch", "precision"):
+                assert getattr(trial.spec.training, field) == getattr(run.training, field)
+
+
+def test_a_longer_training_and_more_seeds_need_no_other_trial():
+    models = {"resnet20": read("quick")["models"]["resnet20"]}
+    longer = {"resnet20": models["resnet20"] | {"train_epochs": 30, "lr": 0.1}}
+    before, after = (trials.of(quick(models=one, seeds=seeds).runs) for one, seeds in ((models, [0]), (longer, [0, 7])))
+    assert {name: trial.spec for name, trial in before.items()} == {name: trial.spec for name, trial in after.items()}
+
+
+def test_a_run_is_finished_if_it_is_the_one_that_is_asked_for(tmp_path):
+    asked = replace(TIMED, cluster=Cluster(network="testbed", in_proportion=True))
+    assert remaining.record(tmp_path, asked) is None
+    found_out = replace(asked, cluster=replace(asked.cluster, rates_mbit=(9.0, 9.0), calibrated_s=1.0))
+    found_out = replace(found_out, scheme=replace(asked.scheme, groups=((0, 59),)))
+    (tmp_path / "run.json").write_text(json.dumps({"spec": json.loads(found_out.to_json()), "wall_s": 12.0}))
+    assert remaining.record(tmp_path, asked)["wall_s"] == 12.0
+    assert remaining.record(tmp_path, replace(asked, training=Training("resnet20", train_epochs=3))) is None
+    (tmp_path / "run.json").write_text("{")
+    assert remaining.record(tmp_path, asked) is None
+
+
+def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):
+    assert estimate.took_s(tmp_path, {"wall_s": 12.0}) == 12.0
+    (tmp_path / "points.csv").write_text("step,elapsed_s\n1,20\n2,40\n")
+    assert estimate.took_s(tmp_path, {"wall_s": 12.0}) == 40.0
+    assert estimate.took_s(tmp_path, {"wall_s": 44.0}) == 44.0
+
+
+def test_what_finished_is_held_against_its_last_estimate(tmp_path):
+    file, runs = tmp_path / "runs" / "estimates.json", {"a": TRAINED, "b": TIMED, "c": TRAINED}
+    assert estimate.off(estimate.kept(file), runs, {"a": 1.0}).empty
+    estimate.keep(file, runs, {name: Cost(100.0, 0.0) for name in runs})
+    estimate.keep(file, runs, {"b": Cost(10.0, 0.0), "c": Cost(10.0, 0.0)})  # a has finished
+    changed = runs | {"c": replace(TRAINED, training=Training("resnet20", train_epochs=9))}
+    found = estimate.off(estimate.kept(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
+    assert found.to_dict() == {"a": 1.5, "b": 0.5}  # c was estimated as another run
+    assert estimate.worst(found) == "b"
+
+
+SMALL = ["--configfile", "config/smoke.yaml", "--config", "name=estimated", "network=host", "methods=[none, topk]"]
+ROW = re.compile(r"^(\w+)\s+(?:ResNet-20)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d)\s+(\S+ .B)$", re.M)
+
+
+def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tmp_path, environment):
+    project = copy_project(tmp_path / "project")
+    before = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
+    assert before.returncode == 0, before.stderr[-3000:]
+    assert [row[:3] for row in ROW.findall(before.stderr)] == [
+        ("accuracy", "2", "0"), ("timing", "2", "0"), ("total", "4", "0"),
+    ]  # fmt: skip
+    assert "no run has finished that was estimated before" in before.stderr
+    folder = project / "results" / "smoke" / "runs" / "estimated"
+    assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
+    done = snakemake(project, environment, *SMALL, timeout=1200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    after = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
+    assert after.returncode == 0, after.stderr[-3000:]
+    none = ("0:00", "0 KB")
+    assert ROW.findall(after.stderr) == [
+        ("accuracy", "2", "2", *none), ("timing", "2", "2", *none), ("total", "4", "4", *none),
+    ]  # fmt: skip
+    said = re.search(r"took (\S+) times as long as estimated in the median, \S+ times at worst .*n = 4\.", after.stderr)
+    kept = json.loads((folder / "estimates.json").read_text())
+    ratios = sorted(estimate.took_s(folder / n, read_run(folder / n)) / one["seconds"] for n, one in kept.items())
+    assert float(said[1]) == pytest.approx((ratios[1] + ratios[2]) / 2, abs=0.006)
+    # A worker's bytes are exact where they do not depend on the gradient.
+    more = snakemake(project, environment, "estimate", *SMALL, "models={resnet20: {train_epochs: 0.032}}")
+    sent = {row[0]: row for row in ROW.findall(more.stderr)}["accuracy"]
+    dense, sparse = 4 * 269_722, 8 * 26_972 + 8
+    assert sent[1:3] == ("2", "0") and sent[4] == f"{100 * (dense + sparse) / 1e6:.0f} MB"
+
+
+def read_run(folder: Path) -> dict:
+    return json.loads((folder / "run.json").read_text())

@@ -1,0 +1,70 @@
+# What is still to run, and how long it will take: snakemake estimate. Trials run for it, and the calibrations that the
+# runs need anyway.
+from harness.config import remaining, trials
+
+FOLDERS["trials"] = CALIBRATION
+TRIALS = trials.of(CONFIG.runs)
+
+
+use rule launch as trial with:
+    input:
+        data=data_of("trials"),
+        plan=[],
+        rate=rate_of("trials"),
+    output:
+        run_files(
+            "trials",
+            "iterations.csv",
+            "groups.csv",
+            "sent.csv",
+            "trace.csv",
+            "trace.json",
+        ),
+    params:
+        **run_params("trials"),
+    log:
+        f"{RESULTS}/logs/trials/{{run}}.log",
+    resources:
+        gpu=gpus_of("trials"),
+
+
+# Trials, plans and rates of the runs that are not finished. No output: it looks anew each time that it is asked.
+rule estimate:
+    input:
+        trials=lambda wildcards: [
+            f"{CALIBRATION}/{name}/run.json"
+            for name, trial in TRIALS.items()
+            if trial.labels.keys() & remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+        ],
+        plans=lambda wildcards: sorted(
+            {
+                f"{RUN_FOLDER}/plans/{plan}.json"
+                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
+                if (plan := grid.plan_name(spec, CONFIG.runs))
+            }
+        ),
+        rates=lambda wildcards: sorted(
+            {
+                rate_file(spec)
+                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
+                if spec.cluster.in_proportion
+            }
+        ),
+    params:
+        models=MODELS,
+        variants=VARIANTS,
+        folder=RUN_FOLDER,
+        runs=lambda wildcards: {
+            run: (SPECS[run].to_json(), name, label)
+            for name, trial in TRIALS.items()
+            for run, label in trial.labels.items()
+        },
+        at_once=max(1, ALL_CORES // (VALUES["workers"] * VALUES["threads"])),
+    log:
+        f"{RESULTS}/logs/estimate.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "estimate"
+    script:
+        "table.py"

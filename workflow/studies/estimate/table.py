@@ -1,0 +1,96 @@
+"""What is still to run of a configuration and how long it will take, for the terminal."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from harness.config import remaining
+from harness.report import tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.spec import RunSpec
+from harness.timemodel import estimate
+
+KEPT = "estimates.json"
+UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
+
+
+def shown(table: pd.DataFrame, names: Names) -> str:
+    """Every row and a total, as text."""
+    total = table.sum(numeric_only=True).to_dict() | {"kind": "total", "model": ""}
+    rows = pd.DataFrame(
+        {
+            "Runs": row["kind"],
+            "Model": names.model(row["model"]),
+            "Number": f"{row['runs']:.0f}",
+            "Finished": f"{row['finished']:.0f}",
+            "Left (h:mm)": clock(row["hours"]),
+            "GPU-hours": tables.number(row["gpu_hours"]),
+            "A worker sends": in_bytes(row["sent_bytes"]),
+        }
+        for row in [*table.to_dict("records"), total]
+    )
+    rows = rows.drop(columns=[] if total["gpu_hours"] else ["GPU-hours"])
+    aligned = ["left" if name in ("Runs", "Model") else "right" for name in rows]
+    return rows.to_markdown(index=False, disable_numparse=True, tablefmt="simple", colalign=aligned)
+
+
+def clock(hours: float) -> str:
+    minutes = round(60 * hours)
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def in_bytes(number: float) -> str:
+    unit = next((unit for unit, size in UNITS.items() if number >= size), "KB")
+    return f"{tables.number(number / UNITS[unit])} {unit}"
+
+
+def grounds(left: dict[str, RunSpec], at_once: int) -> list[str]:
+    """What the estimate of these runs rests on."""
+    kinds = {spec.kind for spec in left.values()}
+    found = []
+    if "accuracy" in kinds:
+        found.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
+    if "timing" in kinds:
+        found.append("Timing runs: up to their limits, timing.blocks and limit_s, with steps and starts as in trials.")
+    if "accuracy" in kinds and at_once > 1:
+        found.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
+    if left:
+        found.append("A run that was stopped counts as one not begun. Tables and figures are not counted.")
+    return found
+
+
+def experience(ratios: pd.Series) -> str:
+    """How far earlier estimates were off."""
+    if ratios.empty:
+        return "How far off estimates are is not known: no run has finished that was estimated before."
+    last = estimate.worst(ratios)
+    words = f"Runs that were estimated before took {ratios.median():.2f} times as long as estimated in the median, "
+    return words + f"{ratios[last]:.2f} times at worst ({last}), n = {len(ratios)}."
+
+
+def main() -> None:
+    log_errors(snakemake)
+    params, folder, trials, lines = snakemake.params, Path(snakemake.params.folder), {}, []
+    for path in map(Path, snakemake.input.trials):
+        record = json.loads(path.read_text())
+        trials[path.parent.name] = estimate.measured(record, pd.read_csv(path.with_name("iterations.csv")))
+        if record["disturbed"]:
+            lines.append(f"The trial {path.parent.name} was disturbed: {record['disturbed']}.")
+    runs, left, real_s = {}, {}, {}
+    for name, (text, trial, label) in params.runs.items():
+        runs[name] = spec = RunSpec.from_json(text)
+        if record := remaining.record(folder / name, spec):
+            real_s[name] = estimate.took_s(folder / name, record)
+        else:
+            left[name] = estimate.cost(spec, trials[Path(trial).name], label)
+    lines = grounds({name: runs[name] for name in left}, params.at_once) + lines
+    lines.append(experience(estimate.off(estimate.kept(folder / KEPT), runs, real_s)))
+    table = shown(estimate.table(runs, left), Names.of(snakemake))
+    print("\n".join(["", table, "", *lines]), file=sys.__stderr__)
+    estimate.keep(folder / KEPT, runs, left)
+
+
+main()
