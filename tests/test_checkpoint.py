@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, numbers
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -50,12 +50,6 @@ def newest(folder: Path) -> int:
     with suppress(OSError, ValueError, IndexError):
         return json.loads((folder / "run.checkpoints" / WHOLE).read_text())[0]["step"]
     return 0
-
-
-def numbers(folder: Path) -> list[pd.DataFrame]:
-    """The tables of a run without times."""
-    tables = [pd.read_csv(folder / "run" / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
-    return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 
 def ended(process: subprocess.Popen) -> str:
