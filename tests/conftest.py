@@ -147,8 +147,8 @@ def copy_project(folder: Path) -> Path:
 
 
 def numbers(folder: Path) -> list[pd.DataFrame]:
-    """The tables of a run without times."""
-    tables = [pd.read_csv(folder / "run" / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
+    """The tables in a run's folder, without times."""
+    tables = [pd.read_csv(folder / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
     return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 

@@ -70,7 +70,9 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     host, memory_mb = socket.gethostname(), psutil.virtual_memory().total >> 20
     about = {"host": host, "ports": ports, "folder": folder, "cpus": 2 * os.cpu_count(), "memory_mb": memory_mb}
     (folder / "slurm.conf").write_text(SETTINGS.format(gpus=GPUS, **about))
-    (folder / "gres.conf").write_text(f"Name=gpu Count={GPUS}\n")
+    for number in range(GPUS):
+        (folder / f"gpu{number}").touch()
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o400)
     environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}

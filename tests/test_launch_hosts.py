@@ -87,7 +87,7 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 0, said + (there / "log").read_text()
     assert launch(spec, replace(place, by="local", hosts=()), here / "run", here / "log") == 0
-    for one, other in zip(numbers(there), numbers(here), strict=True):
+    for one, other in zip(numbers(there / "run"), numbers(here / "run"), strict=True):
         pd.testing.assert_frame_equal(one, other)
     run = yaml.safe_load((there / "run" / "run.json").read_text())
     assert run["provenance"]["network"] == "host"

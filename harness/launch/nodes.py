@@ -102,26 +102,34 @@ def _of_hosts(processes: int, place: Place, device: str) -> dict[str, int]:
 
 
 def _of_job(processes: int, place: Place, device: str) -> dict[str, int]:
-    """The nodes of the Slurm job that this is."""
-    if "SLURM_JOB_NODELIST" not in os.environ:
+    """The nodes of the Slurm job that this is, each with its part of the tasks.
+
+    Slurm says what the job has, and not the environment: Snakemake's executor takes it out of that.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
         raise Refused(
             "launch.by: this is no Slurm job; give local, or --workflow-profile profiles/slurm to submit jobs"
         )
-    listed = ["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]]
-    names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
-    tasks = [
-        int(count)
-        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get("SLURM_TASKS_PER_NODE", ""))
-        for _ in range(int(times or 1))
-    ]
-    if sum(tasks) != processes or len(tasks) != len(names):
-        job = f"the Slurm job has {sum(tasks)} tasks on {len(names)} nodes"
-        raise Refused(f"launch.by: {job}, the run {processes} processes; submit it with --ntasks={processes}")
-    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
-    if device == "cuda" and gpus * place.per_gpu < tasks[0]:
-        has = f"the Slurm job has {gpus} GPUs on {names[0]} for {tasks[0]} processes"
+    job = _scontrol("job", "--details", os.environ["SLURM_JOB_ID"])
+    names = _scontrol("hostnames", re.search(r"^\s*NodeList=(\S+)", job, re.MULTILINE)[1]).split()
+    tasks = int(re.search(r"NumTasks=(\d+)", job)[1])
+    if tasks != processes:
+        raise Refused(
+            f"launch.by: the Slurm job has {tasks} tasks, the run {processes} processes; give --ntasks={processes}"
+        )
+    gpus = sum(map(int, re.findall(r"\bgpu(?::\w+)?:(\d+)", "".join(re.findall(r"JOB_GRES=(\S+)", job)))))
+    if device == "cuda" and gpus * place.per_gpu < tasks:
+        has = f"the Slurm job has {gpus} GPUs for {tasks} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")
-    return dict(zip(names, tasks, strict=True))
+    each, more = divmod(tasks, len(names))
+    return {name: each + (number < more) for number, name in enumerate(names)}
+
+
+def _scontrol(*what: str) -> str:
+    try:
+        return subprocess.run(["scontrol", "show", *what], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Refused(f"launch.by: Slurm does not say what this job has: {error}") from None
 
 
 def main(commands: str) -> None:

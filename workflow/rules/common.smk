@@ -83,7 +83,9 @@ CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
 PLACE = launching.place(VALUES, workflow=os.getpid())
 LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
-ALL_CORES = workflow.cores or 1  # a timed run has the machine to itself
+ALL_CORES = (
+    workflow.resource_settings.cores or 1
+)  # a timed run has the machine to itself; the jobs of a cluster ask for their own
 VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
 # The paper's figures: a model and what is drawn of it -> number. The figures of other models carry their names.
