@@ -30,3 +30,7 @@ rule all:
 rule studies:
     input:
         STUDY_TARGETS,
+
+
+# On a cluster only the runs are jobs. What is made of them takes seconds, where Snakemake runs.
+workflow.localrules(*(one.name for one in workflow.rules if "gpu" not in one.resources))

@@ -5,6 +5,7 @@ name is ``harness/comm/<name>.py``. A run imports this file, since its environme
 """
 
 import json
+import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +20,15 @@ COMMON = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "PYTHONUNBUFFERED": "1",
 }
+TORCH_BUILT = """
+import torch.distributed as d
+if d.is_available():
+    print(*(name for name in ("Gloo", "MPI", "NCCL") if getattr(d, f"is_{name.lower()}_available")()))
+"""
+HOROVOD_BUILT = """
+import horovod.torch as h
+print(*(name for name in ("Gloo", "MPI", "NCCL") if getattr(h, f"{name.lower()}_built")()))
+"""
 Start = Callable[[list[str]], str]  # starts a program on the first host and returns its first line
 
 
@@ -27,7 +37,8 @@ class Engine(ABC):
     """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes.
 
     ``everybody``: whether a round of messages needs all of them, as its communicator says too. ``killed``: finds in
-    what the engine's launcher printed the rank that a signal ended first.
+    what the engine's launcher printed the rank that a signal ended first. ``shares_gpus``: whether several of its
+    processes can use one GPU. ``built``: a program that says which of Gloo, MPI and NCCL the engine was built with.
     """
 
     name: str
@@ -35,6 +46,8 @@ class Engine(ABC):
     local_size: str  # holds how many of them share the machine
     everybody: bool
     killed: str  # a regular expression with one group
+    shares_gpus: bool
+    built: str
 
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
         """What every process needs, however it is started; ``timed``: in a run that times what it does."""
@@ -43,6 +56,25 @@ class Engine(ABC):
     @abstractmethod
     def command(self, processes: int, program: list[str]) -> list[str]:
         """The engine's own launcher, for ``processes`` times ``program`` on this machine."""
+
+    @abstractmethod
+    def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
+        """What to start where, for so many processes of ``program`` on each of ``nodes``: node, or "" for this machine,
+        -> the engine's own launcher. ``interface``: of the network to use, if not empty; ``port``: free on the first.
+        """
+
+    @abstractmethod
+    def needs(self, device: str, shared: bool) -> set[str]:
+        """What the engine must have been built with; ``shared``: several processes use one GPU."""
+
+    def lacks(self, device: str, shared: bool) -> str:
+        """What the installed engine was built without and needs, in words, or nothing."""
+        # -P: the folder that this is called in has no say.
+        done = subprocess.run([sys.executable, "-P", "-c", self.built], capture_output=True, text=True)
+        if done.returncode:
+            return "it cannot be imported: " + done.stderr.strip().splitlines()[-1]
+        missing = self.needs(device, shared) - set(done.stdout.split())
+        return f"it was built without {' and '.join(sorted(missing))}" if missing else ""
 
     @abstractmethod
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
@@ -66,8 +98,25 @@ class Horovod(Engine):
         }
         return super().environment(threads) | settings | patience
 
+    @property
+    def _controller(self) -> str:
+        """An environment that has an MPI has Horovod over MPI (environment.yml), one without has it over Gloo."""
+        return "MPI" if (BIN / "mpirun").exists() else "Gloo"
+
     def command(self, processes: int, program: list[str]) -> list[str]:
-        return [str(BIN / "horovodrun"), "-np", str(processes), "--gloo", *program]
+        return self._run(processes, [], program)
+
+    def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
+        # It would keep what it finds out about networks for an hour, for all runs of this user.
+        where = ["--disable-cache", "-H", ",".join(f"{node}:{count}" for node, count in nodes.items())]
+        where += ["--network-interfaces", interface] if interface else []
+        return {"": self._run(sum(nodes.values()), where, program)}
+
+    def _run(self, processes: int, where: list[str], program: list[str]) -> list[str]:
+        return [str(BIN / "horovodrun"), "-np", str(processes), f"--{self._controller.lower()}", *where, *program]
+
+    def needs(self, device: str, shared: bool) -> set[str]:
+        return {self._controller} | ({"NCCL"} if device == "cuda" else set())
 
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
         # -P: the program's own folder has a horovod.py, which would hide Horovod.
@@ -77,6 +126,18 @@ class Horovod(Engine):
 class TorchDist(Engine):
     def command(self, processes: int, program: list[str]) -> list[str]:
         return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(processes), "--no-python", *program]
+
+    def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
+        master = ["--nnodes", str(len(nodes)), "--master-addr", next(iter(nodes)), "--master-port", str(port)]
+        through = [f"{kind}_SOCKET_IFNAME={interface}" for kind in ("GLOO", "NCCL") if interface]
+        torchrun = ["env", *through, str(BIN / "torchrun"), *master]
+        return {
+            node: [*torchrun, "--node-rank", str(number), "--nproc-per-node", str(count), "--no-python", *program]
+            for number, (node, count) in enumerate(nodes.items())
+        }
+
+    def needs(self, device: str, shared: bool) -> set[str]:
+        return {"NCCL" if device == "cuda" and not shared else "Gloo"}
 
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
         shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
@@ -93,6 +154,8 @@ ENGINES: dict[str, Engine] = {
             "HOROVOD_LOCAL_SIZE",
             everybody=True,
             killed=r"The first process to do so was:\nProcess name: (\d+)\nExit code: (?!143)1[2-5]\d",
+            shares_gpus=False,
+            built=HOROVOD_BUILT,
         ),
         TorchDist(
             "torch_dist",
@@ -100,6 +163,8 @@ ENGINES: dict[str, Engine] = {
             "LOCAL_WORLD_SIZE",
             everybody=False,
             killed=r"(?s)Root Cause.* rank +: (\d+).* exitcode +: -(?!15)\d",
+            shares_gpus=True,
+            built=TORCH_BUILT,
         ),
     )
 }

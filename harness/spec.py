@@ -176,6 +176,9 @@ class Place:
     ``data``: data set -> its folder. ``hung_after_s``: a rank that reports no progress for so long counts as
     hung. ``workflow``: the process that waits for the run on this machine; if it ends, so does the run.
     ``checkpoints``: the folder of the run's checkpoints, and every how many seconds one is made.
+    ``by``: how its processes are started, "local" on this machine, by "ssh" on ``hosts``, each with how many it takes,
+    such as "node1:2", or by "slurm" on the nodes of the job that this is. ``interface``: of the network that joins
+    them, if not empty. ``per_gpu``: processes that share a GPU.
     """
 
     data: dict[str, str] = field(default_factory=dict)
@@ -183,6 +186,10 @@ class Place:
     workflow: int = 0
     checkpoints: str = ""
     checkpoint_every_s: float = 300
+    by: Literal["local", "ssh", "slurm"] = "local"
+    hosts: tuple[str, ...] = ()
+    interface: str = ""
+    per_gpu: int = 1
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

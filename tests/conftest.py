@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
@@ -143,6 +144,12 @@ def copy_project(folder: Path) -> Path:
     (ROOT / "data").mkdir(exist_ok=True)
     (folder / "data").symlink_to(ROOT / "data")
     return folder
+
+
+def numbers(folder: Path) -> list[pd.DataFrame]:
+    """The tables in a run's folder, without times."""
+    tables = [pd.read_csv(folder / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
+    return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 
 def snakemake(project: Path, environment: dict, *arguments: str, timeout: int = 400) -> subprocess.CompletedProcess:

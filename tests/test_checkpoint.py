@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, numbers
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -50,12 +50,6 @@ def newest(folder: Path) -> int:
     with suppress(OSError, ValueError, IndexError):
         return json.loads((folder / "run.checkpoints" / WHOLE).read_text())[0]["step"]
     return 0
-
-
-def numbers(folder: Path) -> list[pd.DataFrame]:
-    """The tables of a run without times."""
-    tables = [pd.read_csv(folder / "run" / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
-    return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 
 def ended(process: subprocess.Popen) -> str:
@@ -95,9 +89,9 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine,
     assert newest(folder) > reached  # it was saved when it was asked to end
     process = launcher(spec, data, folder, every_s=600)
     assert f"goes on after step {newest(folder)}" in ended(process) and process.returncode == 0
-    for before, after in zip(numbers(tmp_path / "whole"), numbers(folder), strict=True):
+    for before, after in zip(numbers(tmp_path / "whole" / "run"), numbers(folder / "run"), strict=True):
         pd.testing.assert_frame_equal(before, after)
-    assert len(numbers(folder)[1]) == STEPS and not (folder / "run.checkpoints").exists()
+    assert len(numbers(folder / "run")[1]) == STEPS and not (folder / "run.checkpoints").exists()
 
 
 def train(folder: Path, until: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:

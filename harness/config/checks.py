@@ -4,15 +4,15 @@ Each check takes the values and returns what is wrong, in one line, or None.
 """
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 from harness import data, plugins
-from harness.config import grid
+from harness.config import grid, launching
 from harness.config.variants import chosen
 from harness.data.fetch.imagenet100 import CLASSES
-from harness.launch import testbed
+from harness.engines import ENGINES
+from harness.launch import gpus as devices
+from harness.launch import nodes, testbed
 from harness.mistakes import listed, meant
 
 PAGE = b"<!doctype html"  # how a report begins
@@ -142,8 +142,26 @@ def hosts(values: dict) -> str | None:
     return None
 
 
+def launch(values: dict) -> str | None:
+    by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
+    if by == "ssh" and not hosts:
+        return "launch.hosts: empty, but launch.by: ssh starts processes there; give hosts such as [node1:2, node2:2]"
+    if by != "ssh" and hosts:
+        return f"launch.hosts: for launch.by: ssh, not {by}; leave it out"
+    names = [host.rpartition(":")[0] for host in hosts]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        return f"launch.hosts: {twice} is there twice; give it once, with all its processes"
+    if per_gpu > 1:
+        alone = [engine for engine in grid.engines(values) if not ENGINES[engine].shares_gpus]
+        if values["device"] == "cuda" and alone:
+            return f"launch.per_gpu: a process of {alone[0]} has a GPU of its own; give 1, or another engine"
+    return None
+
+
 def unfit(values: dict) -> str:
     """Why no testbed could serve this configuration, or nothing."""
+    if values["launch"]["by"] != "local":
+        return f"testbed is for launch.by: local, not {values['launch']['by']}, which has a network of its own"
     if values["device"] == "cuda":
         return "testbed is for device: cpu, since GPUs of one machine need no network"
     return "testbed needs 2 workers, which has links to shape" if values["workers"] < 2 else ""
@@ -166,10 +184,8 @@ def folders(values: dict) -> str | None:
 def gpus(values: dict) -> str | None:
     if values["device"] != "cuda":
         return None
-    shown = ""
-    if shutil.which("nvidia-smi"):
-        shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    found, wanted = shown.count("GPU "), grid.processes(values)
+    found, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
+    wanted = -(-grid.processes(values) // per_gpu)
     if found >= wanted:
         return None
     largest = max(grid.all_topologies(values), key=lambda t: grid.workers(values, t) + t.servers)
@@ -238,5 +254,48 @@ def writable(values: dict) -> str | None:
     return None
 
 
-OF_CONFIGURATIONS = (models, study_names, data_sets, recipes, outputs, topologies, collective, plans, wire, hosts)
-OF_MACHINES = (folders, cores, gpus, precisions, shaped, writable)
+def reach(values: dict) -> str | None:
+    """Whether the nodes take the largest run."""
+    place, processes = launching.place(values), grid.processes(values)
+    try:
+        taken = nodes.of(processes, place, values["device"])
+        if place.by == "ssh":
+            nodes.reach(taken, values["device"], place.per_gpu, Path.cwd())
+    except nodes.Refused as why:
+        return str(why)
+    return None
+
+
+def built(values: dict) -> str | None:
+    for engine in grid.engines(values):
+        if lacks := ENGINES[engine].lacks(values["device"], values["launch"]["per_gpu"] > 1):
+            return f"engine: {engine} cannot be used: {lacks}; install it as CONTRIBUTING.md says, or give another"
+    return None
+
+
+def submitted(values: dict) -> str | None:
+    if values["launch"]["by"] == "ssh":
+        return "launch.by: ssh starts processes from here, and Snakemake submits jobs; give slurm, or local"
+    return None
+
+
+OF_CONFIGURATIONS = (
+    models,
+    study_names,
+    data_sets,
+    recipes,
+    outputs,
+    topologies,
+    collective,
+    plans,
+    wire,
+    hosts,
+    launch,
+)
+# What is asked before anything runs, by where the processes are started; "jobs": a cluster's.
+OF_MACHINES = {
+    "local": (folders, cores, gpus, precisions, shaped, writable, built),
+    "ssh": (folders, writable, built, reach),
+    "slurm": (folders, writable, built, reach),
+    "jobs": (submitted, folders, writable, built),
+}

@@ -172,6 +172,11 @@ def workers(values: dict, topology: Topology) -> int:
     return values.get("server_workers", values["workers"]) if topology.servers else values["workers"]
 
 
+def engines(values: dict) -> list[str]:
+    """The engines of the runs."""
+    return list(dict.fromkeys([values["engine"], values["timing"].get("engine", values["engine"])]))
+
+
 def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, dict]:
     """These of the configuration's models, over these topologies: ``models`` of a changed configuration."""
     return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}

@@ -74,9 +74,12 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def check_machine(values: dict, where: str) -> None:
-    """Raise ConfigError unless this machine has what the configuration asks of it."""
-    _require(values, where, *checks.OF_MACHINES)
+def check_machine(values: dict, where: str, jobs: bool = False) -> None:
+    """Raise ConfigError unless the machines that will run it have what the configuration asks of them.
+
+    ``jobs``: the runs will be jobs of a cluster, of which this machine only knows what they share.
+    """
+    _require(values, where, *checks.OF_MACHINES["jobs" if jobs else values["launch"]["by"]])
 
 
 def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) -> None:

@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from functools import partial
 
 from harness.engines import ENGINES
-from harness.launch import links
+from harness.launch import links, together
 from harness.launch.namespaces import die_with_parent
 from harness.launch.network import LINK
 from harness.launch.testbed import Testbed, TestbedError
@@ -28,47 +27,19 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
         "TESTBED_ROUND_TRIP_MS": f"{testbed.measure_round_trip_ms():.3g}",
     }
     addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
-    workers, readers = [], []
+    workers = []
     ours, theirs = socket.socketpair()
     threading.Thread(target=links.obey, args=(testbed, ours), daemon=True).start()
     for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
-        worker = testbed.popen(
-            rank,
-            command,
-            env=os.environ | measured | own | {links.ENDS: f"{theirs.fileno()}"},
-            pass_fds=[theirs.fileno()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        workers.append(worker)
-        readers.append(threading.Thread(target=_forward, args=(rank, worker), daemon=True))
-        readers[-1].start()
+        environment = os.environ | measured | own | {links.ENDS: f"{theirs.fileno()}"}
+        workers.append(testbed.popen(rank, command, env=environment, pass_fds=[theirs.fileno()], **together.LINES))
     theirs.close()
-    ended = [None]
-    while None in ended and not any(ended):
-        time.sleep(0.1)
-        ended = [worker.poll() for worker in workers]
-    for rank, status in enumerate(ended):
-        if status:
-            readers[rank].join(5)  # print all its lines first: the others write more when they are stopped
-            print(f"worker {rank} ended with status {status}, the others are stopped", flush=True)
-    testbed.stop()
-    for reader in readers:
-        reader.join(5)
-    return int(any(ended))
+    return together.wait(workers, testbed.stop)
 
 
 def _first_line(testbed: Testbed, command: list[str]) -> str:
     """What ``command`` says first; it runs on the first host as long as the testbed does."""
     return testbed.popen(0, command, stdout=subprocess.PIPE, text=True).stdout.readline()
-
-
-def _forward(rank: int, worker: subprocess.Popen) -> None:
-    for line in worker.stdout:
-        sys.stdout.write(f"[{rank}]<stdout>:{line.rstrip()}\n")
-        sys.stdout.flush()
 
 
 def main(engine: str, rates_mbit: str, latency_ms: str, *command: str) -> int:

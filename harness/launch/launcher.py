@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 
 from harness.engines import ENGINES
-from harness.launch import processes, progress
+from harness.launch import gpus, processes, progress
 from harness.launch.disturbance import OtherWork, disturbed
 from harness.launch.liveness import BEAT_EVERY_S, Ranks
+from harness.launch.nodes import Refused
 from harness.spec import Place, RunSpec
 
 SAY_EVERY_S = 10
@@ -56,25 +57,28 @@ def launch(
     shutil.rmtree(partial, ignore_errors=True)
     place = replace(place, checkpoints=str(checkpoints.resolve()))
     say = Voice(spec, folder)
-    kept, measures = [], spec.kind != "accuracy"
-    again = MOST_AGAIN
     try:
-        while len(kept) < spec.measurement.launches:
-            part, others = partial / f"launch{len(kept) + 1}", OtherWork()
-            status = once(spec, place, part, log, program, say)
-            if status:
-                return status
-            trouble = disturbed(others.share(), part / "iterations.csv", forward_s) if measures else ""
-            if trouble and again:
-                again -= 1
-                say(f"{trouble}: measured once more")
-                shutil.rmtree(part)
-            else:
-                kept.append((part, trouble))
+        with gpus.taken(gpus.wanted(spec, place)) as own:
+            kept, again = [], MOST_AGAIN
+            while len(kept) < spec.measurement.launches:
+                part, others = partial / f"launch{len(kept) + 1}", OtherWork()
+                status = once(spec, place, part, log, program, own, say)
+                if status:
+                    return status
+                trouble = _trouble(spec, place, others.share(), part, forward_s)
+                if trouble and again:
+                    again -= 1
+                    say(f"{trouble}: measured once more")
+                    shutil.rmtree(part)
+                else:
+                    kept.append((part, trouble))
         bring_home(kept, folder, say.spent_s(), len(kept) + MOST_AGAIN - again)
         shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
+    except Refused as why:
+        say(f"{why}")
+        return 1
     except OSError as error:
         say(f"{error.strerror}: {error.filename or folder}")
         return 1
@@ -82,15 +86,26 @@ def launch(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str], say: Voice) -> int:
-    """Start the processes, which leave their results in the new folder ``part``, and watch them to their end."""
+def _trouble(spec: RunSpec, place: Place, others: float, part: Path, forward_s: float | None) -> str:
+    """Why a launch should be repeated, or nothing, as with accuracy runs, which measure no time.
+
+    The work of others cannot be told from that of ranks which another process than this one started.
+    """
+    if spec.kind == "accuracy":
+        return ""
+    return disturbed(others if place.by == "local" else 0.0, part / "iterations.csv", forward_s)
+
+
+def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str], own: list[str], say: Voice) -> int:
+    """Start the processes, which leave their results in the new folder ``part``, and watch them to their end; ``own``:
+    the GPUs that they use."""
     part.mkdir(parents=True)
     (part / "spec.json").write_text(spec.to_json())
     (part / "place.json").write_text(place.to_json())
     process = None
     try:
         ranks = Ranks(part, spec.processes)
-        process = processes.start(spec, [*program, str(part)], log)
+        process = processes.start(spec, place, [*program, str(part)], log, own)
         say("starting")
         trouble = watch(process, ranks, place, say)
         for news in ranks.news():
@@ -109,6 +124,9 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
         return process.returncode
     finally:
         if process:
+            if place.by != "local":  # its ranks are no children of this process
+                ranks.ask_to_end()
+                _wait(process, processes.POLITE_S)
             processes.stop(process)
 
 

@@ -8,6 +8,7 @@ processes, so a file system that all share is enough.
 import errno
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 import psutil
 
 HEARTBEAT = "heartbeat"
+END = "end"  # the launcher asks the ranks to end, as SIGTERM does where it can send one
 ERROR = "error"
 DIED = "died: "  # what another rank says of one that could say nothing, with its number
 ENDED = "ended: "  # before a reason that one line tells
@@ -68,7 +70,8 @@ class Progress:
 def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
     """Do ``work(folder)`` as one rank of the run in ``folder``; if it fails, leave at once with status 1.
 
-    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``. The first rank to
+    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``, or when the launcher has
+    taken the folder away; and it gets SIGTERM when the launcher asks the ranks to end. The first rank to
     fail leaves its error in the folder, since the others fail in turn when it is gone. If it was killed, one of them
     says so in its place.
     """
@@ -113,8 +116,11 @@ def _lives(pid: int) -> bool:
 
 
 def _leave_with_launcher(folder: Path, after_s: float) -> None:
-    known, changed = None, time.monotonic()
-    while time.monotonic() - changed < after_s:
+    known, changed, asked = None, time.monotonic(), False
+    while time.monotonic() - changed < after_s and (known is None or folder.exists()):
+        if not asked and (folder / END).exists():
+            asked = True
+            os.kill(os.getpid(), signal.SIGTERM)
         beat = _text(folder / HEARTBEAT)
         if beat not in (None, known):
             known, changed = beat, time.monotonic()
@@ -141,6 +147,11 @@ class Ranks:
             text = _text(_of_rank(self._folder, rank))
             if text is not None and (found := tuple(json.loads(text))) != known:
                 self._done[rank], self._changed[rank] = found, time.monotonic()
+
+    def ask_to_end(self) -> None:
+        """Have the ranks do what they do on SIGTERM."""
+        with suppress(OSError):
+            (self._folder / END).touch()
 
     def news(self) -> list[str]:
         """What ranks have said since the last time."""

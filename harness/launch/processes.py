@@ -3,37 +3,46 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from harness.engines import ENGINES
-from harness.spec import RunSpec
+from harness.launch import nodes
+from harness.launch.gpus import VISIBLE
+from harness.spec import Place, RunSpec
 
 POLITE_S = 5  # processes that were asked to end may take so long
 
 
-def command(spec: RunSpec, program: list[str]) -> list[str]:
-    """What starts ``program`` on every rank: the engine's own launcher, or the testbed's."""
+def start(spec: RunSpec, place: Place, program: list[str], log: Path, gpus: list[str]) -> subprocess.Popen:
+    """Start ``program`` on every rank of ``spec`` at ``place``, with output to ``log``; ``gpus``: those of this machine
+    that it is to use. ``nodes.Refused`` if it cannot be started there."""
+    environment = os.environ | ENGINES[spec.cluster.engine].environment(
+        spec.cluster.threads, timed=spec.kind != "accuracy"
+    )
+    if gpus:
+        environment[VISIBLE] = ",".join(gpus)
+    launcher = _launcher(spec, place, program, environment)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        return subprocess.Popen(
+            launcher, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+def _launcher(spec: RunSpec, place: Place, program: list[str], environment: Mapping[str, str]) -> list[str]:
+    """The engine's own launcher, for this machine or for others, or the testbed's."""
     cluster = spec.cluster
     if cluster.network == "testbed":
         rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)
         links = [rates_mbit, f"{cluster.latency_ms:g}"]
         return [sys.executable, "-m", "harness.launch.hosts", cluster.engine, *links, *program]
-    return ENGINES[cluster.engine].command(spec.processes, program)
-
-
-def start(spec: RunSpec, program: list[str], log: Path) -> subprocess.Popen:
-    """Start the processes of ``spec``, whose output goes to ``log``."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | ENGINES[spec.cluster.engine].environment(
-        spec.cluster.threads, timed=spec.kind != "accuracy"
-    )
-    with log.open("w") as output:
-        return subprocess.Popen(
-            command(spec, program), stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+    if place.by == "local":
+        return ENGINES[cluster.engine].command(spec.processes, program)
+    return nodes.command(spec, place, program, environment)
 
 
 def lives(process: psutil.Process) -> bool:

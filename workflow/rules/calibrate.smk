@@ -11,7 +11,7 @@ use rule launch as calibrate_layers with:
     log:
         f"{RESULTS}/logs/layers/{{run}}.log",
     resources:
-        gpu=gpus_of("layers"),
+        **resources_of("layers"),
 
 
 use rule launch as calibrate_exchanges with:
@@ -25,7 +25,7 @@ use rule launch as calibrate_exchanges with:
     log:
         f"{RESULTS}/logs/exchanges/{{run}}.log",
     resources:
-        gpu=gpus_of("exchanges"),
+        **resources_of("exchanges"),
 
 
 # A checkpoint, as the plan is: runs over these links are repeated if the new rate differs.

@@ -20,12 +20,11 @@ def ended(kind, error, trace, otherwise=sys.excepthook):
 
 sys.excepthook = ended
 
-from harness import code, data, plugins
-from harness.config import figures, files, grid, studies, variants
+from harness import code, plugins
+from harness.config import figures, files, grid, launching, studies, variants
 from harness.config import load as configuration
 from harness.data.fetch import cifar10 as fetch
 from harness.launch import lock, progress
-from harness.spec import Place
 
 
 def stop(error):
@@ -83,15 +82,11 @@ FOLDERS = {
 FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
-PLACE = Place(
-    data={name: VALUES["data"]["root"] for name in data.names()}
-    | {"imagenet100": VALUES["data"]["imagenet"]},
-    hung_after_s=VALUES["hung_after_s"],
-    checkpoint_every_s=VALUES["checkpoint_every_s"],
-    workflow=os.getpid(),
-)
+PLACE = launching.place(VALUES, workflow=os.getpid())
 LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
-ALL_CORES = workflow.cores or 1  # a timed run has the machine to itself
+ALL_CORES = (
+    workflow.resource_settings.cores or 1
+)  # a timed run has the machine to itself; the jobs of a cluster ask for their own
 VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
 # The paper's figures: a model and what is drawn of it -> number. The figures of other models carry their names.
@@ -136,8 +131,7 @@ onstart:
             lock.hold()
         if CONFIG.warning:
             print(f"warning: {CONFIG.warning}", file=sys.stderr)
-        if workflow.local_exec:
-            configuration.check_machine(VALUES, where())
+        configuration.check_machine(VALUES, where(), jobs=not workflow.local_exec)
         if Path(CIFAR10).exists():
             fetch.verify_file(Path(CIFAR10))
         progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))

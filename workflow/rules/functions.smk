@@ -132,14 +132,17 @@ def in_order(kind):
     return lambda wildcards: len(names) - names.index(f"{kind}/{wildcards.run}")
 
 
-def gpus_of(kind):
-    """How many GPUs a run of this kind takes: one per process."""
+def resources_of(kind):
+    """What a run of this kind asks for: as much as it takes itself, and more time with each attempt."""
 
-    def count(wildcards):
-        spec = SPECS[f"{kind}/{wildcards.run}"]
-        return spec.processes if spec.cluster.device == "cuda" else 0
+    def of(name):
+        def value(wildcards, attempt):
+            asked = launching.asked(SPECS[f"{kind}/{wildcards.run}"], VALUES)[name]
+            return asked * attempt if name == "runtime" else asked
 
-    return count
+        return value
+
+    return {name: of(name) for name in launching.ASKED}
 
 
 def script_params(path, caption=None):

@@ -31,7 +31,7 @@ use rule launch as accuracy with:
     threads: VALUES["workers"] * VALUES["threads"]
     priority: in_order("accuracy")
     resources:
-        gpu=gpus_of("accuracy"),
+        **resources_of("accuracy"),
 
 
 use rule launch as timing with:
@@ -53,4 +53,4 @@ use rule launch as timing with:
     log:
         f"{RESULTS}/logs/timing/{{run}}.log",
     resources:
-        gpu=gpus_of("timing"),
+        **resources_of("timing"),

@@ -15,7 +15,7 @@ use rule launch as time_planners with:
     log:
         f"{RESULTS}/logs/planners/{{run}}.log",
     resources:
-        gpu=gpus_of("planners"),
+        **resources_of("planners"),
 
 
 rule planners_table:

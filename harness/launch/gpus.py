@@ -1,0 +1,63 @@
+"""The GPUs of this machine, which runs take so that those beside them use others. No torch."""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from harness.launch.nodes import Refused
+from harness.spec import Place, RunSpec
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible() -> list[str]:
+    """The GPUs that this process may use, as ``VISIBLE`` names them."""
+    if VISIBLE in os.environ:
+        return [gpu for gpu in os.environ[VISIBLE].split(",") if gpu]
+    if not shutil.which("nvidia-smi"):
+        return []
+    shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return re.findall(r"^GPU .*UUID: ([^)]+)\)", shown, re.MULTILINE)
+
+
+def wanted(spec: RunSpec, place: Place) -> int:
+    """How many GPUs of this machine a run takes."""
+    here = spec.cluster.device == "cuda" and place.by == "local"
+    return -(-spec.processes // place.per_gpu) if here else 0
+
+
+@contextmanager
+def taken(count: int) -> Iterator[list[str]]:
+    """``count`` of the visible GPUs, as soon as so many are free; other runs of this user get others until the end.
+
+    The locks are the kernel's, which frees those of a process that was killed. Refused if there never are so many.
+    """
+    if len(visible()) < count:
+        raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(visible())}")
+    folder = Path(tempfile.gettempdir()) / f"gpus-taken-by-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    while True:
+        with ExitStack() as locks:
+            found: list[str] = []
+            for gpu in visible():
+                if len(found) < count and _locked(locks.enter_context((folder / gpu).open("w"))):
+                    found.append(gpu)
+            if len(found) == count:
+                yield found
+                return
+        time.sleep(1)
+
+
+def _locked(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

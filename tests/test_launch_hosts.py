@@ -1,0 +1,164 @@
+"""Runs on several hosts by ssh, for real: the same bits as on this machine, and nothing left behind by any death."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import ssh_hosts
+import yaml
+from conftest import ROOT, numbers
+
+from harness.engines import ENGINES
+from harness.launch import nodes
+from harness.launch.launcher import launch
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+
+pytestmark = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with ssh_hosts.hosts(2, tmp_path_factory.mktemp("ssh")) as found:
+        yield found
+
+
+def over(hosts: ssh_hosts.Hosts, *slots: int, **place) -> Place:
+    named = tuple(f"{name}:{count}" for name, count in zip(hosts.names, slots, strict=True))
+    return Place(by="ssh", hosts=named, **place)
+
+
+def accuracy(engine: str, steps: int = 12, workers: int = 2) -> RunSpec:
+    return RunSpec(
+        "accuracy", Training("resnet20", batch=8, train_steps=steps, lr_steps=()),
+        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine, workers=workers),
+        Measurement(evaluations=3, test_samples=20, final_test_samples=40),
+    )  # fmt: skip
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from harness.launch.__main__ import clean_up_when_ended
+from harness.launch.launcher import RUN, launch
+from harness.spec import Place, RunSpec
+spec, place, folder, *program = sys.argv[1:]
+clean_up_when_ended()
+folder = Path(folder)
+sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), folder / "run", folder / "log", program or RUN))
+"""
+
+
+def launched(hosts: ssh_hosts.Hosts, spec: RunSpec, place: Place, folder: Path, *program: str) -> subprocess.Popen:
+    """The run's launcher, on the first host."""
+    command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder), *program]
+    return hosts.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def of_run(folder: Path) -> list[psutil.Process]:
+    """The processes, on whatever host, that have the run's folder among their arguments."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder / "run") in argument for argument in process.info["cmdline"] or [])
+    ]
+
+
+def until(condition, seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(condition())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, data, tmp_path):
+    spec, place = accuracy(engine, workers=3), over(hosts, 2, 1, data={"cifar10": str(data)})
+    there, here = (tmp_path / name for name in ("there", "here"))
+    there.mkdir()
+    process = launched(hosts, spec, place, there)
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, said + (there / "log").read_text()
+    assert launch(spec, replace(place, by="local", hosts=()), here / "run", here / "log") == 0
+    for one, other in zip(numbers(there / "run"), numbers(here / "run"), strict=True):
+        pd.testing.assert_frame_equal(one, other)
+    run = yaml.safe_load((there / "run" / "run.json").read_text())
+    assert run["provenance"]["network"] == "host"
+
+
+def started(hosts, folder: Path, what: str, engine: str, leave_after_s: float = 600) -> subprocess.Popen:
+    """A run of stand-in workers, one a host, all of which have reported."""
+    process = launched(hosts, accuracy(engine), over(hosts, 1, 1), folder, *WORKER, what, str(leave_after_s))
+    assert until(lambda: len(list(folder.glob("run.partial/*/rank*.json"))) == 2)
+    return process
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, tmp_path):
+    place = over(hosts, 1, 1, data={"cifar10": ""})
+    process = launched(hosts, accuracy(engine), place, tmp_path, *WORKER, "fails", "600")
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 1 and said.endswith("\nArithmeticError: broken on purpose\n"), said
+    assert {path.name for path in tmp_path.iterdir()} == {"log"}
+    assert until(lambda: not of_run(tmp_path), 20)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path):
+    process = started(hosts, tmp_path, "goes on", engine, leave_after_s=600 if end == signal.SIGTERM else 3)
+    assert len(of_run(tmp_path)) >= 3
+    process.send_signal(end)
+    process.communicate(timeout=60)
+    assert until(lambda: not of_run(tmp_path), 30), of_run(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts, data, tmp_path):
+    place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600)
+    process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
+    assert until(lambda: len(list(tmp_path.glob("run.partial/*/rank*.json"))) == 2)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert (tmp_path / "run.checkpoints" / "whole.json").exists(), (tmp_path / "log").read_text()
+    process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
+    said = process.communicate(timeout=300)[1]
+    assert process.returncode == 0 and "goes on after step " in said
+
+
+def test_hosts_take_as_many_processes_as_there_are_and_no_more():
+    place = Place(by="ssh", hosts=("a:2", "b:3", "c:1"))
+    assert nodes.of(4, place) == {"a": 2, "b": 2} and nodes.of(6, place) == {"a": 2, "b": 3, "c": 1}
+    with pytest.raises(nodes.Refused, match=r"^launch\.hosts: 6 slots for 7 processes; give more hosts$"):
+        nodes.of(7, place)
+
+
+REACH = """
+import sys
+from pathlib import Path
+from harness.launch import nodes
+try:
+    nodes.reach({sys.argv[1]: 1}, "cpu", 1, Path(sys.argv[2]))
+except nodes.Refused as why:
+    print(why)
+"""
+
+
+@pytest.mark.parametrize(
+    "host, folder, expected",
+    [
+        ("10.77.0.9", ".", r"10.77.0.9: .*; give hosts that ssh reaches and that share this folder"),
+        ("10.77.0.2", "no/such", "10.77.0.2 does not see .*/no/such; give hosts that share this folder"),
+    ],
+)
+def test_a_host_that_cannot_take_part_is_one_line(hosts, host, folder, expected):
+    process = hosts.start([sys.executable, "-c", REACH, host, folder], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    (line,) = process.communicate(timeout=60)[0].splitlines()
+    assert re.fullmatch(f"launch.hosts: {expected}", line), line
