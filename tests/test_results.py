@@ -160,9 +160,9 @@ def project(tmp_path_factory, environment) -> Path:
     return project
 
 
-def refused(project: Path, environment: dict, *arguments: str) -> str:
+def refused(project: Path, environment: dict, *command: str) -> str:
     """The one line with which the workflow refuses to go on."""
-    done = snakemake(project, environment, *COMMAND, *arguments)
+    done = snakemake(project, environment, *(command or COMMAND))
     said = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in said, said
     return next(line for line in said.splitlines() if line.startswith("error: "))
@@ -203,9 +203,10 @@ def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project, e
 
 
 def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
-    assert snakemake(project, environment, "so_far", *COMMAND).returncode == 0
-    other = ["so_far", "--config", "models={resnet20: {lr: 0.2}}"]
-    assert "run.json: the run had lr 0.1, the configuration asks for 0.2" in refused(project, environment, *other)
+    so_far = ["so_far", *COMMAND]
+    assert snakemake(project, environment, *so_far).returncode == 0
+    said = refused(project, environment, *so_far, "--config", "models={resnet20: {lr: 0.2}}")
+    assert "run.json: the run had lr 0.1, the configuration asks for 0.2" in said
 
 
 STAGES: dict[str, Callable[[Path], bool]] = {

@@ -52,7 +52,7 @@ def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
     }  # fmt: skip
     assert alone["omnireduce"].streams["block"] == spec.scheme.options["block"] == 256 and not alone["ring"].streams
     assert not config.load(read("quick") | {"network": "host"}, "c").studies["omnireduce"]
-    with pytest.raises(config.ConfigError, match=r"studies.omnireduce: no file models/vgg17\.py"):
+    with pytest.raises(config.ConfigError, match=r"studies.omnireduce.sparsified: no file models/vgg17\.py"):
         runs_of(sparsified=["vgg17"])
 
 

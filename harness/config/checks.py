@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from harness import data, plugins
-from harness.config import grid, launching
+from harness.config import grid, launching, studies
 from harness.config.variants import chosen
 from harness.data.fetch.imagenet100 import CLASSES
 from harness.engines import ENGINES
@@ -32,17 +32,17 @@ def models(values: dict) -> str | None:
 
 
 def study_names(values: dict) -> str | None:
-    """Models that the configuration has not may stand in a study's list; those that nobody has may not."""
-    known, variants = plugins.names("models"), {*plugins.names("methods"), *values["variants"]}
-    for study, part in values["studies"].items():
-        part = part if isinstance(part, dict) else {}
-        for key in ("models", "natural", "sparsified"):
-            for name in part.get(key, ()):
-                if name not in known:
-                    return f"studies.{study}.{key}: no file models/{name}.py{meant(name, known)}; {listed(known)}"
-        for name in part.get("lr", ()):
-            if name not in variants | {*part["variants"]}:
-                return f"studies.{study}.lr: no variant {name!r}{meant(name, variants)}; {listed(sorted(variants))}"
+    """A study may name models and variants that the configuration leaves out, but none that nobody has."""
+    known = {key: plugins.names("models") for key in ("models", "natural", "sparsified")}
+    known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
+    for study, schema in studies.schemas().items():
+        part = values["studies"][study]
+        for key in known.keys() & part.keys():
+            usual = schema["properties"][key].get("default", ())
+            for name in part[key]:
+                if name not in known[key] and name not in usual:
+                    what = f"no variant {name!r}" if key == "lr" else f"no file models/{name}.py"
+                    return f"studies.{study}.{key}: {what}{meant(name, known[key])}; {listed(known[key])}"
     return None
 
 

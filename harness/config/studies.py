@@ -24,6 +24,7 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/*.smk") if path.stem == path.parent.name)
 
 
+@cache
 def schemas() -> dict[str, dict]:
     """study -> the schema of its part of a configuration, of those that have one."""
     files = {name: FOLDER / name / "schema.yaml" for name in names()}
