@@ -54,7 +54,10 @@ def grounds(left: dict[str, RunSpec], at_once: int) -> list[str]:
     if "accuracy" in kinds:
         found.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
     if "timing" in kinds:
-        found.append("Timing runs: up to their limits, timing.blocks and limit_s, with steps and starts as in trials.")
+        found.append(
+            "Timing runs: up to their limits, timing.blocks and limit_s, with steps and starts as in trials; one that "
+            "other work disturbs is launched again."
+        )
     if "accuracy" in kinds and at_once > 1:
         found.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
     if left:
