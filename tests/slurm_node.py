@@ -19,6 +19,7 @@ import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun")
 SBIN = "/usr/sbin:/usr/bin:/sbin:/bin"
+STANDARD = Path("/etc/slurm")  # where Slurm looks: Snakemake's executor takes SLURM_CONF out of a job's environment
 GPUS = 4  # that the node seems to have: to be asked for, not to be used
 SETTINGS = """\
 ClusterName=test
@@ -55,12 +56,14 @@ def missing() -> str:
     absent = [name for name in PROGRAMS if not shutil.which(name, path=SBIN)]
     if absent:
         return f"no {absent[0]} here (apt-get install slurm-wlm munge)"
+    if (STANDARD / "slurm.conf").exists():
+        return f"{STANDARD}/slurm.conf is there: this machine has a Slurm of its own"
     return "only root may start Slurm's daemons" if os.geteuid() else ""
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """What the environment of Slurm's commands must say, while the cluster runs; all of it lies in ``folder``."""
+def cluster(folder: Path) -> Iterator[None]:
+    """The cluster runs meanwhile; all of it lies in the new ``folder`` but for links in ``STANDARD``."""
     sockets = [socket.create_server(("", 0)) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -75,21 +78,24 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o400)
-    environment = os.environ | {"SLURM_CONF": str(folder / "slurm.conf")}
+    links = [STANDARD / name for name in ("slurm.conf", "gres.conf")]
     places = [f"--{what}={folder}/munge.{what.removesuffix('-file')}" for what in ("socket", "key-file", "pid-file")]
     places += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"]
     daemons = []
     try:
+        for link in links:
+            link.unlink(missing_ok=True)  # to a folder that is gone
+            link.symlink_to(folder / link.name)
         for command in (["munged", "--foreground", "--force", *places], ["slurmctld", "-D"], ["slurmd", "-D"]):
             with (folder / f"{command[0]}.said").open("w") as said:
                 command[0] = shutil.which(command[0], path=SBIN)
-                daemons.append(subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT))
+                daemons.append(subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT))
             time.sleep(1)
-        _until_idle(environment, folder)
-        yield environment
+        _until_idle(folder)
+        yield
     finally:
         with suppress(OSError):
-            subprocess.run(["scancel", "--user=root", "--hurry"], env=environment, timeout=20, capture_output=True)
+            subprocess.run(["scancel", "--user=root", "--hurry"], timeout=20, capture_output=True)
         for daemon in reversed(daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(daemons):
@@ -98,17 +104,14 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        for process in psutil.process_iter(["cmdline"]):  # of jobs that were still there
-            if process.info["cmdline"] and process.info["cmdline"][0].startswith("slurmstepd"):
-                with suppress(psutil.Error):
-                    if process.environ().get("SLURM_CONF", "").startswith(str(folder)):
-                        process.kill()
+        for link in links:
+            link.unlink(missing_ok=True)
 
 
-def _until_idle(environment: dict[str, str], folder: Path) -> None:
+def _until_idle(folder: Path) -> None:
     end = time.monotonic() + 60
     while True:
-        done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
+        done = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True)
         if done.stdout.strip() == "idle":
             return
         if time.monotonic() > end:
@@ -120,5 +123,5 @@ def _until_idle(environment: dict[str, str], folder: Path) -> None:
 if __name__ == "__main__":
     if missing():
         sys.exit(missing())
-    with tempfile.TemporaryDirectory(prefix="slurm") as place, cluster(Path(place)) as its:
-        sys.exit(subprocess.run(sys.argv[1:], env=its).returncode)
+    with tempfile.TemporaryDirectory(prefix="slurm") as place, cluster(Path(place)):
+        sys.exit(subprocess.run(sys.argv[1:]).returncode)

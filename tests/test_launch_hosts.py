@@ -16,7 +16,6 @@ import yaml
 from conftest import ROOT, numbers
 
 from harness.engines import ENGINES
-from harness.launch import nodes
 from harness.launch.launcher import launch
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
@@ -131,13 +130,6 @@ def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts
     process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 0 and "goes on after step " in said
-
-
-def test_hosts_take_as_many_processes_as_there_are_and_no_more():
-    place = Place(by="ssh", hosts=("a:2", "b:3", "c:1"))
-    assert nodes.of(4, place) == {"a": 2, "b": 2} and nodes.of(6, place) == {"a": 2, "b": 3, "c": 1}
-    with pytest.raises(nodes.Refused, match=r"^launch\.hosts: 6 slots for 7 processes; give more hosts$"):
-        nodes.of(7, place)
 
 
 REACH = """

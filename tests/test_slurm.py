@@ -3,10 +3,10 @@
 import importlib.util
 import json
 import re
-import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -14,15 +14,16 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import copy_project, numbers, snakemake
+from conftest import ROOT, copy_project, numbers, snakemake
 
 from harness.engines import ENGINES
+from harness.spec import Cluster, Place, RunSpec
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 GRID = ["--configfile", "config/smoke.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: []}"]
 PROFILE = ["--workflow-profile", "profiles/slurm"]
-QUICKLY = ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "3"]
-SLURM = [*PROFILE, *QUICKLY, "--seconds-between-status-checks", "3"]
+SLURM = [*PROFILE, "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "3"]
+SLURM += ["--seconds-between-status-checks", "3"]
 ON_SLURM = "launch={by: slurm, per_node: 2}"
 
 needs_plugin = pytest.mark.skipif(
@@ -33,8 +34,8 @@ needs_slurm = pytest.mark.skipif(bool(slurm_node.missing()), reason=slurm_node.m
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory, environment):
-    with slurm_node.cluster(tmp_path_factory.mktemp("slurm")) as found:
-        yield found | {"PATH": environment["PATH"]}
+    with slurm_node.cluster(tmp_path_factory.mktemp("slurm")):
+        yield environment
 
 
 def accuracy(project: Path) -> dict[str, list[pd.DataFrame]]:
@@ -76,12 +77,11 @@ def of_project(project: Path) -> list[psutil.Process]:
 @needs_slurm
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, environment, tmp_path):
-    ways = {"local": (environment, []), "slurm": (slurm, [*SLURM])}
-    settings = {"local": [], "slurm": [ON_SLURM]}
+    ways = {"local": (environment, [], []), "slurm": (slurm, SLURM, [ON_SLURM])}
     found = {}
-    for way, (its, options) in ways.items():
+    for way, (its, options, settings) in ways.items():
         project = copy_project(tmp_path / way)
-        done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings[way], timeout=900)
+        done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings, timeout=900)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         found[way] = accuracy(project)
         assert (project / "results/smoke/report.html").exists()
@@ -99,3 +99,89 @@ def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, e
         said = process.communicate(timeout=900)[0]
         assert process.returncode == 0, said[-3000:]
     the_same(accuracy(project), found["local"])
+
+
+LONG = ["--configfile", "config/smoke.yaml", "--config", "methods=[none]", "timing={ratios: []}"]
+LONG += ["models={resnet20: {train_epochs: 1}}", "checkpoint_every_s=1", ON_SLURM]
+POINTS = "results/smoke/runs/smoke/accuracy/resnet20-none-seed0/points.csv"
+
+
+def submitted(project: Path, environment: dict) -> subprocess.Popen:
+    """A workflow with one run, far too long to wait for, which has saved a checkpoint on Slurm."""
+    process = subprocess.Popen(
+        ["snakemake", POINTS, *SLURM, *LONG], cwd=project, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    if not until(lambda: saved(project) or process.poll() is not None, 180) or process.poll() is not None:
+        process.kill()
+        raise AssertionError(process.communicate()[0][-3000:])
+    return process
+
+
+def saved(project: Path) -> int:
+    """The step of the newest checkpoint."""
+    whole = (project / POINTS).parent.with_name("resnet20-none-seed0.checkpoints") / "whole.json"
+    return json.loads(whole.read_text())[0]["step"] if whole.exists() else 0
+
+
+def logs(project: Path) -> str:
+    """What the jobs said, in their order."""
+    files = sorted((project / ".snakemake/slurm_logs").rglob("*.log"), key=lambda path: int(path.stem))
+    return "\n".join(path.read_text() for path in files)
+
+
+@needs_plugin
+@needs_slurm
+def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_leaves_nothing(slurm, tmp_path):
+    project = copy_project(tmp_path / "project")
+    process = submitted(project, slurm)
+    (job,) = queue(slurm)
+    assert re.fullmatch(r"\d+ dlgs-bench_\S+ RUNNING rule_accuracy_wildcards_resnet20-none-seed0", job), job
+    (rank,) = (project / "results").rglob("rank1.pid")
+    psutil.Process(int(rank.read_text().split()[1])).kill()
+    assert until(lambda: "goes on after step" in logs(project), 180), logs(project)[-3000:]
+    assert "rank 1, a worker, has died" in logs(project)
+    before = saved(project)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode != 0, said
+    assert until(lambda: not queue(slurm) and not of_project(project), 90), (queue(slurm), of_project(project))
+    assert not list(project.rglob("*.partial")) and saved(project) >= before > 0
+
+
+@needs_slurm
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, environment, tmp_path):
+    spec, place = RunSpec("accuracy", cluster=Cluster(engine, workers=3)), Place(by="slurm")
+    command = ["python", "-m", "harness.launch", spec.to_json(), place.to_json()]
+    command += [str(tmp_path / "run"), str(tmp_path / "log")]
+    alone = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["srun", "--ntasks=1", *command], cwd=ROOT, env=slurm, capture_output=True, text=True)
+    for one, expected in ((alone, "this is no Slurm job"), (done, "the Slurm job has 1 tasks, the run 3 processes")):
+        assert one.returncode and f"accuracy none: launch.by: {expected}" in one.stderr, one.stderr
+        assert "Traceback" not in one.stderr and not list(tmp_path.iterdir())
+
+
+@needs_plugin
+def test_the_dry_run_of_the_paper_asks_for_each_run_what_it_takes(environment, tmp_path):
+    project = copy_project(tmp_path / "project")
+    rules = project / "workflow/rules/runs.smk"
+    said = '    message:\n        "{rule}: {wildcards.run}"\n'
+    assert said in rules.read_text()
+    rules.write_text(rules.read_text().replace(said, ""))  # then Snakemake says all of a job
+    done = snakemake(project, environment, *PROFILE, "--configfile", "config/paper.yaml", "-n", "--quiet", "progress")
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0, shown
+    jobs = re.findall(
+        r"^rule (\w+):\n(?:    .*\n)*?    wildcards: run=(\S+)\n(?:    .*\n)*?    resources: (.*)$", shown, re.M
+    )
+    asked = {(rule, run): dict(part.split("=", 1) for part in resources.split(", ")) for rule, run, resources in jobs}
+    counts = Counter(rule for rule, _ in asked)
+    assert counts == {"accuracy": 45, "timing": 24, "calibrate_layers": 3, "calibrate_exchanges": 6}
+    for (rule, run), resources in asked.items():
+        sizes = {"nodes": "3", "tasks": "3", "gpu": "3", "tasks_per_gpu": "0", "cpus_per_task": "4", "mpi": "srun"}
+        assert resources | sizes == resources, run
+        assert ("--exclusive" in resources["slurm_extra"]) == (rule != "accuracy"), run
+    hours = {model: int(asked["accuracy", f"{model}-none-seed0"]["runtime"]) / 60 for model in ("resnet20", "resnet50")}
+    memory = {model: int(asked["accuracy", f"{model}-none-seed0"]["mem_mb"]) for model in ("resnet20", "resnet50")}
+    assert hours["resnet20"] < 1 < hours["resnet50"] and memory["resnet20"] < memory["resnet50"]

@@ -269,7 +269,7 @@ def reach(values: dict) -> str | None:
 def built(values: dict) -> str | None:
     for engine in grid.engines(values):
         if lacks := ENGINES[engine].lacks(values["device"], values["launch"]["per_gpu"] > 1):
-            return f"engine: {engine} cannot be used: {lacks}; install it as CONTRIBUTING.md says, or give another"
+            return f"engine: {engine} cannot be used: {lacks}; install that of environment.yml, or give another"
     return None
 
 

@@ -126,10 +126,10 @@ def _of_job(processes: int, place: Place, device: str) -> dict[str, int]:
 
 
 def _scontrol(*what: str) -> str:
-    try:
-        return subprocess.run(["scontrol", "show", *what], check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise Refused(f"launch.by: Slurm does not say what this job has: {error}") from None
+    done = subprocess.run(["scontrol", "show", *what], capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"launch.by: Slurm does not say what this job has: {done.stderr.strip()}")
+    return done.stdout
 
 
 def main(commands: str) -> None:
