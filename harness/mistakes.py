@@ -9,6 +9,10 @@ BEYOND = {">=": operator.ge, ">": operator.gt}
 TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
+class Ended(Exception):
+    """A run cannot go on, for a reason that one line tells."""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """The known word that was perhaps meant, as a question."""
     close = difflib.get_close_matches(word, list(known), n=1)

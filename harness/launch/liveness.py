@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from harness.mistakes import Ended
+
 HEARTBEAT = "heartbeat"
 ERROR = "error"
 DIED = "died: "  # what another rank says of one that could say nothing, with its number
@@ -28,10 +30,6 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what is wrong with a disk
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
-
-
-class Ended(Exception):
-    """A run cannot go on, for a reason that one line tells."""
 
 
 class Progress:

@@ -23,7 +23,7 @@ sys.excepthook = ended
 from harness import code, data, plugins
 from harness.config import figures, files, grid, studies, variants
 from harness.config import load as configuration
-from harness.data.fetch import cifar10 as fetch
+from harness.data.fetch import DataError, cifar10, imagenet100
 from harness.launch import lock, progress
 from harness.spec import Place
 
@@ -81,10 +81,10 @@ FOLDERS = {
 }
 FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
+IMAGENET100 = f"{VALUES['data']['root']}/imagenet100"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
 PLACE = Place(
-    data={name: VALUES["data"]["root"] for name in data.names()}
-    | {"imagenet100": VALUES["data"]["imagenet"]},
+    data={name: VALUES["data"]["root"] for name in data.names()},
     hung_after_s=VALUES["hung_after_s"],
     checkpoint_every_s=VALUES["checkpoint_every_s"],
     workflow=os.getpid(),
@@ -138,8 +138,10 @@ onstart:
         if workflow.local_exec:
             configuration.check_machine(VALUES, where())
         if Path(CIFAR10).exists():
-            fetch.verify_file(Path(CIFAR10))
-    except (configuration.ConfigError, fetch.DataError) as error:
+            cifar10.verify_file(Path(CIFAR10))
+        if Path(f"{IMAGENET100}/index.npz").exists():
+            imagenet100.verify(Path(IMAGENET100))
+    except (configuration.ConfigError, DataError) as error:
         stop(error)
     progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
 
