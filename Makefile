@@ -47,6 +47,7 @@ bench: $(STAMP) ## what tests measure of each method; speeds, as ratios within o
 	$(RUN) python bench/selection.py results/bench
 	$(RUN) python bench/blocks.py results/bench
 	$(RUN) python bench/exchanges.py results/bench
+	$(RUN) python bench/input.py results/bench
 	$(RUN) python bench/iteration.py results/bench
 	$(RUN) python bench/hooks.py results/bench
 

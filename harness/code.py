@@ -48,7 +48,7 @@ def stem(plugin: str) -> str:
 
 # What runs import to find and to watch them, which decides no number.
 NO_NUMBERS = {HARNESS / "code.py", HARNESS / "plugins.py", HARNESS / "launch" / "liveness.py"}
-NO_NUMBERS |= {HARNESS / "training" / "checkpoint.py"}
+NO_NUMBERS |= {HARNESS / "training" / "checkpoint.py", HARNESS / "mistakes.py"}
 
 # The module in harness/training that does the work of each kind of run.
 KINDS = {

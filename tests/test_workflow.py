@@ -478,6 +478,48 @@ def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
     assert not list(tmp_path.glob("runs/*/*/*"))
 
 
+POOLED = '''"""A linear model of ImageNet's images."""
+
+from torch import nn
+from torch.nn import functional as F
+
+TITLE = "Pooled"
+DATA = "imagenet100"
+loss = F.cross_entropy
+
+
+def build():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(3 * 4 * 4, 100))
+'''
+
+
+def test_imagenet_is_copied_before_it_is_read_and_damage_is_one_line(tmp_path, environment, imagenet):
+    project, root = copy_project(tmp_path / "project"), tmp_path / "data"
+    (project / "models" / "pooled.py").write_text(POOLED)
+    data = f"data={{root: {root}, imagenet: {imagenet}/images}}"
+    settings = [*SMOKE, "methods=[none, topk]", data, "models={pooled: {batch: 8, epochs: 1, lr: 0.1}}"]
+
+    def run(variant: str) -> subprocess.CompletedProcess:
+        runs = "results/smoke/runs/tested/accuracy"
+        return snakemake(project, environment, f"{runs}/pooled-{variant}-seed0/run.json", *settings)
+
+    done = run("none")
+    assert done.returncode == 0 and "(Rule: imagenet100)" in done.stderr, done.stderr[-3000:]
+    with (root / "imagenet100" / "train.npy").open("r+b") as file:
+        file.seek(-1000, 2)
+        file.write(bytes(999))  # of the last image
+    done = run("topk-0.1")
+    assert done.returncode != 0 and "(Rule: imagenet100)" not in done.stderr
+    damaged = r"train.npy: image 199 is damaged; delete the folder and run again; more in \S+$"
+    assert re.search(damaged, done.stderr, re.M), done.stderr[-3000:]
+    assert "Traceback" not in done.stdout + done.stderr
+    (root / "imagenet100" / "val.npy").unlink()
+    done = run("topk-0.1")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in said
+    assert re.search(r"^error: \S+val.npy: cannot be read .*; delete the folder and run again$", said, re.M)
+
+
 def test_the_papers_configuration_lists_its_grid(environment):
     jobs = planned(ROOT, environment, "--nolock", "--configfile", "config/paper.yaml")
     kinds = [message.split(":")[0] for message in jobs]

@@ -14,7 +14,7 @@ def place(values: dict, workflow: int = 0) -> Place:
     """Where the runs of the process ``workflow`` are started."""
     launch = values["launch"]
     return Place(
-        data=dict.fromkeys(data.names(), values["data"]["root"]) | {"imagenet100": values["data"]["imagenet"]},
+        data=dict.fromkeys(data.names(), values["data"]["root"]),
         hung_after_s=values["hung_after_s"],
         checkpoint_every_s=values["checkpoint_every_s"],
         workflow=workflow,

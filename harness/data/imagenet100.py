@@ -1,5 +1,6 @@
-"""ImageNet-100, decoded from image files by processes that work ahead of the training."""
+"""ImageNet-100, read from a copy of decoded images by processes that work ahead of the training."""
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -9,49 +10,52 @@ import torch
 from torch import Tensor
 
 from harness.data import DataSet, Shard, evaluation_indices, normalise, training_indices
-from harness.data.fetch.imagenet100 import CLASSES
+from harness.data.fetch import DataError
+from harness.data.fetch.imagenet100 import Images
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
 
 
-class Augmented(torch.utils.data.Dataset):
-    """Training images by (seed, epoch, index), which decide their crops and flips."""
+class Cropped(torch.utils.data.Dataset):
+    """Copied images, each with its label, as ``crop`` cuts them out, uint8 (224, 224, 3).
 
-    def __init__(self, images: torch.utils.data.Dataset):
-        self._images = images
+    A test image is asked for by its index; a training image by (seed, epoch, index), which decide its crop and flip.
+    """
 
-    def __getitem__(self, key: tuple[int, int, int]) -> tuple[Tensor, int]:
-        state = np.random.SeedSequence([*key, 0xA06]).generate_state(1, np.uint64)[0]
+    def __init__(self, images: Images, crop):
+        self._images, self._crop = images, crop
+
+    def __getitem__(self, key: int | tuple[int, int, int]) -> tuple[Tensor, int]:
+        index = key if isinstance(key, int) else key[2]
+        image = torch.from_numpy(self._images[index]).permute(2, 0, 1)
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's one generator
-            torch.default_generator.manual_seed(int(state >> 1))
-            return self._images[key[2]]
+            if not isinstance(key, int):
+                state = np.random.SeedSequence([*key, 0xA06]).generate_state(1, np.uint64)[0]
+                torch.default_generator.manual_seed(int(state >> 1))
+            image = self._crop(image)
+        return image.permute(1, 2, 0), self._images.labels[index]
 
 
 class ImageNet100(DataSet):
-    """Images of the 100 classes, 224x224, in the folders ``train/<class id>`` and ``val/<class id>``.
+    """Images of the 100 classes, 224x224, from the copy in the folder ``imagenet100``.
 
-    Training images are random resized crops, flipped or not; test images are resized to 256 and cropped in the
-    centre. Consecutive steps come from one stream of prefetched batches. Any other step starts a new stream.
+    The copied images have a shorter side of 256 pixels. Training images are random resized crops of them, flipped or
+    not; test images are cropped in the centre. Consecutive steps come from one stream of prefetched batches. Any other
+    step starts a new stream.
     """
 
     title = "ImageNet-100"
-    PROCESSES = 4  # that decode images
+    PROCESSES = min(4, len(os.sched_getaffinity(0)))  # that read and crop images
 
     def __init__(self, root: Path, device: torch.device):
-        from torchvision import transforms
-        from torchvision.datasets import ImageFolder
+        from torchvision.transforms import v2
 
-        class Folder(ImageFolder):
-            def find_classes(self, directory):
-                return CLASSES, {name: label for label, name in enumerate(CLASSES)}
-
-        augmented = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
-        centred = [transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()]
-        train = Folder(root / "train", transforms.Compose(augmented))
-        self._train, self._test = Augmented(train), Folder(root / "val", transforms.Compose(centred))
-        self.train_size, self.test_size = len(train), len(self._test)
-        # The folders are sorted by class: the first test images must be of all classes.
+        train, test = (Images(root / "imagenet100", split) for split in ("train", "val"))
+        self._train = Cropped(train, v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()]))
+        self._test = Cropped(test, v2.CenterCrop(224))
+        self.train_size, self.test_size = len(train), len(test)
+        # The images are sorted by class: the first test images must be of all classes.
         self._test_order = np.random.default_rng(0).permutation(self.test_size)
         self._device = device
         self._stream, self._stream_is_at = None, None
@@ -79,9 +83,12 @@ class ImageNet100(DataSet):
             pin_memory=self._device.type == "cuda",
             generator=torch.Generator(),  # or the loader would draw from the generator that training uses
         )
-        for pixels, labels in loader:
-            pixels = pixels.to(self._device, non_blocking=True, memory_format=torch.channels_last)
-            yield normalise(pixels, MEAN, DEVIATION), labels.to(self._device, non_blocking=True)
+        try:
+            for pixels, labels in loader:
+                pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
+                yield normalise(pixels, MEAN, DEVIATION), labels.to(self._device, non_blocking=True)
+        except DataError as error:  # of a process, with its traceback before it
+            raise DataError(str(error).splitlines()[-1].rpartition("DataError: ")[2]) from None
 
     @staticmethod
     def example() -> Tensor:

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from harness.mistakes import Ended
+
 HEARTBEAT = "heartbeat"
 END = "end"  # the launcher asks the ranks to end, as SIGTERM does where it can send one
 ERROR = "error"
@@ -30,10 +32,6 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what is wrong with a disk
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
-
-
-class Ended(Exception):
-    """A run cannot go on, for a reason that one line tells."""
 
 
 class Progress:

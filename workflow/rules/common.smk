@@ -23,7 +23,7 @@ sys.excepthook = ended
 from harness import code, plugins
 from harness.config import figures, files, grid, launching, studies, variants
 from harness.config import load as configuration
-from harness.data.fetch import cifar10 as fetch
+from harness.data.fetch import DataError, cifar10, imagenet100
 from harness.launch import lock, progress
 
 
@@ -81,6 +81,7 @@ FOLDERS = {
 }
 FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
+IMAGENET100 = f"{VALUES['data']['root']}/imagenet100"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
 PLACE = launching.place(VALUES, workflow=os.getpid())
 LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
@@ -133,9 +134,11 @@ onstart:
             print(f"warning: {CONFIG.warning}", file=sys.stderr)
         configuration.check_machine(VALUES, where(), jobs=not workflow.local_exec)
         if Path(CIFAR10).exists():
-            fetch.verify_file(Path(CIFAR10))
+            cifar10.verify_file(Path(CIFAR10))
+        if Path(f"{IMAGENET100}/index.npz").exists():
+            imagenet100.verify(Path(IMAGENET100))
         progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
-    except (configuration.ConfigError, fetch.DataError) as error:
+    except (configuration.ConfigError, DataError) as error:
         stop(error)
     except OSError as error:
         stop(f"{error.strerror}: {error.filename}")

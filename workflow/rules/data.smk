@@ -1,4 +1,5 @@
-# CIFAR-10: fetched once, checked against pinned sums. Runs wait for it (see data_of).
+# The data sets' files, each made once. Runs wait for them (see data_of).
+# CIFAR-10 is fetched, and checked against pinned sums.
 checkpoint cifar10:
     output:
         CIFAR10,
@@ -10,3 +11,21 @@ checkpoint cifar10:
         "fetching CIFAR-10"
     shell:
         "python -m harness.data.fetch {output:q} > {log:q} 2>&1"
+
+
+# ImageNet-100 is decoded and resized once, so that training need not wait for that.
+checkpoint imagenet100:
+    output:
+        expand(f"{IMAGENET100}/{{file}}", file=["index.npz", "train.npy", "val.npy"]),
+    params:
+        source=VALUES["data"]["imagenet"],
+        target=IMAGENET100,
+    log:
+        f"{RESULTS}/logs/imagenet100.log",
+    threads: ALL_CORES
+    conda:
+        ENVIRONMENT
+    message:
+        "copying ImageNet-100, decoded: about 34 GB, some minutes"
+    shell:
+        "python -m harness.data.fetch {params.source:q} {params.target:q} {threads} > {log:q} 2>&1"

@@ -83,12 +83,12 @@ def run_files(kind, *tables):
 
 
 def data_of(kind):
-    """Waits for the file that a run of this kind reads. Its path is no input: the same data elsewhere are the same."""
+    """Waits for the files that a run of this kind reads. Their path is no input: the same data elsewhere are the same."""
 
     def file(wildcards):
         spec = SPECS[f"{kind}/{wildcards.run}"]
-        if spec.trains and spec.training.data == "cifar10":
-            checkpoints.cifar10.get()
+        if spec.trains and spec.training.data in ("cifar10", "imagenet100"):
+            getattr(checkpoints, spec.training.data).get()
         return []
 
     return file

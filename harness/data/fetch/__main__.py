@@ -1,14 +1,21 @@
-"""Fetches CIFAR-10: python -m harness.data.fetch data/cifar10.npz."""
+"""Makes the files of a data set: see USAGE."""
 
 import sys
 from pathlib import Path
 
-from harness.data.fetch.cifar10 import DataError, fetch
+from harness.data.fetch import DataError, cifar10, imagenet100
 
-if len(sys.argv) != 2:
-    sys.exit("usage: python -m harness.data.fetch <file to write>.npz")
+USAGE = """usage: python -m harness.data.fetch <CIFAR-10 to write>.npz
+       python -m harness.data.fetch <folder of ImageNet> <folder of the copy> <threads>"""
+
 try:
-    fetch(Path(sys.argv[1]))
+    match sys.argv[1:]:
+        case [target]:
+            cifar10.fetch(Path(target))
+        case [source, target, threads] if threads.isdecimal():
+            imagenet100.copy(Path(source), Path(target), int(threads))
+        case _:
+            sys.exit(USAGE)
 except DataError as error:
     sys.exit(f"error: {error}")
 except OSError as error:

