@@ -138,6 +138,23 @@ class RunSpec:
         aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("apart") else 0
         return self.cluster.workers + self.topology.servers + aggregators
 
+    def steps(self, samples: int) -> int:
+        """How many steps an accuracy run makes with so many training samples."""
+        training, points = self.training, self.measurement.evaluations
+        epoch = -(-samples // (training.batch * self.cluster.workers))
+        return training.train_steps or max(points, round(training.train_epochs * epoch))
+
+    def points(self, steps: int) -> set[int]:
+        """After which of its steps an accuracy run has a point of its curve, whatever its byte budget."""
+        points = self.measurement.evaluations
+        return {round(steps * (i + 1) / points) for i in range(points)}
+
+    def asked(self) -> "RunSpec":
+        """As a configuration asks for it: without what plans and calibrations tell its run."""
+        links = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
+        scheme = replace(self.scheme, groups=(), ratios=(), plans={})
+        return replace(self, scheme=scheme, cluster=replace(self.cluster, **links))
+
     def flat(self) -> dict[str, Any]:
         """All fields by name, without the parts: the columns of tidy tables."""
         columns = {"kind": self.kind}

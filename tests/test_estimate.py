@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -19,7 +18,6 @@ from harness.data import Shard, steps
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel import estimate
 from harness.timemodel.estimate import Cost, Phase, Trial
-from harness.training import train
 from harness.training.timed import phase_share, timed_steps
 
 # Uncompressed: 1 s and 100 bytes a step. DLGS: one refresh in 4 steps, 3 s and 40 bytes, else 2 s and 20 bytes.
@@ -78,11 +76,11 @@ def test_a_block_has_the_steps_that_are_timed(method, repeats):
     st.integers(1, 10**6), st.integers(1, 500), st.integers(1, 9), st.floats(1e-3, 200), st.integers(1, 50),
     st.integers(0, 99),
 )  # fmt: skip
-def test_a_training_has_the_steps_that_it_makes(samples, batch, workers, epochs, points, train_steps):
+def test_a_training_has_as_many_epochs_of_its_data_as_it_is_given(samples, batch, workers, epochs, points, train_steps):
     training = Training(batch=batch, train_epochs=epochs, train_steps=train_steps)
     spec = RunSpec("accuracy", training, Scheme(), Cluster(workers=workers), Measurement(points))
-    session = SimpleNamespace(spec=spec, epoch_steps=steps(samples, Shard(batch, workers, 0, 0)))
-    assert estimate.training_steps(spec, samples) == train.steps(session)
+    epoch = steps(samples, Shard(batch, workers, 0, 0))
+    assert spec.steps(samples) == (train_steps or max(points, round(epochs * epoch)))
 
 
 @given(st.integers(1, 40), st.sampled_from(["none", "dlgs"]))

@@ -32,8 +32,8 @@ def learnt(method: str) -> str:
 
     def work(comm):
         session, exchange = train.begin(spec, comm, Images(), CPU)
-        for _ in range(train.steps(session)):
-            train.advance(session, exchange, train.steps(session))
+        for _ in range(session.spec.steps(session.data.train_size)):
+            train.advance(session, exchange, session.spec.steps(session.data.train_size))
         return session.flat.parameters
 
     torch.set_num_threads(1)

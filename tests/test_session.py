@@ -30,8 +30,8 @@ def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
         session, exchange = train.begin(spec, comm, Cifar10(data, CPU), CPU)
         if state:
             session.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
-        while session.done < (stop or train.steps(session)):
-            train.advance(session, exchange, train.steps(session))
+        while session.done < (stop or session.spec.steps(session.data.train_size)):
+            train.advance(session, exchange, session.spec.steps(session.data.train_size))
         return session
 
     def saved(comm) -> bytes:

@@ -22,8 +22,8 @@ def trained(workers: int, method: str, budget: float = 0, then=lambda session: s
 
     def work(comm):
         session, exchange = train.begin(spec, comm, Images(), CPU)
-        for _ in range(train.steps(session)):
-            train.advance(session, exchange, train.steps(session))
+        for _ in range(session.spec.steps(session.data.train_size)):
+            train.advance(session, exchange, session.spec.steps(session.data.train_size))
         return then(session)
 
     torch.set_num_threads(1)

@@ -1,7 +1,6 @@
 """Which runs of a configuration are not finished. No torch."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from harness.spec import RunSpec
@@ -17,12 +16,6 @@ def record(folder: Path, spec: RunSpec) -> dict | None:
     out: its plan and the rate of its links."""
     try:
         run = json.loads((folder / "run.json").read_text())
-        return run if _asked(RunSpec.from_dict(run["spec"])) == _asked(spec) else None
+        return run if RunSpec.from_dict(run["spec"]).asked() == RunSpec.from_json(spec.to_json()).asked() else None
     except (OSError, ValueError):
         return None
-
-
-def _asked(spec: RunSpec) -> RunSpec:
-    links = {"rates_mbit": (), "calibrated_s": 0.0} if spec.cluster.in_proportion else {}
-    own = replace(spec, scheme=replace(spec.scheme, groups=(), ratios=()), cluster=replace(spec.cluster, **links))
-    return RunSpec.from_json(own.to_json())

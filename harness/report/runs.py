@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -42,14 +41,9 @@ def _checksum(path: Path) -> int | None:
 
 
 def _difference(spec: RunSpec, asked: RunSpec) -> str:
-    """The first value of a run that is not as asked for, in words; what plans and rates say was not asked for."""
-    own, cluster = spec.scheme, asked.cluster
-    if cluster.in_proportion:
-        cluster = replace(cluster, rates_mbit=spec.cluster.rates_mbit, calibrated_s=spec.cluster.calibrated_s)
-    scheme = replace(asked.scheme, groups=own.groups, ratios=own.ratios, plans=own.plans)
-    wanted = replace(asked, scheme=scheme, cluster=cluster).flat()
-    differs = (f"{key} {had}, the configuration asks for {wanted[key]}" for key, had in spec.flat().items()
-               if had != wanted[key])  # fmt: skip
+    """The first value of a run that is not as asked for, in words."""
+    had, wanted = (one.asked().flat() for one in (spec, asked))
+    differs = (f"{key} {had[key]}, the configuration asks for {wanted[key]}" for key in had if had[key] != wanted[key])
     return next(differs, "")
 
 
@@ -62,10 +56,8 @@ def _unfinished(folder: Path, spec: RunSpec, run: dict) -> str:
 
 def _cut_curve(folder: Path, spec: RunSpec, samples: int) -> str:
     """One row for each step, and one for each point of the curve: see ``harness.training.train``."""
-    training, points = spec.training, spec.measurement.evaluations
-    epoch = -(-samples // (training.batch * spec.cluster.workers))
-    total = training.train_steps or max(points, round(training.train_epochs * epoch))
-    due = {round(total * (i + 1) / points) for i in range(points)} - {0}
+    total = spec.steps(samples)
+    due = spec.points(total) - {0}
     steps, found = (pd.read_csv(folder / f"{table}.csv")["step"].tolist() for table in ("iterations", "points"))
     if steps != list(range(1, total + 1)):
         return f"{folder / 'iterations.csv'} has {len(steps)} rows, its run has {total} steps"

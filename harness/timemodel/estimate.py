@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.data import Shard, steps
 from harness.spec import RunSpec
 
 
@@ -87,16 +86,9 @@ def _accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
     gradients, for which about as much is done as in an uncompressed step."""
     points = spec.measurement.evaluations
     tested = (points - 1) * spec.measurement.test_samples + spec.measurement.final_test_samples
-    every = _sum([(training_steps(spec, trial.train_samples), trial.step(label))])
+    every = _sum([(spec.steps(trial.train_samples), trial.step(label))])
     evaluation_s = points * trial.step("none").seconds + tested * trial.sample_s / spec.cluster.workers
     return replace(every, seconds=trial.start_s + every.seconds + evaluation_s)
-
-
-def training_steps(spec: RunSpec, train_samples: int) -> int:
-    """How many steps an accuracy run makes: as ``harness.training.train.steps``."""
-    training = spec.training
-    epoch = steps(train_samples, Shard(training.batch, spec.cluster.workers, 0, training.seed))
-    return training.train_steps or max(spec.measurement.evaluations, round(training.train_epochs * epoch))
 
 
 def _timing(spec: RunSpec, trial: Trial, label: str) -> Cost:

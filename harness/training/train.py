@@ -35,7 +35,7 @@ def accuracy(
     aggregate is held against the true mean of the gradients (``squared_error``, ``squared_mean`` of the iteration).
     """
     session, exchange = begin(spec, comm, data, device)
-    total = steps(session)
+    total = session.spec.steps(session.data.train_size)
     checkpoints = Checkpoints(Path(place.checkpoints), place.checkpoint_every_s, identity(spec), report.say)
     checkpoints.resume(session)
     while session.done < total:
@@ -52,20 +52,11 @@ def begin(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device
     return session, session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
 
 
-def steps(session: Session) -> int:
-    """How many steps the run makes."""
-    training = session.spec.training
-    if training.train_steps:
-        return training.train_steps
-    return max(session.spec.measurement.evaluations, round(training.train_epochs * session.epoch_steps))
-
-
 def advance(session: Session, exchange: Exchange, total: int) -> None:
     """One step of an accuracy run, and a point of the curve where one is due."""
     spec, number = session.spec, session.done + 1
     session.optimizer.lr = spec.training.learning_rate(session.done / session.epoch_steps)
-    points = spec.measurement.evaluations
-    due = number in {round(total * (i + 1) / points) for i in range(points)}
+    due = number in spec.points(total)
     # Aggregates that hold momentum, a server's weights, and how far weights went: none estimates the mean gradient.
     comparable = not (exchange.method.owns_momentum or spec.topology.servers or isinstance(exchange, LocalExchange))
     witness = Witness(exchange, session.flat) if due and comparable else None

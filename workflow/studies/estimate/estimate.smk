@@ -25,7 +25,7 @@ use rule launch as trial with:
     log:
         f"{RESULTS}/logs/trials/{{run}}.log",
     resources:
-        gpu=gpus_of("trials"),
+        **resources_of("trials"),
 
 
 # Trials, plans and rates of the runs that are not finished. No output: it looks anew each time that it is asked.
