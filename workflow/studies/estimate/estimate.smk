@@ -54,7 +54,7 @@ rule estimate:
         models=MODELS,
         variants=VARIANTS,
         folder=RUN_FOLDER,
-        runs=lambda wildcards: {
+        trial_of=lambda wildcards: {
             run: (SPECS[run].to_json(), name, label)
             for name, trial in TRIALS.items()
             for run, label in trial.labels.items()

@@ -83,7 +83,7 @@ def main() -> None:
         if record["disturbed"]:
             lines.append(f"The trial {path.parent.name} was disturbed: {record['disturbed']}.")
     runs, left, real_s = {}, {}, {}
-    for name, (text, trial, label) in params.runs.items():
+    for name, (text, trial, label) in params.trial_of.items():
         runs[name] = spec = RunSpec.from_json(text)
         if record := remaining.record(folder / name, spec):
             real_s[name] = estimate.took_s(folder / name, record)
