@@ -221,7 +221,7 @@ def computes_bfloat16() -> bool:
 def writable(values: dict) -> str | None:
     places = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
     root, report = Path(values["data"]["root"]), places["output.report"]
-    read = {data for name, one in values["models"].items() for data in (grid.data_of(values, name), one.get("stand_in"))}
+    read = {one.get("stand_in", grid.data_of(values, name)) for name, one in values["models"].items()}
     if "cifar10" in read and not (root / "cifar10.npz").exists():
         places["data.root"] = root
     for key, path in places.items():
