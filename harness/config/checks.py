@@ -237,7 +237,8 @@ def computes_bfloat16() -> bool:
 def writable(values: dict) -> str | None:
     places = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
     root, report = Path(values["data"]["root"]), places["output.report"]
-    if not (root / "cifar10.npz").exists():
+    read = {one.get("stand_in", grid.data_of(values, name)) for name, one in values["models"].items()}
+    if "cifar10" in read and not (root / "cifar10.npz").exists():
         places["data.root"] = root
     for key, path in places.items():
         folder = path.parent if path == report else path
