@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -130,10 +131,11 @@ def test_the_crop_of_an_image_depends_on_seed_epoch_and_image_alone():
 
 
 @pytest.fixture
-def broken(imagenet, tmp_path) -> Path:
-    """A copy of the copy, to break."""
+def broken(imagenet, tmp_path) -> Iterator[Path]:
+    """A copy of the copy, to break; 65 MB that no test leaves behind."""
     shutil.copytree(imagenet / "imagenet100", tmp_path / "imagenet100")
-    return tmp_path / "imagenet100"
+    yield tmp_path / "imagenet100"
+    shutil.rmtree(tmp_path / "imagenet100")
 
 
 def rewrite(folder: Path, **changes) -> None:
@@ -189,7 +191,7 @@ def test_a_damaged_image_is_refused_in_one_line_where_it_is_read(processes, brok
 def test_what_cannot_be_copied_is_refused_and_leaves_what_was_there(imagenet, tmp_path):
     shutil.copytree(imagenet / "images", tmp_path / "images")
     image = tmp_path / "images" / "val" / fetch.CLASSES[50] / "0.JPEG"
-    image.write_bytes(image.read_bytes()[:900])
+    image.write_bytes(image.read_bytes()[:900])  # the head is whole
     target = tmp_path / "data" / "imagenet100"
     for _ in range(2):
         with pytest.raises(DataError, match=rf"^{image}: cannot be read \(.*\); mend it") as refused:

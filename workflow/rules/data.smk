@@ -19,7 +19,7 @@ checkpoint imagenet100:
         expand(f"{IMAGENET100}/{{file}}", file=["index.npz", "train.npy", "val.npy"]),
     params:
         source=VALUES["data"]["imagenet"],
-        target=IMAGENET100,
+        target=subpath(output[0], parent=True),
     log:
         f"{RESULTS}/logs/imagenet100.log",
     threads: ALL_CORES

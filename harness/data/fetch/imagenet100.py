@@ -174,5 +174,5 @@ def _opened(path: Path) -> Iterator:
     try:
         with Image.open(path) as image:
             yield image
-    except OSError as error:
+    except Exception as error:  # Pillow says in many ways that a file is damaged
         raise DataError(f"{path}: cannot be read ({error}); mend it and run again") from None
