@@ -74,7 +74,7 @@ def test_only_what_decides_a_run_is_in_its_spec():
 
 
 def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
-    changes = {"network": "testbed", "device": "cpu", "studies": {"refresh": {"intervals": [1, 8]}}}
+    changes = {"network": "testbed", "launch": {}, "device": "cpu", "studies": {"refresh": {"intervals": [1, 8]}}}
     studies = config.load(read("paper") | changes, "paper").studies
     assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
     assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
@@ -161,7 +161,7 @@ def test_all_methods_are_every_file_and_every_variant():
 
 
 def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
-    values = read("paper") | {"collective": "ring", "network": "testbed", "device": "cpu"}
+    values = read("paper") | {"collective": "ring", "network": "testbed", "device": "cpu", "launch": {}}
     loaded = config.load(values, "c")
     assert {spec.scheme.collective for spec in loaded.runs.values()} == {"ring"}
     assert "timing/vgg16-none-allgather-ring-3workers-proportional" in loaded.runs

@@ -77,14 +77,15 @@ def of_project(project: Path) -> list[psutil.Process]:
 @needs_slurm
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, environment, tmp_path):
-    ways = {"local": (environment, [], []), "slurm": (slurm, SLURM, [ON_SLURM])}
+    runs = [f"results/smoke/runs/smoke/accuracy/resnet20-{run}-seed0/points.csv" for run in ("none", "dlgs-0.1")]
+    ways = {"local": (environment, runs, []), "slurm": (slurm, SLURM, [ON_SLURM])}
     found = {}
     for way, (its, options, settings) in ways.items():
         project = copy_project(tmp_path / way)
         done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings, timeout=900)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         found[way] = accuracy(project)
-        assert (project / "results/smoke/report.html").exists()
+    assert (tmp_path / "slurm" / "results/smoke/report.html").exists()
     the_same(found["slurm"], found["local"])
     if ssh_hosts.missing():
         return  # tests/test_launch_hosts.py says that it was skipped
@@ -93,7 +94,7 @@ def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, e
     with ssh_hosts.hosts(2, tmp_path / "keys") as hosts:
         named = ", ".join(f"{name}:1" for name in hosts.names)
         process = hosts.start(
-            ["snakemake", *GRID, f"engine={engine}", f"launch={{by: ssh, hosts: [{named}]}}"],
+            ["snakemake", *runs, *GRID, f"engine={engine}", f"launch={{by: ssh, hosts: [{named}]}}"],
             cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         said = process.communicate(timeout=900)[0]

@@ -4,6 +4,7 @@ Each check takes the values and returns what is wrong, in one line, or None.
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness import data, plugins
@@ -268,8 +269,11 @@ def reach(values: dict) -> str | None:
 
 
 def built(values: dict) -> str | None:
-    for engine in grid.engines(values):
-        if lacks := ENGINES[engine].lacks(values["device"], values["launch"]["per_gpu"] > 1):
+    engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
+    with ThreadPoolExecutor() as pool:  # each takes some seconds
+        found = list(pool.map(lambda engine: ENGINES[engine].lacks(values["device"], shared), engines))
+    for engine, lacks in zip(engines, found, strict=True):
+        if lacks:
             return f"engine: {engine} cannot be used: {lacks}; install that of environment.yml, or give another"
     return None
 
