@@ -16,17 +16,15 @@ ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.s
 
 
 # What a script reads that predicts: calibrations, and where the nodes are others, how much slower this machine is.
-def advise_input():
-    return {
-        "calibration": calibrated("run.json", [layers_of, exchanges_of]),
-        "rates": (
-            sorted({rate_file(timed(run)) for run in named("timing")})
-            if ADVISE_NODES
-            else []
-        ),
-        "checked": ADVISE_CHECKED,
-    }
-
+ADVISE_INPUT = {
+    "calibration": calibrated("run.json", [layers_of, exchanges_of]),
+    "rates": (
+        sorted({rate_file(timed(run)) for run in named("timing")})
+        if ADVISE_NODES
+        else []
+    ),
+    "checked": ADVISE_CHECKED,
+}
 
 if named("timing") and not grid.streams(VALUES):
     STUDY_TARGETS += ADVISE_TARGETS
@@ -46,7 +44,7 @@ if studied("advise") and not grid.streams(VALUES):
 
 rule advice_table:
     input:
-        **advise_input(),
+        **ADVISE_INPUT,
     output:
         **table_files("advice", "Advice"),
     params:
@@ -63,7 +61,7 @@ rule advice_table:
 
 rule advice_figure:
     input:
-        **advise_input(),
+        **ADVISE_INPUT,
     output:
         **figure_files("advice", "Advice"),
     params:
