@@ -121,7 +121,7 @@ def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path)
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts, data, tmp_path):
-    place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600)
+    place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600, interface="eth0")
     process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
     assert until(lambda: len(list(tmp_path.glob("run.partial/*/rank*.json"))) == 2)
     process.terminate()
