@@ -122,6 +122,7 @@ def smoke(**changes) -> dict:
         ({"launch": {"hosts": ["a:2"]}}, "launch.hosts: for launch.by: ssh, not local; leave it out"),
         ({"launch": {"by": "ssh", "hosts": ["a"]}}, "launch.hosts.0: 'a' is not valid; give a host and how many"),
         ({"launch": {"by": "ssh", "hosts": ["a:0"]}}, "launch.hosts.0: 'a:0' is not valid"),
+        ({"launch": {"by": "ssh", "hosts": ["-Fa:1"]}}, "launch.hosts.0: '-Fa:1' is not valid"),  # an option
         ({"launch": {"by": "ssh", "hosts": ["a:1", "a:2"]}}, "launch.hosts: a is there twice; give it once"),
         ({"launch": {"per_node": 0}}, "launch.per_node: 0 is not valid; give by slurm: processes on a node"),
         ({"launch": {"per_gpu": 2}, "device": "cuda"}, "launch.per_gpu: a process of horovod has a GPU of its own"),
