@@ -1,7 +1,7 @@
 """Somebody's training script, for test_hooks: it knows torch, Horovod and harness.hooks, nothing else of this project.
 
 Arguments: the engine, the target file, and {method: parameters} as JSON. Saved is, by method, the aggregate of every
-step of a run that never stopped, and of one that was saved and loaded after half of the steps.
+step of a run that never stopped, and of one that was saved and loaded after half of the steps, and the buckets.
 """
 
 import io
@@ -207,7 +207,8 @@ def main(engine: str, target: str, methods: str) -> None:
         found = {"power": {r: power(rank, r) for r in (2, 4)}, "spoken between": spoken_between(rank)}
     for number, (method, options) in enumerate(json.loads(methods).items()):
         whole, saved = train(engine, rank, method, options, view=bool(number % 2))
-        found[method] = whole, train(engine, rank, method, options, False, saved)[0]
+        buckets = torch.load(io.BytesIO(saved), weights_only=True)["hook"]["of"]["buckets"]
+        found[method] = whole, train(engine, rank, method, options, False, saved)[0], buckets
     import harness
 
     found |= {"harness": harness.__file__, "horovod": "horovod" in sys.modules}

@@ -10,14 +10,18 @@ import shutil
 import subprocess
 import sysconfig
 import venv
+from itertools import accumulate, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import CLASSES, CPU, METHODS, ROOT
 from equal_worker import Noise
-from hook_script import CAP_MB, LR, STEPS, STOP, Given, batch, built, flat, given
+from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,7 +29,7 @@ from harness import plugins
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
 from harness.exchange import At, LocalSteps
-from harness.hooks.ddp import DDPHook
+from harness.hooks.ddp import DDPHook, _ends
 from harness.spec import Cluster, RunSpec, Scheme, Training
 from harness.training.session import Session, make_method
 
@@ -83,17 +87,19 @@ class PlainSGD:
 
 
 @pytest.fixture(scope="module")
-def ours() -> dict[str, list[torch.Tensor]]:
-    """By method, the aggregates of our own loop."""
+def ours(ranks) -> dict[str, list[torch.Tensor]]:
+    """By method, the aggregates of our own loop over the same buckets."""
     load = plugins.load
     model = type("Model", (), {"build": staticmethod(built), "loss": staticmethod(F.cross_entropy)})
 
     def work(comm, method: str) -> list[torch.Tensor]:
-        scheme = Scheme(method=method, planner="size", bucket_bytes=int(CAP_MB * 2**20))
-        spec = RunSpec("accuracy", Training("net", lr=LR, momentum=0.0), scheme, Cluster(workers=comm.world_size))
+        training, cluster = Training("net", lr=LR, momentum=0.0), Cluster(workers=comm.world_size)
+        spec = RunSpec("accuracy", training, Scheme(method=method), cluster)
         session = Session(spec, comm, Noise(), CPU)
         session.optimizer = PlainSGD(session.flat.parameters)
-        exchange = session.prepare(method, make_method(method, OPTIONS[method]))
+        ends = [0, *accumulate(ranks[1][0][method][2])]
+        groups = [(session.flat.starts.index(a), session.flat.starts.index(b)) for a, b in pairwise(ends)]
+        exchange = session.prepare(method, make_method(method, OPTIONS[method]), groups)
         for number in range(1, STEPS + 1):
             session.step(exchange, number)
         return session.optimizer.aggregates
@@ -107,14 +113,14 @@ def ours() -> dict[str, list[torch.Tensor]]:
 @pytest.mark.parametrize("method", EXCHANGED)
 def test_a_script_elsewhere_gets_the_bits_of_our_own_loop(ranks, ours, method):
     for found in ranks[1]:
-        whole, _ = found[method]
+        whole, _, _ = found[method]
         assert len(whole) == STEPS and all(map(torch.equal, whole, ours[method]))
 
 
 @pytest.mark.parametrize("method", EXCHANGED)
 def test_a_script_that_is_saved_and_loaded_goes_on_as_if_never_stopped(ranks, method):
     for found in ranks[1]:
-        whole, resumed = found[method]
+        whole, resumed, _ = found[method]
         assert len(resumed) == STEPS - STOP and all(map(torch.equal, whole[STOP:], resumed))
 
 
@@ -122,6 +128,18 @@ def test_the_script_imports_what_was_installed_and_horovod_only_to_use_it(ranks,
     engine, (found, _) = ranks
     assert Path(found["harness"]).is_relative_to(installed.parent.parent)
     assert found["horovod"] == (engine == "horovod")
+
+
+@drawn(
+    st.lists(st.integers(1, 2**19), min_size=1, max_size=30), st.integers(2**10, 2**22), st.booleans(),
+)  # fmt: skip
+def test_ddp_will_end_its_buckets_where_the_hook_expects_it(entries, cap, default):
+    """By torch's own function, given gradients that arrive in our order."""
+    model = SimpleNamespace(bucket_bytes_cap=cap, bucket_bytes_cap_default=default)
+    tensors = [torch.empty(n, device="meta") for n in entries]
+    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, cap] if default else [cap]
+    buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
+    assert [0, *_ends([4 * n for n in entries], model)] == [bucket[0] for bucket in buckets]
 
 
 def test_powersgd_is_that_of_torchs_own_hook(ranks):

@@ -18,8 +18,9 @@ class DDPHook(Hook):
 
         hook = DDPHook(model, optimizer, "topk", ratio=0.01)
 
-    Whatever DDP's buckets are, the method's are its own (``Hook``): its state outlasts that DDP cuts its buckets anew
-    after the first iteration. In ``no_sync`` nothing is exchanged; the next pass exchanges what has accumulated.
+    The method's buckets are its own (``Hook``), within what DDP's will probably be. Its state outlasts that DDP cuts
+    its buckets anew after the first iteration. In ``no_sync`` nothing is exchanged; the next pass exchanges what has
+    accumulated.
     All processes of the model's group construct it. ValueError in one line for what cannot work.
     """
 
@@ -29,7 +30,8 @@ class DDPHook(Hook):
     ):  # fmt: skip
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = [p for name, p in named if p.requires_grad and name not in ignored]
-        super().__init__(parameters, optimizer, _communicator(model), method, options, bucket_cap_mb)
+        ends = _ends([p.numel() * p.element_size() for p in parameters[::-1]], model)
+        super().__init__(parameters, optimizer, _communicator(model), method, options, bucket_cap_mb, ends)
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         model.register_comm_hook(self, DDPHook._hook)
@@ -88,6 +90,22 @@ def _runs(layers: Sequence[int]) -> list[tuple[int, int]]:
         else:
             runs.append((layer, layer + 1))
     return runs
+
+
+def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
+    """Before which layers DDP's buckets will end, if gradients arrive in our order; ``lengths``: of layers, in bytes.
+
+    DDP closes a bucket once it is full, and the first one at 1 MiB unless it was told a size. If it decides otherwise,
+    some of our buckets lie across its own, and are copied.
+    """
+    most = 2**20 if model.bucket_bytes_cap_default else model.bucket_bytes_cap
+    ends, held = [], 0
+    for layer, length in enumerate(lengths[:-1], start=1):
+        held += length
+        if held >= most:
+            ends.append(layer)
+            held, most = 0, model.bucket_bytes_cap
+    return ends
 
 
 def _communicator(model: DistributedDataParallel) -> TorchDist:

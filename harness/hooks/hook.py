@@ -1,7 +1,8 @@
 """What a method needs to exchange the gradients of a training loop that is not ours."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -26,19 +27,24 @@ class Hook:
 
     The buckets are the method's own, not the engine's: one for the model, for each layer, or for layers merged up to
     ``bucket_cap_mb`` MiB, as its ``scope`` says. A scope of "plan" merges by size too, since nothing was calibrated.
+    ``ends``: layers, in the order in which backward finishes them, before which a bucket of layers ends in any case.
     ``step``: backward passes exchanged so far. The learning rate that a method sees is that of the optimizer's first
     group. Gradients must come unscaled: a residual outlives the scale of a GradScaler.
     """
 
     def __init__(
         self, parameters: Iterable[Parameter], optimizer: Optimizer, comm: Communicator,
-        method: str, options: dict[str, Any], bucket_cap_mb: float,
+        method: str, options: dict[str, Any], bucket_cap_mb: float, ends: Sequence[int] = (),
     ):  # fmt: skip
         self.name, self.method, self.step = method, _made(method, options), 0
         if self.method.owns_momentum and (given := _momentum(optimizer)):
             raise ValueError(f"{method} applies momentum itself, and the optimizer has {given}: give one without")
         self._optimizer, self._comm, self._flat = optimizer, comm, FlatGradients(_float32(parameters))
-        groups = cut(self._flat.sizes, self.method.scope, "size", int(bucket_cap_mb * 2**20) // 4)
+        groups, most = [], int(bucket_cap_mb * 2**20) // 4
+        bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
+        for start, stop in pairwise(bounds):
+            within = cut(self._flat.sizes[start:stop], self.method.scope, "size", most)
+            groups += [(start + first, start + last) for first, last in within]
         buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
         self._exchange = WorkerExchange(self.method, groups, buckets, answers(ALL_GATHER, comm), untimed)
 
