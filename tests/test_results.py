@@ -126,7 +126,7 @@ def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copi
     run["spec"]["scheme"]["groups"] = [[0, 65]]
     run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
     record.write_text(json.dumps(run))
-    assert runs.wrong(folder, asked).endswith("had rates_mbit (7.0, 7.0), the configuration asks for ()")
+    assert runs.wrong(folder, asked).endswith("had in_proportion True, the configuration asks for False")
     assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
 
 
