@@ -13,7 +13,6 @@ import itertools
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from iteration import DEVICE, now
 from saving import save
 from torchvision import transforms
 
@@ -32,7 +32,6 @@ from harness.data.fetch.imagenet100 import CLASSES, copy
 from harness.data.imagenet100 import ImageNet100
 from harness.training.results import machine
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CORES = len(os.sched_getaffinity(0))
 WIDTH, HEIGHT, PER_CLASS = 500, 375, 4
 QUALITY, NOISE = 90, 16  # of the JPEG files; the noise decides their bytes
@@ -93,12 +92,6 @@ def training(precision: torch.dtype) -> Callable[[], int]:
         return BATCH
 
     return batch
-
-
-def now() -> float:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def rate(batch: Callable[[], int], seconds: float) -> float:

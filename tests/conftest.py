@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
@@ -173,6 +175,24 @@ def numbers(folder: Path) -> list[pd.DataFrame]:
     """The tables in a run's folder, without times."""
     tables = [pd.read_csv(folder / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
     return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
+
+
+def until(condition: Callable, seconds: float = 60) -> bool:
+    """Whether ``condition`` held at some moment within so long."""
+    end = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return bool(held)
+
+
+def of_run(folder: Path) -> list[psutil.Process]:
+    """The processes that have the folder of the run in ``folder`` among their arguments: ranks, on whatever host, and
+    what started them."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(folder / "run") in argument for argument in process.info["cmdline"] or [])
+    ]
 
 
 def snakemake(project: Path, environment: dict, *arguments: str, timeout: int = 400) -> subprocess.CompletedProcess:

@@ -26,16 +26,13 @@ def work(what: str, folder: Path) -> None:
     place = Place.from_json((folder / "place.json").read_text())
     rank = int(os.environ.get("HOROVOD_RANK") or os.environ["RANK"])
     report = Progress(folder, rank)
-    if what == "ends":
+    if what in ("ends", "shows its GPUs"):
         report(STEPS, STEPS)
         if rank == 0:
-            (folder / "points.csv").write_text(f"batch,data\n{spec.training.batch},{place.data['cifar10']}\n")
-            (folder / "run.json").write_text("{}")
-        return
-    if what == "shows its GPUs":
-        report(STEPS, STEPS)
-        if rank == 0:
-            (folder / "points.csv").write_text(f"gpus\n{os.environ['CUDA_VISIBLE_DEVICES']}\n")
+            seen = f"batch,data\n{spec.training.batch},{place.data['cifar10']}\n"
+            if what == "shows its GPUs":
+                seen = f"gpus\n{os.environ['CUDA_VISIBLE_DEVICES']}\n"
+            (folder / "points.csv").write_text(seen)
             (folder / "run.json").write_text("{}")
         return
     if what.startswith("measures"):

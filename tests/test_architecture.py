@@ -38,7 +38,7 @@ ROOMS = {
     "plugins": {"code"},
     "comm": {"plugins"},
     "exchange": {"comm", "plugins", "topology"},
-    "timemodel": {"data", "plugins", "spec", "statistics", "topology"},
+    "timemodel": {"plugins", "spec", "statistics", "topology"},
     "training": {"code", "comm", "data", "engines", "exchange", "launch", "plugins", "spec", "statistics", "timemodel"},
     "describe": {"data", "exchange", "plugins", "training"},
     "mistakes": set(),

@@ -5,10 +5,10 @@ import subprocess
 import pandas as pd
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, until
 from hypothesis import given
 from hypothesis import strategies as st
-from test_testbed import here, holds_any, hosts, inside, networks, quick, until, within  # noqa: F401
+from test_testbed import here, holds_any, hosts, inside, networks, quick, within  # noqa: F401
 
 from harness.config import grid
 from harness.config import load as config

@@ -9,9 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
-from conftest import ROOT
+from conftest import ROOT, of_run, until
 
 from harness import code
 from harness.engines import ENGINES
@@ -31,25 +30,9 @@ def start(folder: Path, what: str, engine: str = "horovod", leave_after_s: float
     return launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
 
-def of_run(folder: Path) -> list[psutil.Process]:
-    """The processes that have the run's folder among their arguments: ranks, and what started them."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder / "run") in argument for argument in process.info["cmdline"] or []):
-            found.append(process)
-    return found
-
-
 def ranks(folder: Path) -> int:
     """How many ranks have reported progress."""
     return len(list(folder.glob("run.partial/*/rank*.json")))
-
-
-def until(condition, seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(condition())
 
 
 def nothing_left(folder: Path) -> bool:
@@ -165,7 +148,7 @@ def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     assert len(of_run(tmp_path)) >= 3
     killed.kill()
     killed.wait()
-    assert until(lambda: not of_run(tmp_path))
+    assert until(lambda: not of_run(tmp_path), 20)
 
 
 def test_a_launcher_that_is_asked_to_end_cleans_up(tmp_path):

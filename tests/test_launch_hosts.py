@@ -4,16 +4,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 import ssh_hosts
 import yaml
-from conftest import ROOT, numbers
+from conftest import ROOT, numbers, of_run, until
 
 from harness.engines import ENGINES
 from harness.launch.launcher import launch
@@ -59,22 +57,6 @@ def launched(hosts: ssh_hosts.Hosts, spec: RunSpec, place: Place, folder: Path, 
     """The run's launcher, on the first host."""
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder), *program]
     return hosts.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
-def of_run(folder: Path) -> list[psutil.Process]:
-    """The processes, on whatever host, that have the run's folder among their arguments."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any(str(folder / "run") in argument for argument in process.info["cmdline"] or [])
-    ]
-
-
-def until(condition, seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(condition())
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -211,7 +211,7 @@ def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
 
 STAGES: dict[str, Callable[[Path], bool]] = {
     "the rules are read": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
-    "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.json"))),
+    "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.pid"))),
     "runs are collected": lambda folder: (folder / "results" / "small" / "logs" / "collect.log").exists(),
     "tables are made": lambda folder: (folder / "results" / "small" / "accuracy.csv").exists(),
 }
@@ -234,9 +234,9 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
         )  # fmt: skip
         try:
             end = time.monotonic() + 300
-            while not reached(project) and workflow.poll() is None and time.monotonic() < end:
+            while not (there := reached(project)) and workflow.poll() is None and time.monotonic() < end:
                 time.sleep(0.02)
-            assert reached(project) and workflow.poll() is None, stage
+            assert there, stage
             os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
             said, _ = workflow.communicate(timeout=120)
         finally:

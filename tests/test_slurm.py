@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import ROOT, copy_project, numbers, snakemake
+from conftest import ROOT, copy_project, numbers, snakemake, until
 
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
@@ -55,13 +54,6 @@ def queue(environment: dict) -> list[str]:
     """The jobs that there are, in the profile's words."""
     shown = ["squeue", "--noheader", "--format", "%i %j %T %k"]
     return subprocess.run(shown, env=environment, capture_output=True, text=True).stdout.splitlines()
-
-
-def until(condition, seconds: float = 120) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.2)
-    return bool(condition())
 
 
 def of_project(project: Path) -> list[psutil.Process]:

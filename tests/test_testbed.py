@@ -6,13 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from conftest import ROOT, read
+from conftest import ROOT, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -32,13 +31,6 @@ def here() -> None:
 def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
     """Whether one of ten measurements is within 5 % of the rate: others use this machine too."""
     return any(abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05 for _ in range(10))
-
-
-def until(condition, seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(condition())
 
 
 def inside(owner: int) -> list[psutil.Process]:

@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, copy_project, snakemake
+from conftest import ROOT, copy_project, snakemake, until
 
 from harness.launch import testbed
 from harness.report.summary import MEASURED
@@ -436,12 +435,6 @@ def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(smok
             if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(smoke):
                 found.append(process)
         return found
-
-    def until(condition, seconds):
-        end = time.monotonic() + seconds
-        while not condition() and time.monotonic() < end:
-            time.sleep(0.05)
-        return condition()
 
     try:
         assert until(lambda: (smoke / target).parent.with_suffix(".checkpoints").exists(), 120)

@@ -78,13 +78,13 @@ class WorkerExchange(Exchange):
 
     ``communications``: (bucket, posted, ended) of the last step, by the host's clock. Where the engine does not
     say when one ended, it is when this thread saw it: between two layers' backward, or while it waited.
-    ``sent_entries``: what each bucket sent in the last step.
+    ``sent_entries``: what each bucket sent in the last step. ``bucket_of``: the bucket that each layer is in.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], answers: Answers, clock):
         super().__init__(method, groups, buckets, answers)
         self._clock = clock
-        self._bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
+        self.bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
         self._label = "other" if method.exact else "sparsify"
 
     def begin(self, at: At) -> None:
@@ -101,7 +101,7 @@ class WorkerExchange(Exchange):
             self.method.settle(bucket)
 
     def ready(self, layer: int) -> None:
-        self._missing[self._bucket_of[layer]] -= 1
+        self._missing[self.bucket_of[layer]] -= 1
         while self._next < len(self.buckets) and not self._missing[self._next]:
             self._begin_bucket(self.buckets[self._next])
             self._post()
@@ -209,7 +209,7 @@ class LocalExchange(WorkerExchange):
         with self._clock(self._label):
             for bucket, weights in zip(self.buckets, self._weights, strict=True):
                 torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._at.workers)
-        for layer in range(len(self._bucket_of)):
+        for layer in range(len(self.bucket_of)):
             super().ready(layer)
         super().finish()
         with self._clock("optimizer"):

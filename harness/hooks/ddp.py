@@ -65,10 +65,9 @@ class DDPHook(Hook):
     def _take(self, start: int, stop: int, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Take the gradient of layers start .. stop - 1; (there, here) for each part that was copied."""
         origin, copies = self._flat.starts[start], []
-        for index, group in enumerate(self._exchange.groups):
+        for index in range(self._exchange.bucket_of[start], self._exchange.bucket_of[stop - 1] + 1):
+            group = self._exchange.groups[index]
             part = max(start, group[0]), min(stop, group[1])
-            if part[0] >= part[1]:
-                continue
             first, last = (self._flat.starts[layer] - origin for layer in part)
             there, here = gradient[first:last], self._flat.slice(*part)
             if part == group:

@@ -17,9 +17,9 @@ from contextlib import suppress
 from functools import partial
 
 from harness.launch.namespaces import die_with_parent
+from harness.launch.processes import POLITE_S
 
 LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}  # for ``wait``
-POLITE_S = 5  # those that are asked to end may take so long
 
 
 def wait(workers: list[subprocess.Popen], stop: Callable[[], None]) -> int:

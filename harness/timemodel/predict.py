@@ -53,8 +53,8 @@ class Calibrations:
         return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
 
     def each(self, computing: int = 0) -> list["Elsewhere"]:
-        """The time model of every exchange that was calibrated; ``computing``: how many workers
-        shared this machine where layers were timed, as many as exchanged if 0."""
+        """The time model of every exchange that was calibrated; ``computing``: how many workers shared this machine
+        where layers were timed, as many as exchanged if 0."""
         found = []
         for folder, spec in self._exchanges.items():
             model, workers = _model(spec)

@@ -147,7 +147,7 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     repeats, cases, samples = spec.measurement.repeats, cases_of(spec), []
     for done, (shapes, count, beside) in enumerate(cases, start=1):
         clock, size = Clock(device), sum(map(math.prod, shapes))
-        exchange = _alone(spec, comm, clock, [shapes] * count, device, beside)
+        exchange = _alone(spec, comm, clock, shapes, count, device, beside)
         exchange.settle()
         turns = repeats * (2 if size * count < CHEAP else 1)
         for turn in range(turns + 1):  # the first warms up
@@ -198,15 +198,14 @@ def _spread(buckets: dict[int, Shapes], most: int) -> dict[int, Shapes]:
 
 
 def _alone(
-    spec: RunSpec, comm: Communicator, clock: Clock, shapes: list[Shapes], device: torch.device, beside: bool
+    spec: RunSpec, comm: Communicator, clock: Clock, shapes: Shapes, count: int, device: torch.device, beside: bool
 ) -> Exchange:
-    """The method of the run on buckets without a model, in this process's role."""
+    """The method of the run on ``count`` buckets without a model, in this process's role."""
     scheme = spec.scheme
     method = make_method(scheme.method, scheme.options)
-    sizes = [sum(map(math.prod, layers)) for layers in shapes]
-    flat = torch.randn(sum(sizes), device=device)
-    parts = zip(flat.split(sizes), shapes, strict=True)
-    buckets = [Bucket(i, part, layers) for i, (part, layers) in enumerate(parts)]
+    size = sum(map(math.prod, shapes))
+    flat = torch.randn(count * size, device=device)
+    buckets = [Bucket(i, gradient, shapes) for i, gradient in enumerate(flat.split(size))]
     groups = [(i, i + 1) for i in range(len(buckets))]
     how = answers(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
