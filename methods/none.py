@@ -12,6 +12,7 @@ class Uncompressed(Method):
     title = "uncompressed"
     scope = "size"
     one_sum = "dense"
+    elementwise = True
     exact_when = {}  # noqa: RUF012 - a constant, read by tests
 
     def exchange(self, bucket: Bucket, at: At):

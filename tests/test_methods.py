@@ -4,6 +4,7 @@ A class declares which laws it keeps; every declared law is tested here, and a c
 """
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -63,6 +64,22 @@ def test_where_it_says_so_the_aggregate_is_the_dense_mean(name, measured):
     for aggregate, *parts in zip(found, *shares, strict=True):
         for bucket, *share in zip(aggregate, *parts, strict=True):
             measured(name, what, (bucket - sum(share)).abs().max(), at_most=0 if bits else 1e-5)
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if CLASSES[m].elementwise])
+def test_an_elementwise_method_does_not_mind_another_order_in_each_step(name):
+    size, draw = sum(part.numel() for part in gradients(0, 1)[0]), torch.Generator().manual_seed(0)
+    orders = [torch.randperm(size, generator=draw) for _ in range(4)]
+
+    def work(comm, ordered: bool):
+        of_steps = [[torch.cat(step)] for step in gradients(comm.rank, len(orders))]
+        if ordered:
+            of_steps = [[step[order]] for (step,), order in zip(of_steps, orders, strict=True)]
+        return exchange_steps(comm, make(name), of_steps)
+
+    straight, other = (run_workers(WORKERS, partial(work, ordered=ordered))[0] for ordered in (False, True))
+    for (a,), (b,), order in zip(straight, other, orders, strict=True):
+        assert torch.equal(a[order], b)
 
 
 @pytest.mark.parametrize("name", CONSERVING)

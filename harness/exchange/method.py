@@ -101,6 +101,8 @@ class Method:
     ``one_sum``: "dense" or "sparse" if the exchange is one such Sum, dense over the whole bucket or written to
     it, and its answer is returned untouched: what a parameter server can answer. None otherwise.
     ``shaped``: what it costs follows from the shapes of a bucket's layers; it is then calibrated on the model's own.
+    ``elementwise``: an entry of the aggregate follows from the workers' entries in its place, in this step alone, so
+    the entries of a bucket may lie in another order each time.
     ``owns_momentum``: it applies momentum itself; the optimizer's is then off.
     ``state``: the names of the fields that a resumed run needs. Each class names its own, its bases' are added.
 
@@ -119,6 +121,7 @@ class Method:
     ratios_from_plan: ClassVar[bool] = False
     one_sum: ClassVar[Literal["dense", "sparse"] | None] = None
     shaped: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
     owns_momentum: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
 

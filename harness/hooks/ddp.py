@@ -1,6 +1,8 @@
 """A method as the communication hook of DistributedDataParallel (Li et al., PyTorch Distributed, VLDB 2020)."""
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,15 +20,17 @@ class DDPHook(Hook):
 
         hook = DDPHook(model, optimizer, "topk", ratio=0.01)
 
-    The method's buckets are its own (``Hook``), within what DDP's will probably be. Its state outlasts that DDP cuts
-    its buckets anew after the first iteration. In ``no_sync`` nothing is exchanged; the next pass exchanges what has
-    accumulated.
+    The method's buckets are its own (``Hook``), and end where DDP's will probably end; where it merges layers by size,
+    they are DDP's, cut further to ``bucket_cap_mb`` MiB. Its state outlasts that DDP cuts its buckets anew after the
+    first iteration. An ``elementwise`` method takes the entries of a bucket as DDP lays them: of three or more workers,
+    an engine may then add up some in another order. In ``no_sync`` nothing is exchanged; the next pass exchanges what
+    has accumulated.
     All processes of the model's group construct it. ValueError in one line for what cannot work.
     """
 
     def __init__(
         self, model: DistributedDataParallel, optimizer: Optimizer, method: str,
-        *, bucket_cap_mb: float = 8.0, **options: Any,
+        *, bucket_cap_mb: float = math.inf, **options: Any,
     ):  # fmt: skip
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = [p for name, p in named if p.requires_grad and name not in ignored]
@@ -40,55 +44,47 @@ class DDPHook(Hook):
         """DDP calls it while backward runs, bucket by bucket, in one order on all workers.
 
         When it does so for the last bucket, backward has ended: the exchanges are then waited for. A bucket of ours
-        that lies within DDP's is exchanged where it lies; of one across several, each part is copied there and back.
+        that lies within DDP's is exchanged where it lies; of any other, each layer is copied there and back.
         """
         if bucket.index() == 0:
             self._begin()
             self._promised.clear()
-        buffer, runs = bucket.buffer(), _runs([self._layers[p] for p in bucket.parameters()])
-        gradients = buffer.split([len(self._flat.slice(start, stop)) for start, stop in runs])
+        buffer, layers = bucket.buffer(), [self._layers[p] for p in bucket.parameters()]
+        starts = list(accumulate((self._flat.sizes[layer] for layer in layers), initial=0))
+        place = {layer: n for n, layer in enumerate(layers)}
         copies: list[tuple[Tensor, Tensor]] = []
-        for (start, stop), gradient in zip(runs, gradients, strict=True):
-            copies += self._take(start, stop, gradient)
-            for layer in range(start, stop):
-                self._exchange.ready(layer)
+        for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
+            group = self._exchange.groups[index]
+            here = sorted(place[layer] for layer in range(*group) if layer in place)
+            if self._lies([layers[n] for n in here], here, group):
+                there = buffer[starts[here[0]] : starts[here[-1] + 1]]
+                self._exchange.move(index, there)
+                self._put(there, there)
+                continue
+            self._exchange.move(index, self._flat.slice(*group))
+            for n in here:
+                there, own = buffer[starts[n] : starts[n + 1]], self._flat.slice(layers[n], layers[n] + 1)
+                self._put(there, own)
+                copies.append((there, own))
+        for layer in layers:
+            self._exchange.ready(layer)
         future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
         if bucket.is_last():
             self._exchange.finish()
             for future, buffer, copies in self._promised:
-                for there, here in copies:
-                    there.copy_(here)
+                for there, own in copies:
+                    there.copy_(own)
                 future.set_result(buffer)
         return self._promised[-1][0]
 
-    def _take(self, start: int, stop: int, gradient: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Take the gradient of layers start .. stop - 1; (there, here) for each part that was copied."""
-        origin, copies = self._flat.starts[start], []
-        for index in range(self._exchange.bucket_of[start], self._exchange.bucket_of[stop - 1] + 1):
-            group = self._exchange.groups[index]
-            part = max(start, group[0]), min(stop, group[1])
-            first, last = (self._flat.starts[layer] - origin for layer in part)
-            there, here = gradient[first:last], self._flat.slice(*part)
-            if part == group:
-                self._exchange.move(index, there)
-                self._put(there, there)
-            else:
-                self._exchange.move(index, self._flat.slice(*group))
-                self._put(there, here)
-                copies.append((there, here))
-        return copies
+    def _lies(self, layers: Sequence[int], places: Sequence[int], group: tuple[int, int]) -> bool:
+        """Whether layers at these places of DDP's bucket are a bucket of ours, and lie as the method needs them.
 
-
-def _runs(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """Layers as (start, stop) ranges that follow each other in our memory: one, once DDP cuts buckets by arrival."""
-    runs: list[tuple[int, int]] = []
-    for layer in layers:
-        if runs and runs[-1][1] == layer:
-            runs[-1] = (runs[-1][0], layer + 1)
-        else:
-            runs.append((layer, layer + 1))
-    return runs
+        DDP lays layers as their gradients arrive: a norm's bias, say, after its weight, where we have it before.
+        """
+        whole = len(layers) == group[1] - group[0] and places[-1] - places[0] == len(places) - 1
+        return whole and (self.method.elementwise or list(layers) == sorted(layers))
 
 
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:

@@ -40,7 +40,7 @@ class Hook:
         if self.method.owns_momentum and (given := _momentum(optimizer)):
             raise ValueError(f"{method} applies momentum itself, and the optimizer has {given}: give one without")
         self._optimizer, self._comm, self._flat = optimizer, comm, FlatGradients(_float32(parameters))
-        groups, most = [], int(bucket_cap_mb * 2**20) // 4
+        groups, most = [], int(min(bucket_cap_mb * 2**20 / 4, sum(self._flat.sizes)))
         bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
         for start, stop in pairwise(bounds):
             within = cut(self._flat.sizes[start:stop], self.method.scope, "size", most)
