@@ -65,9 +65,14 @@ class Topology:
             + traffic.messages
         )  # fmt: skip
 
-    def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
-        """How often an exchange waits for the network."""
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
+        """How many messages of an exchange a worker handles one after the other."""
         return max(1, sum_rounds(workers) if traffic.summed else workers - 1)
+
+    def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
+        """How often an exchange waits for the network: once where messages go to all others at a time, as gathers do
+        on torch.distributed; Horovod's go around a ring."""
+        return max(1, sum_rounds(workers)) if traffic.summed else 1
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,9 @@ class ParameterServer(Topology):
         sparse = self.owner == "worker" and not traffic.summed
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)
+
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
+        return 2
 
     def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
         return 2

@@ -24,6 +24,7 @@ GATHERED = (
 )  # fmt: skip
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
+LONG = (2**16 - 9, 2**16 - 8, 2**16 - 7, 300_001)  # of messages, in bytes, about where an engine may cut one
 BUCKETS = 10
 BLOCKS = 500  # of OmniReduce's tensor
 OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of two ranks
@@ -45,6 +46,10 @@ def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
 def length(sender: int, receiver: int = 0, bucket: int = 0) -> int:
     """Of a message, in entries: some are empty, and most are odd."""
     return 3 * ((sender + 2 * receiver + bucket) % 4)
+
+
+def long(rank: int, turn: int) -> torch.Tensor:
+    return numbers(LONG[(rank + turn) % len(LONG)], torch.uint8, rank, turn)
 
 
 def message(sender: int, receiver: int, dtype: torch.dtype, bucket: int = 0) -> torch.Tensor:
@@ -73,6 +78,8 @@ def relay(comm: Communicator, bucket: int):
 def seen(comm: Communicator) -> dict:
     """By what was asked, what came back."""
     found = {f"gather {dtype}": comm.allgather(numbers(length(comm.rank), dtype, comm.rank)) for dtype in GATHERED}
+    for turn in range(len(LONG)):
+        found[f"gather long {turn}"] = comm.allgather(long(comm.rank, turn))
     for dtype in REDUCED:
         mine = numbers(9, dtype, comm.rank)
         assert comm.start_max(mine).wait() is mine

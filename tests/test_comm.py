@@ -10,7 +10,9 @@ from functools import reduce
 import comm_worker
 import pytest
 import torch
-from comm_worker import BUCKETS, ENTRIES, GATHERED, REDUCED, another_length, length, message, numbers, seen, summed
+from comm_worker import (
+    BUCKETS, ENTRIES, GATHERED, LONG, REDUCED, another_length, length, long, message, numbers, seen, summed,
+)  # fmt: skip
 from conftest import ROOT
 from hybrid_parts import ROWS
 from test_hybrid import compare
@@ -63,6 +65,12 @@ def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
     assert any(not t.numel() for t in everyones)
     for found in ranks:
         assert same(found[f"gather {dtype}"], everyones)
+
+
+def test_long_messages_are_gathered_beside_longer_ones(ranks):
+    for found in ranks:
+        for turn in range(len(LONG)):
+            assert same(found[f"gather long {turn}"], [long(rank, turn) for rank in range(len(ranks))])
 
 
 def test_an_engine_can_say_when_a_communication_ended(ranks):

@@ -82,7 +82,9 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
     assert weights.link_bytes(dense, 1, 3) == 3 * (4 + 4)  # the pushes, then the answers
     assert weights.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 4))  # weights are pulled dense
     assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 3 * 0.08))
-    assert [all_gather.waits(dense, 4), all_gather.waits(sparse, 4), weights.waits(sparse, 4)] == [6, 3, 2]
+    ways = ((all_gather, dense), (all_gather, sparse), (weights, sparse))
+    assert [way.steps(traffic, 4) for way, traffic in ways] == [6, 3, 2]
+    assert [way.waits(traffic, 4) for way, traffic in ways] == [6, 1, 2]
 
 
 def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():

@@ -1,15 +1,17 @@
 """torch.distributed: Gloo on CPU, NCCL on GPU (Gloo where several processes share one GPU)."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from harness.comm import Communicator, Pending, Start, words
-from harness.comm.collectives import Round
+from harness.comm.collectives import HEADER_BYTES, Round
 from harness.comm.thread import OneAtATime
+
+FIRST_BYTES = 2**16  # of a message of any length, behind a header: what goes before its receiver knows how long it is
 
 
 def connect(device: torch.device) -> "TorchDist":
@@ -30,8 +32,8 @@ class TorchDist(Communicator):
         self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self._group = group
         self._calls = OneAtATime(device)
-        # Gloo sends messages from the host's memory only.
-        self._messages_on = torch.device("cpu") if dist.get_backend(group) == "gloo" else device
+        self._gloo = dist.get_backend(group) == "gloo"
+        self._messages_on = torch.device("cpu") if self._gloo else device  # Gloo's go from the host's memory only
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, dist.ReduceOp.SUM)
@@ -50,43 +52,80 @@ class TorchDist(Communicator):
         return tensor
 
     def _allgather(self, tensor: Tensor) -> list[Tensor]:
-        """Lengths by the engine's all-gather, which wants equal ones, then messages between all pairs."""
-        counts = torch.empty(self.world_size, dtype=torch.int64, device=tensor.device)
-        dist.all_gather_into_tensor(counts, torch.tensor([tensor.numel()], device=tensor.device), self._group)
-        entries = {rank: count for rank, count in enumerate(counts.tolist()) if rank != self.rank}
-        mine = tensor.to(self._messages_on)  # once, whatever the number of peers
-        received = self._messages(dict.fromkeys(entries, mine), entries, tensor.dtype)()
+        """Messages between all pairs: torch's all-gather wants equal lengths."""
+        peers = [rank for rank in range(self.world_size) if rank != self.rank]
+        received = self._of_any_length(dict.fromkeys(peers, tensor), peers, tensor.dtype)()
         return [tensor.clone() if rank == self.rank else received[rank] for rank in range(self.world_size)]
 
     def _round(self, round: Round) -> Callable[[], dict[int, Tensor]]:
-        entries = round.receives
         if round.headers:
-            lengths = {peer: torch.tensor([t.numel()]) for peer, t in round.sends.items()}
-            told = self._messages(lengths, dict.fromkeys(entries, 1), torch.int64)()
-            entries = {peer: int(length) for peer, length in told.items()}
-        return self._messages(round.sends, entries, round.dtype)
+            return self._of_any_length(round.sends, round.receives, round.dtype)
+        rooms = {peer: self._room(entries, round.dtype) for peer, entries in round.receives.items()}
+        wait = self._messages({peer: t.to(self._messages_on) for peer, t in round.sends.items()}, rooms)
 
-    def _messages(
-        self, sends: dict[int, Tensor], entries: dict[int, int], dtype: torch.dtype
+        def finish() -> dict[int, Tensor]:
+            wait()
+            return {peer: t.to(self.device) for peer, t in rooms.items()}
+
+        return finish
+
+    def _of_any_length(
+        self, sends: dict[int, Tensor], peers: Iterable[int], dtype: torch.dtype
     ) -> Callable[[], dict[int, Tensor]]:
-        """Begin to send to peers and to receive as many entries from others; what it returns waits for these and
-        returns them. The empty messages stay at home.
+        """Messages whose receivers do not know how long they are; what it returns waits for them and returns them.
+
+        What goes first says so, and brings as much of the message as there is room for; what is left follows. So a
+        short message waits for the network once.
+        """
+        parts = {id(t): self._parted(t) for t in sends.values()}  # once, whatever the number of peers
+        firsts = {peer: self._room(HEADER_BYTES + FIRST_BYTES, torch.uint8) for peer in peers}
+        self._messages({peer: parts[id(t)][0] for peer, t in sends.items()}, firsts)()
+        received = {peer: self._begun(first) for peer, first in firsts.items()}
+        rests = {peer: message[FIRST_BYTES:] for peer, message in received.items()}
+        wait = self._messages({peer: parts[id(t)][1] for peer, t in sends.items()}, rests)
+
+        def finish() -> dict[int, Tensor]:
+            wait()
+            return {peer: message.view(dtype).to(self.device) for peer, message in received.items()}
+
+        return finish
+
+    def _messages(self, sends: dict[int, Tensor], rooms: dict[int, Tensor]) -> Callable[[], None]:
+        """Begin to send to peers and to receive from others, into ``rooms``; what it returns waits for these. The
+        empty messages stay at home.
 
         Receives come first. Gloo tells the sender of each over the same stream as the data: told behind a large
         message of its own, two peers would send one after the other, over half of what a link can carry.
         """
-        received = {peer: torch.empty(n, dtype=dtype, device=self._messages_on) for peer, n in entries.items()}
-        outgoing = {peer: t.to(self._messages_on) for peer, t in sends.items()}
-        parts = [self._part(dist.irecv, t, peer) for peer, t in received.items() if t.numel()]
-        parts += [self._part(dist.isend, t, peer) for peer, t in outgoing.items() if t.numel()]
+        parts = [self._part(dist.irecv, t, peer) for peer, t in rooms.items() if t.numel()]
+        parts += [self._part(dist.isend, t, peer) for peer, t in sends.items() if t.numel()]
         works = dist.batch_isend_irecv(parts) if parts else []
 
-        def finish() -> dict[int, Tensor]:
+        def finish() -> None:
             for work in works:
                 work.wait()
-            return {peer: t.to(self.device) for peer, t in received.items()}
 
         return finish
+
+    def _parted(self, message: Tensor) -> tuple[Tensor, Tensor]:
+        """What goes first, and what is left, as bytes. Gloo brings less than there is room for; NCCL has to fill it."""
+        content = message.to(self._messages_on).view(torch.uint8)
+        header = torch.tensor([content.numel()]).view(torch.uint8).to(self._messages_on)
+        begin, rest = content[:FIRST_BYTES], content[FIRST_BYTES:]
+        filling = [] if self._gloo else [content.new_zeros(FIRST_BYTES - len(begin))]
+        return torch.cat([header, begin, *filling]), rest
+
+    def _begun(self, first: Tensor) -> Tensor:
+        """The message that ``first`` begins, as bytes, with room for what is left of it."""
+        length, begin = int(first[:HEADER_BYTES].view(torch.int64)), first[HEADER_BYTES:]
+        if length <= len(begin):
+            return begin[:length]
+        message = self._room(length, torch.uint8)
+        message[: len(begin)] = begin
+        return message
+
+    def _room(self, entries: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(entries, dtype=dtype, device=self._messages_on)
 
     def _part(self, call: Callable, tensor: Tensor, peer: int) -> dist.P2POp:
         return dist.P2POp(call, words(tensor), group=self._group, group_peer=peer)

@@ -1,11 +1,11 @@
 """What a communication would cost on other links, and what it could at best: pure functions. No torch.
 
 The bytes on the busiest link take their time at the link's rate. Whatever else the measured cost holds is the
-processors' and stays. A collective of N workers makes its steps one after the other, and each step waits for
-the network once.
+processors' and stays. A collective of N workers makes its steps one after the other; those of a dense sum each wait
+for the network once.
 
 What a calibration measures holds the latency of its links already: in the time of a bucket of hardly any bytes, which
-grows with the steps. On Gloo each of them takes a round trip, since a receiver first tells the sender that it is ready.
+grows with the steps. On Gloo each wait takes a round trip, since a receiver first tells the sender that it is ready.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Network:
     latency_ms: float = 0.0
 
     def waiting_s(self, topology: Topology, traffic: Traffic, sum_rounds: Rounds) -> float:
-        """What the latency of the links adds to an exchange: a round trip for each of its steps."""
+        """What the latency of the links adds to an exchange: a round trip each time that it waits."""
         return 2e-3 * self.latency_ms * topology.waits(traffic, self.workers, sum_rounds)
 
 
@@ -60,14 +60,14 @@ def elsewhere(
     of the costs stays the same part of its turn.
     """
     on_link, other_on_link = (topology.link_bytes(traffic, 1, n.workers) * 8e-6 / n.rate_mbit for n in (here, there))
-    waits, other_waits = (topology.waits(traffic, n.workers, sum_rounds) for n in (here, there))
+    steps, other_steps = (topology.steps(traffic, n.workers, sum_rounds) for n in (here, there))
     waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, sum_rounds) for n in (here, there))
     turn, latency = costs.communicate, costs.latency
     smallest_s = turn(0) + latency(0)  # hardly any bytes: it waits for the network, and for little else
-    of_a_step_s = max(0.0, smallest_s - waiting_s) / waits
+    of_a_step_s = max(0.0, smallest_s - waiting_s) / steps
     entries, seconds = np.array(turn.entries), np.array(turn.seconds)
     processors = np.maximum(0.0, seconds - entries * on_link)
-    moved = processors + of_a_step_s * max(0, other_waits - waits) + entries * other_on_link
+    moved = processors + of_a_step_s * max(0, other_steps - steps) + entries * other_on_link
     factor = np.divide(moved, seconds, out=np.ones_like(moved), where=seconds > 0)
     waited = np.maximum(0.0, moved + other_waiting_s - waiting_s)
     return replace(
