@@ -34,6 +34,8 @@ def describe(kind: str, name: str) -> dict:
     if kind == "models":
         parameters = {"parameters": sum(LAYERS)}
         return parameters | {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
+    if kind == "collectives":
+        return {"rounds": {"halving-doubling": {"2": 2, "8": 6}, "ring": {"2": 2, "8": 14}}.get(name, {})}
     has_ratio, scope = next((ratio, scope) for _, method, ratio, scope in VARIANTS.values() if method == name)
     fields = {"selection": {"default": "torch"}} if has_ratio else {}
     fields |= {"refresh_every": {"default": 32}} if name == "dlgs" else {}

@@ -72,6 +72,8 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
     assert found.loc[("a", "topk"), ["speedup_low", "speedup_high"]].tolist() == pytest.approx([2 / 1.2, 2.4])
     assert [advice.verdict(found.loc[key]) for key in (("a", "topk"), ("b", "topk"))] == ["pays", "does not pay"]
     assert advice.verdict(advice.ranked(table, 3.0).set_index("model").iloc[0]) == "cannot be told"
+    twice = pd.concat([table, table[table["variant"] == "none"].assign(iteration_s=0.8)])
+    assert advice.ranked(twice, 1.2).query("model == 'a'")["speedup"].tolist() == pytest.approx([1.6, 1.0, 0.8])
     with pytest.raises(ValueError, match="missing for b"):
         advice.ranked(table.drop(2), 1.2)
 
@@ -85,6 +87,20 @@ def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
         assert known.saved(free)["link"] == 0
         assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
         assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
+
+
+def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
+    for known in Calibrations(report.folders).each():
+        dense = known.spec.topology.name == "allgather" and known.spec.scheme.method == "none"
+        ways = known.ways(8)
+        assert [way.collective for way in ways] == (["engine", "halving-doubling"] if dense else ["engine"])
+        assert len(known.ways(6)) == len(known.ways(2)) == 1  # no power of two; and as many rounds
+        if dense:
+            near, far = Network(8, np.inf, 0.0), Network(8, np.inf, 1000.0)
+            ring, other = ([way.iteration_s(there) for there in (near, far)] for way in ways)
+            # Each bucket of the ring waits 14 times for 2 s, of halving-doubling 6 times, however many buckets.
+            assert (ring[1] - ring[0]) / (other[1] - other[0]) == pytest.approx(14 / 6, rel=0.01)
+            assert advice.fastest_s(known, far) == other[1] < ring[1]
 
 
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
@@ -105,7 +121,9 @@ def inputs(report, rates=()) -> dict:
 
 def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     table, text = report.table(SCRIPTS("table"), "advice", {"there": THERE}, **inputs(report))
-    assert set(table["variant"]) == set(VARIANTS) and len(table) == len(MODELS) * 2 * 14
+    assert set(table["variant"]) == set(VARIANTS) and len(table) == len(MODELS) * (2 * 14 + 1)
+    assert set(table["collective"][table["variant"] == "none"]) == {"engine", "halving-doubling"}
+    assert set(table["collective"][table["variant"] != "none"]) == {"engine"}
     for _, rows in table.groupby(["model", "topology"]):
         assert rows["iteration_s"].is_monotonic_increasing
     for title in MODELS.values():

@@ -11,7 +11,18 @@ import comm_worker
 import pytest
 import torch
 from comm_worker import (
-    BUCKETS, ENTRIES, GATHERED, LONG, REDUCED, another_length, length, long, message, numbers, seen, summed,
+    BUCKETS,
+    ENTRIES,
+    GATHERED,
+    LONG,
+    REDUCED,
+    another_length,
+    length,
+    long,
+    message,
+    numbers,
+    seen,
+    summed,
 )  # fmt: skip
 from conftest import ROOT
 from hybrid_parts import ROWS

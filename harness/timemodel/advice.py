@@ -30,6 +30,11 @@ def predicted(known: Elsewhere, there: Network, dilation: float = 1.0) -> dict:
     return {"iteration_s": whole_s} | limit
 
 
+def fastest_s(known: Elsewhere, there: Network, dilation: float = 1.0) -> float:
+    """As ``iteration_s``, by the collective that is the fastest there."""
+    return min(iteration_s(way, there, dilation) for way in known.ways(there.workers))
+
+
 def errors(checked: pd.DataFrame) -> pd.Series:
     """The factor, at least 1, by which each predicted speed-up was off."""
     return np.exp(np.abs(np.log(checked["predicted_speedup"] / checked["speedup"])))
@@ -44,12 +49,12 @@ def margin(checked: pd.DataFrame) -> float:
 
 
 def ranked(table: pd.DataFrame, factor: float) -> pd.DataFrame:
-    """Predictions of every model over each topology, the fastest first, each against uncompressed of the same model and
-    topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` to either side.
+    """Predictions of every model over each topology, the fastest first, each against the fastest uncompressed of the
+    same model and topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` to either side.
 
     ValueError if uncompressed is missing somewhere.
     """
-    dense = table[table["variant"] == "none"].set_index(["model", "topology"])["iteration_s"]
+    dense = table[table["variant"] == "none"].groupby(["model", "topology"])["iteration_s"].min()
     places = pd.MultiIndex.from_frame(table[["model", "topology"]])
     if missing := sorted(set(places) - set(dense.index)):
         raise ValueError(f"advice is against uncompressed, which is missing for {missing[0][0]}: add none to methods")

@@ -53,15 +53,17 @@ def elsewhere(
     here: Network,
     there: Network,
     sum_rounds: Rounds = ring_rounds,
+    other_rounds: Rounds | None = None,
 ) -> Costs:
     """``costs``, measured ``here``, as they would be ``there``.
 
-    ``traffic``: what one worker hands over for each entry of a bucket. ``sum_rounds``: of its dense sums. A latency
-    of the costs stays the same part of its turn.
+    ``traffic``: what one worker hands over for each entry of a bucket. ``sum_rounds``: of its dense sums here, and
+    there unless ``other_rounds`` says otherwise. A latency of the costs stays the same part of its turn.
     """
     on_link, other_on_link = (topology.link_bytes(traffic, 1, n.workers) * 8e-6 / n.rate_mbit for n in (here, there))
-    steps, other_steps = (topology.steps(traffic, n.workers, sum_rounds) for n in (here, there))
-    waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, sum_rounds) for n in (here, there))
+    places = tuple(zip((here, there), (sum_rounds, other_rounds or sum_rounds), strict=True))
+    steps, other_steps = (topology.steps(traffic, n.workers, sums) for n, sums in places)
+    waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, sums) for n, sums in places)
     turn, latency = costs.communicate, costs.latency
     smallest_s = turn(0) + latency(0)  # hardly any bytes: it waits for the network, and for little else
     of_a_step_s = max(0.0, smallest_s - waiting_s) / steps

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,16 +86,32 @@ class Elsewhere:
     """The time model of one model and variant over its topology, for other links and numbers of workers.
 
     ``folder``, ``spec``: of the calibration of its exchanges; ``here``: its network, whose own links count as
-    infinitely fast where the processes talked over the host's.
+    infinitely fast where the processes talked over the host's. ``collective``: of its dense sums elsewhere.
     """
 
     def __init__(self, layers: Path, exchanges: Path):
         self.folder, self.spec, model = exchanges, spec_in(exchanges), spec_in(layers)
+        self.collective = self.spec.scheme.collective
         self._known = _read_folders(layers, exchanges, self.spec)
         cluster = self.spec.cluster
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
         self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
+
+    def ways(self, workers: int) -> list["Elsewhere"]:
+        """This one, and those in which a collective that makes other rounds of the engine's dense sums makes them.
+
+        A round of each is taken to cost what one of the engine's does.
+        """
+        if self.collective != "engine" or self.spec.topology != ALL_GATHER or not self._known.traffic.summed:
+            return [self]
+        found = [self]
+        for name in plugins.names("collectives"):
+            rounds = plugins.describe("collectives", name)["rounds"].get(str(workers))
+            if rounds is not None and rounds != ring_rounds(workers):
+                found.append(copy(self))
+                found[-1].collective = name
+        return found
 
     def iteration_s(self, there: Network) -> float:
         """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
@@ -125,8 +142,8 @@ class Elsewhere:
         return {what: whole_s - self._iteration_s(other, plan) for what, other in without.items()}
 
     def _costs(self, there: Network) -> Costs:
-        known, rounds = self._known, sum_rounds(self.spec.scheme.collective)
-        return elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, rounds)
+        known, rounds = self._known, [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]
+        return elsewhere(known.costs, self.spec.topology, known.traffic, self.here, there, *rounds)
 
     def _iteration_s(self, costs: Costs, plan: Plan) -> float:
         return schedule(self._known.sizes, costs, plan).iteration_s + self._known.rest_s

@@ -1,8 +1,8 @@
 """Advice, drawn: the speed-up against uncompressed that the time model expects there, over links of any rate.
 
-Lines: eqs 2-7 from calibrations on this machine, no timing run; thick: the smallest ratio. Dotted: the rate that was
-asked about. Grey: no farther from 1 than such predictions were off, so that no gain and no loss is certain. Above it
-compressing pays, below it compressing costs time."""
+Lines: eqs 2-7 from calibrations on this machine, no timing run; dense sums by the fastest collective; thick: the
+smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so that
+no gain and no loss is certain. Above it compressing pays, below it compressing costs time."""
 
 import json
 from collections import defaultdict
@@ -30,7 +30,7 @@ def draw(axes, here: list[Elsewhere], names: Names, there: Network, dilation: fl
     networks = [replace(there, rate_mbit=rate) for rate in rates]
 
     def seconds(known: Elsewhere) -> np.ndarray:
-        return np.array([advice.iteration_s(known, one, dilation) for one in networks])
+        return np.array([advice.fastest_s(known, one, dilation) for one in networks])
 
     dense = next(seconds(known) for known in here if known.spec.scheme.method == "none")
     ratios = sorted({known.spec.ratio for known in here if known.spec.ratio})
