@@ -11,7 +11,7 @@ from harness.comm import Communicator, Pending, Start, words
 from harness.comm.collectives import HEADER_BYTES, Round
 from harness.comm.thread import OneAtATime
 
-FIRST_BYTES = 2**16  # of a message of any length, behind a header: what goes before its receiver knows how long it is
+FIRST_BYTES = 2**16  # of a message of any length: what goes with the length, before its receiver knows how long it is
 
 
 def connect(device: torch.device) -> "TorchDist":
@@ -32,8 +32,9 @@ class TorchDist(Communicator):
         self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self._group = group
         self._calls = OneAtATime(device)
-        self._gloo = dist.get_backend(group) == "gloo"
-        self._messages_on = torch.device("cpu") if self._gloo else device  # Gloo's go from the host's memory only
+        gloo = dist.get_backend(group) == "gloo"
+        self._messages_on = torch.device("cpu") if gloo else device  # Gloo's go from the host's memory only
+        self._first_bytes = FIRST_BYTES if gloo else 0  # NCCL brings only what fills the receiver's room
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, dist.ReduceOp.SUM)
@@ -74,14 +75,14 @@ class TorchDist(Communicator):
     ) -> Callable[[], dict[int, Tensor]]:
         """Messages whose receivers do not know how long they are; what it returns waits for them and returns them.
 
-        What goes first says so, and brings as much of the message as there is room for; what is left follows. So a
-        short message waits for the network once.
+        The length goes first, and with it as much of the message as there is room for; what is left follows. So a short
+        message waits for the network once.
         """
         parts = {id(t): self._parted(t) for t in sends.values()}  # once, whatever the number of peers
-        firsts = {peer: self._room(HEADER_BYTES + FIRST_BYTES, torch.uint8) for peer in peers}
+        firsts = {peer: self._room(HEADER_BYTES + self._first_bytes, torch.uint8) for peer in peers}
         self._messages({peer: parts[id(t)][0] for peer, t in sends.items()}, firsts)()
         received = {peer: self._begun(first) for peer, first in firsts.items()}
-        rests = {peer: message[FIRST_BYTES:] for peer, message in received.items()}
+        rests = {peer: message[self._first_bytes :] for peer, message in received.items()}
         wait = self._messages({peer: parts[id(t)][1] for peer, t in sends.items()}, rests)
 
         def finish() -> dict[int, Tensor]:
@@ -108,12 +109,10 @@ class TorchDist(Communicator):
         return finish
 
     def _parted(self, message: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes first, and what is left, as bytes. Gloo brings less than there is room for; NCCL has to fill it."""
+        """The length with what goes with it, and what is left, as bytes."""
         content = message.to(self._messages_on).view(torch.uint8)
         header = torch.tensor([content.numel()]).view(torch.uint8).to(self._messages_on)
-        begin, rest = content[:FIRST_BYTES], content[FIRST_BYTES:]
-        filling = [] if self._gloo else [content.new_zeros(FIRST_BYTES - len(begin))]
-        return torch.cat([header, begin, *filling]), rest
+        return torch.cat([header, content[: self._first_bytes]]), content[self._first_bytes :]
 
     def _begun(self, first: Tensor) -> Tensor:
         """The message that ``first`` begins, as bytes, with room for what is left of it."""
