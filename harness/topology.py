@@ -72,7 +72,7 @@ class Topology:
     def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
         """How often an exchange waits for the network: once where messages go to all others at a time, as gathers do
         on torch.distributed; Horovod's go around a ring."""
-        return max(1, sum_rounds(workers)) if traffic.summed else 1
+        return self.steps(traffic, workers, sum_rounds) if traffic.summed else 1
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ class ParameterServer(Topology):
     def steps(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
         return 2
 
-    def waits(self, traffic: Traffic, workers: int, sum_rounds: Rounds = ring_rounds) -> int:
-        return 2
+    waits = steps
 
 
 ALL_GATHER = Topology("allgather", "all-gather")

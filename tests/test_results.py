@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from conftest import ROOT, copy_project, read, snakemake
+from conftest import ROOT, copy_project, read, snakemake, until
 
 from harness.launch.launcher import launch
 from harness.report import runs
@@ -242,9 +242,6 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
         finally:
             workflow.kill()
         assert workflow.returncode != 0 and "Traceback" not in said, f"{stage}: {said}"
-        end = time.monotonic() + 60
-        while of_project(project) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert not of_project(project) and not list(project.rglob("*.partial")), stage
+        assert until(lambda: not of_project(project)) and not list(project.rglob("*.partial")), stage
     done = snakemake(project, environment, *COMMAND)
     assert done.returncode == 0 and accuracies(project) == before, done.stderr

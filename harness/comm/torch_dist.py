@@ -63,12 +63,7 @@ class TorchDist(Communicator):
             return self._of_any_length(round.sends, round.receives, round.dtype)
         rooms = {peer: self._room(entries, round.dtype) for peer, entries in round.receives.items()}
         wait = self._messages({peer: t.to(self._messages_on) for peer, t in round.sends.items()}, rooms)
-
-        def finish() -> dict[int, Tensor]:
-            wait()
-            return {peer: t.to(self.device) for peer, t in rooms.items()}
-
-        return finish
+        return self._after(wait, rooms, round.dtype)
 
     def _of_any_length(
         self, sends: dict[int, Tensor], peers: Iterable[int], dtype: torch.dtype
@@ -84,7 +79,11 @@ class TorchDist(Communicator):
         received = {peer: self._begun(first) for peer, first in firsts.items()}
         rests = {peer: message[self._first_bytes :] for peer, message in received.items()}
         wait = self._messages({peer: parts[id(t)][1] for peer, t in sends.items()}, rests)
+        return self._after(wait, received, dtype)
 
+    def _after(
+        self, wait: Callable[[], None], received: dict[int, Tensor], dtype: torch.dtype
+    ) -> Callable[[], dict[int, Tensor]]:
         def finish() -> dict[int, Tensor]:
             wait()
             return {peer: message.view(dtype).to(self.device) for peer, message in received.items()}

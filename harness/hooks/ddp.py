@@ -54,18 +54,7 @@ class DDPHook(Hook):
         place = {layer: n for n, layer in enumerate(layers)}
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
-            group = self._exchange.groups[index]
-            here = sorted(place[layer] for layer in range(*group) if layer in place)
-            if self._lies([layers[n] for n in here], here, group):
-                there = buffer[starts[here[0]] : starts[here[-1] + 1]]
-                self._exchange.move(index, there)
-                self._put(there, there)
-                continue
-            self._exchange.move(index, self._flat.slice(*group))
-            for n in here:
-                there, own = buffer[starts[n] : starts[n + 1]], self._flat.slice(layers[n], layers[n] + 1)
-                self._put(there, own)
-                copies.append((there, own))
+            copies += self._take(index, buffer, layers, starts, place)
         for layer in layers:
             self._exchange.ready(layer)
         future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
@@ -78,13 +67,27 @@ class DDPHook(Hook):
                 future.set_result(buffer)
         return self._promised[-1][0]
 
-    def _lies(self, layers: Sequence[int], places: Sequence[int], group: tuple[int, int]) -> bool:
-        """Whether layers at these places of DDP's bucket are a bucket of ours, and lie as the method needs them.
+    def _take(
+        self, index: int, buffer: Tensor, layers: list[int], starts: list[int], place: dict[int, int]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Take what DDP's bucket holds of one of ours; (there, own) for each layer that was copied.
 
+        ``layers``: those in ``buffer``, in their order; ``starts``: where each begins; ``place``: which it is there.
         DDP lays layers as their gradients arrive: a norm's bias, say, after its weight, where we have it before.
         """
-        whole = len(layers) == group[1] - group[0] and places[-1] - places[0] == len(places) - 1
-        return whole and (self.method.elementwise or list(layers) == sorted(layers))
+        group = self._exchange.groups[index]
+        here = sorted(place[layer] for layer in range(*group) if layer in place)
+        found = layers[here[0] : here[-1] + 1]
+        if (sorted(found) if self.method.elementwise else found) == list(range(*group)):
+            there = buffer[starts[here[0]] : starts[here[-1] + 1]]
+            self._exchange.move(index, there)
+            self._put(there, there)
+            return []
+        self._exchange.move(index, self._flat.slice(*group))
+        copies = [(buffer[starts[n] : starts[n + 1]], self._flat.slice(layers[n], layers[n] + 1)) for n in here]
+        for there, own in copies:
+            self._put(there, own)
+        return copies
 
 
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
