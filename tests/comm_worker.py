@@ -78,6 +78,8 @@ def relay(comm: Communicator, bucket: int):
 def seen(comm: Communicator) -> dict:
     """By what was asked, what came back."""
     found = {f"gather {dtype}": comm.allgather(numbers(length(comm.rank), dtype, comm.rank)) for dtype in GATHERED}
+    for dtype in GATHERED:
+        found[f"gather equal {dtype}"] = comm.start_allgather(numbers(5, dtype, comm.rank), equal=True).wait()
     for turn in range(len(LONG)):
         found[f"gather long {turn}"] = comm.allgather(long(comm.rank, turn))
     for dtype in REDUCED:

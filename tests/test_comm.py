@@ -78,6 +78,12 @@ def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
         assert same(found[f"gather {dtype}"], everyones)
 
 
+@pytest.mark.parametrize("dtype", GATHERED, ids=str)
+def test_equal_lengths_are_gathered(ranks, dtype):
+    for found in ranks:
+        assert same(found[f"gather equal {dtype}"], [numbers(5, dtype, rank) for rank in range(len(ranks))])
+
+
 def test_long_messages_are_gathered_beside_longer_ones(ranks):
     for found in ranks:
         for turn in range(len(LONG)):

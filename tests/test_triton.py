@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 # The interpreter is chosen when Triton is imported, so each test is a process of its own.
 COMPARE = """
 import torch
-from harness.exchange.selection import Threshold, TopK, by_torch, by_triton
+from harness.exchange.selection import MANY, Threshold, TopK, by_torch, by_triton
 
 def bits(x):
     return x.view(torch.int32 if x.dtype == torch.float32 else torch.int16)
@@ -49,7 +49,26 @@ for dtype in by_triton.LAYOUTS:
                             assert torch.equal(places.long(), indices), where
                         else:
                             assert torch.equal(found.abs().sort().values, values.abs().sort().values), where
+                            if isinstance(rule, TopK):
+                                rooms = {k}
+                            else:
+                                rooms = {1, max(1, len(indices) // 2), len(indices) + 3}
+                            for most in rooms:
+                                quick = start.clone()
+                                found, places, chosen = by_triton.take_at_most(quick, rule, most, gradient)
+                                assert chosen.tolist() == [len(indices)] and len(found) == len(places) == most, where
+                                n = min(most, len(indices))
+                                first = places[:n].long()
+                                assert (first[1:] > first[:-1]).all() and not found[n:].any(), where
+                                assert torch.equal(bits(found[:n]), bits(whole[first])), where
+                                left = whole.clone()
+                                left[first] = 0
+                                assert torch.equal(bits(quick), bits(left)), where
+                                if isinstance(rule, Threshold):
+                                    assert torch.equal(first, indices[:n]), where
     nan = torch.tensor([1.0, torch.nan, 3.0], dtype=dtype)
+    for rule in (TopK(1), Threshold(9.0)):
+        assert by_triton.take_at_most(nan.clone(), rule, 1)[2].tolist() == [MANY]
     for call in (lambda: by_triton.take(nan.clone(), TopK(1)), lambda: by_triton.take(nan.clone(), Threshold(9.0)),
                  lambda: by_triton.kth_magnitude(nan, 1)):
         try:
@@ -79,7 +98,7 @@ from triton.compiler import ASTSource, compile
 from harness.exchange.selection import by_triton
 
 POINTERS = {"prefix": "*i32", "counts": "*i32", "least": "*i32", "ties": "*i64", "first_tie": "*i64", "first": "*i64",
-            "indices": "*i32"}
+            "indices": "*i32", "most": "i32"}
 NAMES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
 for dtype, (_, infinity, ((shift, width), *_)) in by_triton.LAYOUTS.items():
     values = {"SHIFT": shift, "WIDTH": width, "BITS": 8 * dtype.itemsize, "INFINITY": infinity, "ADD": True,

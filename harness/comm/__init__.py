@@ -56,10 +56,10 @@ class Communicator(ABC):
         """
 
     @abstractmethod
-    def start_allgather(self, tensor: Tensor) -> Pending:
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> Pending:
         """Collect tensors of shape (n,), n of its own on each rank; ``wait`` returns them by rank.
 
-        Any dtype, the same on all ranks.
+        Any dtype, the same on all ranks. ``equal``: n is the same too, so that no length need travel.
         """
 
     def start_streams(self, streams: Sequence[Rounds | None]) -> Pending:

@@ -95,7 +95,10 @@ class Horovod(Communicator):
         handle = hvd.grouped_allreduce_async_([tensor], op=op, name=next(self._names))
         return self._under_way(handle, lambda tensors: tensors[0])
 
-    def start_allgather(self, tensor: Tensor) -> _Handle:
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> _Handle:
+        if equal:
+            handle = hvd.allgather_async(words(tensor), name=next(self._names))
+            return self._under_way(handle, lambda gathered: list(gathered.view(tensor.dtype).split(tensor.numel())))
         # Horovod exchanges the lengths when it negotiates, but hides them: send them along, first.
         mine = words(tensor)
         header = torch.tensor([mine.numel()], device=tensor.device).view(mine.dtype)

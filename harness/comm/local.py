@@ -58,8 +58,15 @@ class Local(Communicator):
     def _starter(self) -> Start:
         return self._round
 
-    def start_allgather(self, tensor: Tensor) -> Pending:
-        return self._calls.submit(self._exchange, tensor)
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> Pending:
+        return self._calls.submit(self._gather, tensor, equal)
+
+    def _gather(self, tensor: Tensor, equal: bool) -> list[Tensor]:
+        everyones = self._exchange(tensor)
+        lengths = [t.numel() for t in everyones]
+        if equal and len(set(lengths)) > 1:
+            raise ValueError(f"a gather of equal lengths has {lengths} entries")
+        return everyones
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         tensor.copy_(self._calls.submit(self._exchange, tensor).wait()[root])

@@ -62,7 +62,23 @@ class _StreamFuture(_Future):
     def _run(self, call, *args):
         return call(*args)  # which has queued its work on the stream, and knows nothing of its end
 
+    def done(self) -> bool:
+        # What is only queued is not done: to wait for it now would hold up the rest of backward.
+        return self._future.done() and self._future.result()[1].query()
+
     def wait(self):
         result, finished = self._future.result()
-        torch.cuda.current_stream(self._device).wait_event(finished)
+        here = torch.cuda.current_stream(self._device)
+        here.wait_event(finished)
+        for tensor in _tensors(result):
+            tensor.record_stream(here)  # its memory is the other stream's, which must not use it again too early
         return result
+
+
+def _tensors(result) -> list[torch.Tensor]:
+    """All in what a call returns: a tensor, None, or a list or dict of such."""
+    if isinstance(result, dict):
+        result = result.values()
+    if isinstance(result, torch.Tensor) or result is None:
+        return [] if result is None else [result]
+    return [tensor for part in result for tensor in _tensors(part)]

@@ -34,6 +34,7 @@ class TorchDist(Communicator):
         self._calls = OneAtATime(device)
         gloo = dist.get_backend(group) == "gloo"
         self._messages_on = torch.device("cpu") if gloo else device  # Gloo's go from the host's memory only
+        self._pinned = gloo and device.type == "cuda"  # a GPU copies to and from pages that stay where they are
         self._first_bytes = FIRST_BYTES if gloo else 0  # NCCL brings only what fills the receiver's room
 
     def start_allreduce(self, tensor: Tensor) -> Pending:
@@ -42,8 +43,8 @@ class TorchDist(Communicator):
     def start_max(self, tensor: Tensor) -> Pending:
         return self._calls.submit(self._reduce, tensor, dist.ReduceOp.MAX)
 
-    def start_allgather(self, tensor: Tensor) -> Pending:
-        return self._calls.submit(self._allgather, tensor)
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> Pending:
+        return self._calls.submit(self._allgather, tensor, equal)
 
     def _starter(self) -> Start:
         return self._round
@@ -52,17 +53,19 @@ class TorchDist(Communicator):
         dist.all_reduce(tensor, op, self._group)
         return tensor
 
-    def _allgather(self, tensor: Tensor) -> list[Tensor]:
+    def _allgather(self, tensor: Tensor, equal: bool) -> list[Tensor]:
         """Messages between all pairs: torch's all-gather wants equal lengths."""
         peers = [rank for rank in range(self.world_size) if rank != self.rank]
-        received = self._of_any_length(dict.fromkeys(peers, tensor), peers, tensor.dtype)()
+        lengths = dict.fromkeys(peers, tensor.numel() if equal else None)
+        received = self._round(Round(dict.fromkeys(peers, tensor), lengths, tensor.dtype, headers=not equal))()
         return [tensor.clone() if rank == self.rank else received[rank] for rank in range(self.world_size)]
 
     def _round(self, round: Round) -> Callable[[], dict[int, Tensor]]:
         if round.headers:
             return self._of_any_length(round.sends, round.receives, round.dtype)
         rooms = {peer: self._room(entries, round.dtype) for peer, entries in round.receives.items()}
-        wait = self._messages({peer: t.to(self._messages_on) for peer, t in round.sends.items()}, rooms)
+        parts = {id(t): self._staged(t) for t in round.sends.values()}  # once, whatever the number of peers
+        wait = self._messages({peer: parts[id(t)] for peer, t in round.sends.items()}, rooms)
         return self._after(wait, rooms, round.dtype)
 
     def _of_any_length(
@@ -86,7 +89,7 @@ class TorchDist(Communicator):
     ) -> Callable[[], dict[int, Tensor]]:
         def finish() -> dict[int, Tensor]:
             wait()
-            return {peer: message.view(dtype).to(self.device) for peer, message in received.items()}
+            return {peer: t.view(dtype).to(self.device, non_blocking=True) for peer, t in received.items()}
 
         return finish
 
@@ -109,7 +112,7 @@ class TorchDist(Communicator):
 
     def _parted(self, message: Tensor) -> tuple[Tensor, Tensor]:
         """The length with what goes with it, and what is left, as bytes."""
-        content = message.to(self._messages_on).view(torch.uint8)
+        content = self._staged(message).view(torch.uint8)
         header = torch.tensor([content.numel()]).view(torch.uint8).to(self._messages_on)
         return torch.cat([header, content[: self._first_bytes]]), content[self._first_bytes :]
 
@@ -122,8 +125,16 @@ class TorchDist(Communicator):
         message[: len(begin)] = begin
         return message
 
+    def _staged(self, message: Tensor) -> Tensor:
+        """The message where it can leave from; a copy is complete."""
+        if not self._pinned:
+            return message
+        copy = self._room(message.numel(), message.dtype).copy_(message, non_blocking=True)
+        torch.cuda.current_stream(self.device).synchronize()
+        return copy
+
     def _room(self, entries: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(entries, dtype=dtype, device=self._messages_on)
+        return torch.empty(entries, dtype=dtype, device=self._messages_on, pin_memory=self._pinned)
 
     def _part(self, call: Callable, tensor: Tensor, peer: int) -> dist.P2POp:
         return dist.P2POp(call, words(tensor), group=self._group, group_peer=peer)

@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.comm import Communicator, Pending, collectives
 from harness.comm.collectives import HEADER_BYTES, Round, Rounds
 from harness.exchange.method import Gather, Max, Request, Sum
+from harness.exchange.steps import added_up
 from harness.exchange.wire import FORMATS
 from harness.topology import Topology, Traffic
 
@@ -22,7 +23,10 @@ COUNT_BYTES = 8  # an int64 length travels with every gathered tensor
 
 
 class Answers:
-    """``sent_bytes``, ``received_bytes``, ``sent_entries``, ``traffic``: of this worker, since the last ``reset``."""
+    """``sent_bytes``, ``received_bytes``, ``sent_entries``, ``traffic``: of this worker, since the last ``reset``.
+
+    ``sent_entries`` is a tensor of shape (1,) where only the device knows how many they are: to read it waits for it.
+    """
 
     def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
         self.topology, self._comm, self._format = topology, comm, FORMATS[wire]
@@ -40,9 +44,9 @@ class Answers:
         """The answer; call when ``pending`` is done, or to wait for it."""
         raise NotImplementedError
 
-    def count(self, entries: int, sent_bytes: int, **traffic: int) -> None:
+    def count(self, entries: int | Tensor, sent_bytes: int, **traffic: int) -> None:
         """Note what is handed over: ``traffic`` says as what, ``sent_bytes`` what of it leaves this process."""
-        self.sent_entries += entries
+        self.sent_entries = self.sent_entries + entries  # another object: what was read before stays as it was
         self.sent_bytes += sent_bytes
         self.traffic += Traffic(**traffic)
 
@@ -85,8 +89,12 @@ class Collective(Answers):
             case Round():
                 self.count(request.entries, request.sent_bytes, messages=request.sent_bytes)
                 return self._comm.start_round(request)
-            case Sum(values, indices):
-                message, entries = self.pack(values, indices, request.out.numel()), values.numel()
+            case Sum(chosen=None):
+                message, entries = self.pack(request.values, request.indices, request.out.numel()), request.entries
+            case Sum():
+                message = _padded(request)
+                self.count(request.entries, message.nbytes, gathered=message.nbytes)
+                return self._comm.start_allgather(message, equal=True)
             case Gather(message):
                 entries = message.numel() if request.entries is None else request.entries
             case _:
@@ -122,9 +130,25 @@ class Collective(Answers):
             case Round():
                 self.received_bytes += sum(message.nbytes for message in answer.values())
                 return answer
-        others = (message for rank, message in enumerate(answer) if rank != self._comm.rank)
-        self.received_bytes += sum(message.nbytes + COUNT_BYTES for message in others)
+            case Sum(chosen=Tensor()):
+                self.received_bytes += _from_others(answer, self._comm.rank)
+                return _sum_of_padded(request, answer)
+        self.received_bytes += _from_others(answer, self._comm.rank) + COUNT_BYTES * (len(answer) - 1)
         return self.add_up(request.out, answer) if isinstance(request, Sum) else answer
+
+
+def _from_others(messages: list[Tensor], rank: int) -> int:
+    return sum(message.nbytes for message in messages) - messages[rank].nbytes
+
+
+def _padded(request: Sum) -> Tensor:
+    """A sum's entries as a message of a length that all workers know: how many were chosen, values, indices."""
+    return torch.cat([request.chosen.int(), request.values.view(torch.int32), request.indices.int()])
+
+
+def _sum_of_padded(request: Sum, messages: list[Tensor]) -> Tensor:
+    request.chosen.copy_(torch.cat([message[:1] for message in messages]).amax(0, keepdim=True))
+    return added_up((message[1:] for message in messages), request.out)
 
 
 def _counted(rounds: Rounds) -> Rounds:
@@ -161,7 +185,7 @@ class Served(Answers):
         if sparse:
             message = self.pack(request.values, request.indices, request.out.numel())
         sent = _bytes(message)
-        self.count(request.values.numel(), sent, **{"gathered" if sparse else "summed": sent})
+        self.count(request.entries, sent, **{"gathered" if sparse else "summed": sent})
         entries = (request.values if request.out is None else request.out).numel()
         push = self._comm.start_round(Round({self._server: message}, {}, message.dtype, sparse))
         return PushPull(push, self._take([self._server], sparse and self.topology.owner == "worker", entries))

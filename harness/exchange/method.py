@@ -61,11 +61,21 @@ class Sum:
     Dense (``indices`` is None): ``values`` has shape (n,) and is overwritten by the sum.
     Sparse: ``values`` and int32 or int64 ``indices`` have shape (k,), k may differ between workers, indices
     are unique; the sum is written to ``out``, shape (d,). The answer is the tensor written.
+
+    With ``chosen``, int64 of shape (1,), k is the same on all workers, and no host needs to know how many entries there
+    are: the first ``chosen``, or all if more were chosen than find room; the others are zeros, at any index. Over
+    collectives ``chosen`` becomes the largest of all workers.
     """
 
     values: Tensor
     indices: Tensor | None = None
     out: Tensor | None = None
+    chosen: Tensor | None = None
+
+    @property
+    def entries(self) -> int | Tensor:
+        """How many entries of the gradient are sent; a tensor of shape (1,) where the host does not know."""
+        return self.values.numel() if self.chosen is None else self.chosen.clamp(max=self.values.numel())
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ from torch import Tensor
 from harness.exchange import selection
 from harness.exchange.feedback import ErrorFeedback
 from harness.exchange.method import At, Bucket, Method, Request, Sum
-from harness.exchange.selection import Threshold, TopK
+from harness.exchange.queued import Later, is_queued
+from harness.exchange.selection import MANY, NAN, Threshold, TopK
 from harness.exchange.steady import steady_residual
 
 # Where an estimator is after long training is found with so many entries and steps.
 SAMPLE, SETTLED_AFTER = 20_000, 640
+
+SPARE = 1.25  # room for entries, by the most that a worker chose in the last step
 
 
 @dataclass
@@ -66,9 +69,12 @@ class Sparsifier(Selects, Ratio):
 
     one_sum = "sparse"
     conserves_mass = "bits"
+    state = ("chosen",)
     count_within: ClassVar[float] = 0.0
 
     rooms: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False)
+    chosen: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # lately, the most of all workers
+    counts: dict[int, Later] = field(default_factory=dict, init=False, repr=False)  # what ``chosen`` will be
 
     def select(self, acc: Tensor, bucket: Bucket, at: At) -> Tensor | TopK | Threshold:
         """What to send of ``acc`` = gradient + residual, shape (d,): unique indices, or a rule."""
@@ -84,6 +90,8 @@ class Sparsifier(Selects, Ratio):
     def exchange(self, bucket: Bucket, at: At) -> Generator[Request, Any, Tensor]:
         acc, gradient = self.residual(bucket), bucket.gradient
         rule = self.rule(bucket, at)
+        if rule is not None and is_queued(acc):
+            return (yield from self._queued(rule, bucket))
         if rule is None:
             rule, gradient = self.select(acc.add_(gradient), bucket, at), None
         # The request's memory is taken out of ``rooms`` until the answer is there, and used again afterwards.
@@ -94,6 +102,32 @@ class Sparsifier(Selects, Ratio):
         aggregate = yield Sum(values, indices, out=bucket.gradient)
         self.rooms[bucket.index] = room
         return aggregate
+
+    def _queued(self, rule: TopK | Threshold, bucket: Bucket) -> Generator[Request, Any, Tensor]:
+        """An exchange in which the host waits for nothing: messages have the length that the counts of the step before
+        let expect. What finds no room waits in the residual for the next step, and NaN is refused then."""
+        self._read(bucket.index)
+        most = rule.k if isinstance(rule, TopK) else self._most(bucket)
+        values, indices, chosen = self.selector.take_at_most(self.residual(bucket), rule, most, bucket.gradient)
+        aggregate = yield Sum(values, indices, bucket.gradient, chosen)
+        self.counts[bucket.index] = Later(chosen)
+        return aggregate
+
+    def _most(self, bucket: Bucket) -> int:
+        """For how many entries of a bucket there is room; the same on all workers."""
+        expected = self.chosen.get(bucket.index, 2 * self.k(bucket))
+        return min(bucket.size, int(SPARE * expected) + 1)
+
+    def _read(self, index: int) -> None:
+        if index in self.counts:
+            self.chosen[index] = self.counts.pop(index).read()
+        if self.chosen.get(index) == MANY:
+            raise FloatingPointError(NAN)
+
+    def state_dict(self) -> dict[str, Any]:
+        for index in list(self.counts):
+            self._read(index)
+        return super().state_dict()
 
 
 @dataclass

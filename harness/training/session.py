@@ -116,7 +116,7 @@ class Session:
             "sent_bytes": counted.sent_bytes,
             "received_bytes": counted.received_bytes,
             "sent_messages": self.comm.sent_messages - messages,
-            "density": counted.sent_entries / len(self.flat.gradients),
+            "density": int(counted.sent_entries) / len(self.flat.gradients),
         }
         self.sent_bytes += counted.sent_bytes
         if outcome is not None:

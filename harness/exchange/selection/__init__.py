@@ -1,8 +1,9 @@
 """Selection: which entries of a vector are sent, and taking them out of it.
 
-Two implementations of one interface, ``take``, ``kth_magnitude`` and ``room``: ``torch`` is the reference and
-what the paper used; ``fast`` accumulates and takes in one pass over memory (on GPUs, ``by_triton``). They
-choose the same entries, and refuse NaN with a FloatingPointError before anything is sent.
+Two implementations of one interface, ``take``, ``take_at_most``, ``kth_magnitude`` and ``room``: ``torch`` is the
+reference and what the paper used; ``fast`` accumulates and takes in one pass over memory (on GPUs, ``by_triton``).
+They choose the same entries, and refuse NaN with a FloatingPointError before anything is sent; ``take_at_most``, for
+which no host waits, counts it instead.
 """
 
 import importlib
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 NAN = "the gradient holds NaN: training has diverged; a lower learning rate or a warm-up may help"
+
+MANY = 2**31 - 1  # chosen, where NaN is among them: more than a bucket holds
 
 IMPLEMENTATIONS = ("torch", "fast")
 
@@ -33,7 +36,7 @@ Rule = Tensor | TopK | Threshold
 
 
 def implementation(name: str):
-    """The module that implements ``take``, ``kth_magnitude`` and ``room``."""
+    """The module that implements the interface."""
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"selection {name!r} is not known; one of: {', '.join(IMPLEMENTATIONS)}")
     return importlib.import_module(f"harness.exchange.selection.by_{name}")

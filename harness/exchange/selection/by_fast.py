@@ -145,6 +145,13 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor |
     return both[:n].view(torch.float32), both[n : 2 * n]
 
 
+def take_at_most(
+    acc: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``by_torch.take_at_most``, which does it on CPUs, where no host has a reason to ask."""
+    return _other(acc).take_at_most(acc, rule, most, gradient)
+
+
 def kth_magnitude(acc: Tensor, k: int) -> float:
     """As ``by_torch.kth_magnitude``."""
     if not _fits(acc):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from harness.exchange.selection import NAN, Rule, Threshold, TopK
+from harness.exchange.selection import MANY, NAN, Rule, Threshold, TopK
 
 
 def room(acc: Tensor) -> Tensor | None:
@@ -25,6 +25,33 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor |
         refuse_nan(values)
     acc.index_fill_(0, chosen, 0)
     return values, chosen
+
+
+def take_at_most(
+    acc: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``take``, of the first ``most`` entries alone; the others stay in ``acc``. The host never waits for a device.
+
+    Returns values and indices, shape (most,), and how many entries the rule chose, int64, shape (1,), or ``MANY`` if
+    there is NaN. Behind the last entry are zeros, at any index. ``most`` is a ``TopK``'s k.
+    """
+    if gradient is not None:
+        acc.add_(gradient)
+    magnitude = acc.abs()
+    match rule:
+        case TopK(k):
+            indices = torch.topk(magnitude, k, sorted=False).indices
+            chosen = magnitude.new_full((1,), k, dtype=torch.int64)
+        case Threshold(h):
+            mask = magnitude >= h if h > 0 else magnitude > 0
+            indices = torch.nonzero_static(mask, size=most).view(-1)
+            chosen = mask.sum(0, keepdim=True)
+    filler = indices < 0
+    indices = torch.where(filler, indices[0].clamp(min=0), indices)
+    values = acc[indices].masked_fill_(filler, 0)
+    # Where nothing was chosen, what lies at index 0 stays there.
+    acc.index_copy_(0, indices, torch.where(chosen > 0, 0, acc[:1]).expand(most))
+    return values, indices, chosen.masked_fill_(magnitude.amax(0, keepdim=True).isnan(), MANY)
 
 
 def _indices(acc: Tensor, rule: Rule) -> Tensor:

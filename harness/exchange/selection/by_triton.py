@@ -2,7 +2,8 @@
 
 As on the CPU, a float's bits without the sign order as its magnitude does. Whatever needs a place for its
 results in order is done in two passes, counts per block and then the entries themselves, so that the same
-input gives the same output; the host waits once, for how many there are.
+input gives the same output. The host waits once, for how many there are, or never, where it has said how many it
+will have at most.
 """
 
 import torch
@@ -10,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from harness.exchange.selection import NAN, Rule, Threshold, by_torch
+from harness.exchange.selection import MANY, NAN, Rule, Threshold, TopK, by_torch
 
 BLOCK = 1024
 TURNS = 16  # blocks that one program counts before it adds to the common histogram
@@ -78,9 +79,9 @@ def _count(
 
 @triton.jit
 def _move(
-    acc, least, ties, first_tie, first, values, indices, size, BITS: tl.constexpr, BLOCK: tl.constexpr
+    acc, least, ties, first_tie, first, values, indices, size, most, BITS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Move out of acc what is above ``least`` and the first ``ties`` of what equals it, in order."""
+    """Move out of acc what is above ``least`` and the first ``ties`` of what equals it, in order, ``most`` in all."""
     block = tl.program_id(0)
     place = block * BLOCK + tl.arange(0, BLOCK)
     here = place < size
@@ -91,9 +92,10 @@ def _move(
     taken = here & ((magnitude > h) | ((tie > 0) & (rank < tl.load(ties))))
     one = taken.to(tl.int32)
     to = tl.load(first + block) + tl.cumsum(one) - one
-    tl.store(values + to, found, taken)
-    tl.store(indices + to, place, taken)
-    tl.store(acc + place, tl.zeros_like(found), taken)
+    moved = taken & (to < most)
+    tl.store(values + to, found, moved)
+    tl.store(indices + to, place, moved)
+    tl.store(acc + place, tl.zeros_like(found), moved)
 
 
 def fits(acc: Tensor) -> bool:
@@ -123,26 +125,55 @@ def take(acc: Tensor, rule: Rule, gradient: Tensor | None = None, room: Tensor |
     """As ``by_torch.take``; int32 indices, rising. Ties go to the lowest index."""
     if isinstance(rule, Tensor):
         return by_torch.take(acc, rule, gradient)
+    least, ties, counts = _counted(acc, rule, gradient)
+    n, nans = torch.cat(_totals(counts, ties)).tolist()
+    if nans:
+        raise FloatingPointError(NAN)
+    return _moved(acc, least, ties, counts, n)
+
+
+def take_at_most(
+    acc: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``by_torch.take_at_most``; int32 indices, rising up to the last entry. Ties go to the lowest index."""
+    least, ties, counts = _counted(acc, rule, gradient)
+    n, nans = _totals(counts, ties)
+    return *_moved(acc, least, ties, counts, most), n.masked_fill_(nans > 0, MANY)
+
+
+def _counted(acc: Tensor, rule: TopK | Threshold, gradient: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The bits that magnitudes must reach, how many may equal them, (1,) each, and what ``_count`` finds, (blocks, 3);
+    the gradient is added to acc."""
     integer, infinity, _ = LAYOUTS[acc.dtype]
-    size, bits, grid = acc.numel(), 8 * acc.itemsize, (triton.cdiv(acc.numel(), BLOCK),)
+    size, grid = acc.numel(), (triton.cdiv(acc.numel(), BLOCK),)
     if isinstance(rule, Threshold):
-        h = torch.tensor([rule.h], dtype=acc.dtype).view(integer).int().clamp(min=1)  # zero is never taken
-        least, ties = h.to(acc.device, non_blocking=True), acc.new_full((1,), size, dtype=torch.int64)
+        bits = max(1, torch.tensor(rule.h, dtype=acc.dtype).view(integer).item())  # zero is never taken
+        least, ties = acc.new_full((1,), bits, dtype=torch.int32), acc.new_full((1,), size, dtype=torch.int64)
     else:
         (least, ties), gradient = _kth_bits(acc, rule.k, gradient), None
     counts = acc.new_empty(grid[0], 3, dtype=torch.int32)
     _count[grid](
         acc, acc if gradient is None else gradient, least, counts, size,
-        INFINITY=infinity, BITS=bits, ADD=gradient is not None, BLOCK=BLOCK,
+        INFINITY=infinity, BITS=8 * acc.itemsize, ADD=gradient is not None, BLOCK=BLOCK,
     )  # fmt: skip
-    above, tied, nan = counts.long().cumsum(0).unbind(1)
-    n, nans = torch.stack([above[-1] + tied[-1].minimum(ties[0]), nan[-1]]).tolist()
-    if nans:
-        raise FloatingPointError(NAN)
+    return least, ties, counts
+
+
+def _totals(counts: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
+    """How many entries are to be moved, and how many are NaN, int64, (1,) each."""
+    above, tied, nan = counts.sum(0, keepdim=True).unbind(1)
+    return above + tied.minimum(ties), nan
+
+
+def _moved(acc: Tensor, least: Tensor, ties: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The first ``most`` entries, moved out of acc: values, and int32 indices; zeros behind the last."""
+    above, tied, _ = counts.long().cumsum(0).unbind(1)
     first_tie = tied - counts[:, 1]
     first = above - counts[:, 0] + first_tie.minimum(ties)
-    values, indices = acc.new_empty(n), acc.new_empty(n, dtype=torch.int32)
-    _move[grid](acc, least, ties, first_tie, first, values, indices, size, BITS=bits, BLOCK=BLOCK)
+    values, indices = acc.new_zeros(most), acc.new_zeros(most, dtype=torch.int32)
+    _move[(len(counts),)](
+        acc, least, ties, first_tie, first, values, indices, acc.numel(), most, BITS=8 * acc.itemsize, BLOCK=BLOCK
+    )
     return values, indices
 
 
