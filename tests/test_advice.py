@@ -33,6 +33,7 @@ def report(tmp_path_factory):
         pd.DataFrame({"predicted_speedup": off, "speedup": 1.0, "machine": "a machine"}).to_csv(
             made.checked, index=False
         )
+        made.known = Calibrations(made.folders).each()
         yield made
     sys.stderr = stderr
 
@@ -80,7 +81,7 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
 
 def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
     free = Network(8, np.inf, 0.0)
-    for known in Calibrations(report.folders).each():
+    for known in report.known:
         for there in (Network(8, 100.0, 1.0), free):
             saved = known.saved(there)
             assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
@@ -90,7 +91,7 @@ def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
 
 
 def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
-    for known in Calibrations(report.folders).each():
+    for known in report.known:
         dense = known.spec.topology.name == "allgather" and known.spec.scheme.method == "none"
         ways = known.ways(8)
         assert [way.collective for way in ways] == (["engine", "halving-doubling"] if dense else ["engine"])
@@ -107,7 +108,7 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
 @settings(max_examples=25, deadline=None)
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, dilation, workers, rate, latency):
     """Time dilation: all times shrink alike, so proportions stay."""
-    known = next(one for one in Calibrations(report.folders).each() if one.spec.variant == "dlgs")
+    known = next(one for one in report.known if one.spec.variant == "dlgs")
     here = advice.predicted(known, Network(workers, rate, latency))
     there = advice.predicted(known, Network(workers, rate * dilation, latency / dilation), dilation)
     assert there["iteration_s"] * dilation == pytest.approx(here["iteration_s"])
