@@ -100,21 +100,23 @@ def imports(path: Path) -> frozenset[Path]:
         if file in found:
             continue
         found.add(file)
-        for module in _imported(file):
-            for base in (root.joinpath(*module.split(".")) for root in (ROOT, file.parent)):
-                open_ += [p for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
+        open_ += _imported(file)
     return frozenset(found)
 
 
-def _imported(file: Path) -> list[str]:
-    """The dotted names that a file imports, and the packages they lie in, which Python runs first."""
+@cache
+def _imported(file: Path) -> list[Path]:
+    """The project's own files that a file imports itself, and those of the packages they lie in, which Python runs
+    first."""
     names = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
         elif isinstance(node, ast.Import):
             names += [a.name for a in node.names]
-    return [".".join(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)]
+    modules = {tuple(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)}
+    bases = [root.joinpath(*module) for module in modules for root in (ROOT, file.parent)]
+    return [p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
 
 
 def docstring(path: str) -> str:

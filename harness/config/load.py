@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import jsonschema
 import yaml
@@ -89,6 +90,7 @@ def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) 
             raise ConfigError(f"{where}: {found}")
 
 
+@cache
 def _schema() -> dict:
     """The schema in ``SCHEMA`` with the names that the code knows and the parts of the studies."""
     schema = yaml.safe_load(SCHEMA.read_text())
