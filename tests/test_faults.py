@@ -17,7 +17,7 @@ from conftest import ROOT, read
 
 from harness.config import load as config
 from harness.engines import ENGINES
-from harness.launch import disturbance, testbed
+from harness.launch import testbed
 from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
@@ -125,9 +125,7 @@ def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full)
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
 @pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(disturbance, "BUSY", 2.0)  # whatever runs beside the tests
-    monkeypatch.setattr(disturbance, "DEPARTS", 1e3)
+def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_path):
     training, links = Training("resnet20", batch=8), {"network": "testbed", "rates_mbit": (200.0, 200.0)}
     scheme = Scheme("dlgs", options={"ratio": 0.1})
     spec = RunSpec("timing", training, scheme, Cluster(engine, **links), Measurement(blocks=60, repeats=1))

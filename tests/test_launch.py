@@ -77,24 +77,18 @@ def measure(folder: Path, seconds: str, launches: int) -> tuple[str, str, int]:
     return (folder / "run" / "iterations.csv").read_text(), run["disturbed"], int((folder / "launches").read_text())
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    """No other work on this machine, whatever really runs beside the tests."""
-    monkeypatch.setattr(disturbance, "BUSY", 2.0)
-
-
-def test_several_launches_make_one_table(quiet, tmp_path):
+def test_several_launches_make_one_table(tmp_path):
     assert measure(tmp_path, "1,1.1 1,0.9", 2) == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
 
 
-def test_a_disturbed_launch_is_repeated(quiet, tmp_path, capsys):
+def test_a_disturbed_launch_is_repeated(tmp_path, capsys):
     table = "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
     assert measure(tmp_path, "1,1 1,2 1.5,1.5", 2) == (table, "", 3)
     said = "a forward pass took 2.00 times as long as when the run began: measured once more"
     assert said in capsys.readouterr().err
 
 
-def test_a_run_that_stays_disturbed_is_marked(quiet, tmp_path):
+def test_a_run_that_stays_disturbed_is_marked(tmp_path):
     table, disturbed, launches = measure(tmp_path, "1,1 1,2 1,2 1,2", 2)
     assert table == "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times as long as when the run began"
