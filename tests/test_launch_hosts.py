@@ -32,10 +32,10 @@ def over(hosts: ssh_hosts.Hosts, *slots: int, **place) -> Place:
     return Place(by="ssh", hosts=named, **place)
 
 
-def accuracy(engine: str, steps: int = 12, workers: int = 2) -> RunSpec:
+def accuracy(engine: str, steps: int = 12, workers: int = 2, planner: str = "layer") -> RunSpec:
     return RunSpec(
         "accuracy", Training("resnet20", batch=8, train_steps=steps, lr_steps=()),
-        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine, workers=workers),
+        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}, planner=planner), Cluster(engine, workers=workers),
         Measurement(evaluations=3, test_samples=20, final_test_samples=40),
     )  # fmt: skip
 
@@ -104,12 +104,13 @@ def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts, data, tmp_path):
     place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600, interface="eth0")
-    process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
+    spec = accuracy(engine, steps=400, planner="all")  # steps enough to be asked in time, and quick ones
+    process = launched(hosts, spec, place, tmp_path)
     assert until(lambda: len(list(tmp_path.glob("run.partial/*/rank*.json"))) == 2)
     process.terminate()
     process.communicate(timeout=60)
     assert (tmp_path / "run.checkpoints" / "whole.json").exists(), (tmp_path / "log").read_text()
-    process = launched(hosts, accuracy(engine, steps=400), place, tmp_path)
+    process = launched(hosts, spec, place, tmp_path)
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 0 and "goes on after step " in said
 
