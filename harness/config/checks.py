@@ -3,11 +3,15 @@
 Each check takes the values and returns what is wrong, in one line, or None.
 """
 
+import hashlib
 import os
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from harness import data, plugins
+from harness.code import ROOT
 from harness.config import grid, launching, studies
 from harness.config.variants import chosen
 from harness.data.fetch.imagenet100 import CLASSES
@@ -271,11 +275,26 @@ def reach(values: dict) -> str | None:
 def built(values: dict) -> str | None:
     engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
     with ThreadPoolExecutor() as pool:  # each takes some seconds
-        found = list(pool.map(lambda engine: ENGINES[engine].lacks(values["device"], shared), engines))
+        found = list(pool.map(lambda engine: _lacks(engine, values["device"], shared), engines))
     for engine, lacks in zip(engines, found, strict=True):
         if lacks:
             return f"engine: {engine} cannot be used: {lacks}; install that of environment.yml, or give another"
     return None
+
+
+def _lacks(engine: str, device: str, shared: bool) -> str:
+    """As ``Engine.lacks``; that it lacks nothing is kept until something is installed."""
+    packages = Path(sysconfig.get_path("purelib"))
+    about = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
+    kept = ROOT / ".cache" / "engines" / hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    if kept.exists():
+        return ""
+    lacks = ENGINES[engine].lacks(device, shared)
+    with suppress(OSError):  # the folder may be read-only
+        if not lacks:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.touch()
+    return lacks
 
 
 def submitted(values: dict) -> str | None:
