@@ -14,11 +14,12 @@ def of_kind(study, kind):
     return [Path(name).name for name in CONFIG.studies[study] if name.startswith(kind)]
 
 
-# Timing runs of several variants, by what their first one would be called alone: it is the one that takes a plan.
+# Timing runs that studies give other names, most of several variants, by what their first one would be called alone: it
+# is the one that takes a plan.
 FIRST_OF = {
     grid.timing_name(spec): replace(spec, scheme=spec.scheme.alone(spec.variant))
     for spec in SPECS.values()
-    if spec.scheme.beside
+    if spec.kind == "timing"
 }
 
 
