@@ -114,8 +114,9 @@ class Sparsifier(Selects, Ratio):
         return aggregate
 
     def _most(self, bucket: Bucket) -> int:
-        """For how many entries of a bucket there is room; the same on all workers."""
-        expected = self.chosen.get(bucket.index, 2 * self.k(bucket))
+        """For how many entries of a bucket there is room; among equals the same on all."""
+        k = self.k(bucket)
+        expected = max(self.chosen.get(bucket.index, 2 * k), k)
         return min(bucket.size, int(SPARE * expected) + 1)
 
     def _read(self, index: int) -> None:
