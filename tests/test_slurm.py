@@ -136,7 +136,8 @@ def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_lea
     assert "rank 1, a worker, has died" in logs(project)
     before = saved(project)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[0]
+    assert until(lambda: not of_project(project), 90), of_project(project)
+    said = process.communicate(timeout=400)[0]  # the plug-in first sleeps out its wait, which grows up to 180 s
     assert process.returncode != 0, said
     assert until(lambda: not queue(slurm) and not of_project(project), 90), (queue(slurm), of_project(project))
     assert not list(project.rglob("*.partial")) and saved(project) >= before > 0

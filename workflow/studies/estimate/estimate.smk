@@ -6,6 +6,11 @@ FOLDERS["trials"] = CALIBRATION
 TRIALS = trials.of(CONFIG.runs)
 
 
+def left():
+    """The runs that are not finished."""
+    return remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+
+
 use rule launch as trial with:
     input:
         data=data_of("trials"),
@@ -34,21 +39,17 @@ rule estimate:
         trials=lambda wildcards: [
             f"{CALIBRATION}/{name}/run.json"
             for name, trial in TRIALS.items()
-            if trial.labels.keys() & remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+            if trial.labels.keys() & left()
         ],
         plans=lambda wildcards: sorted(
             {
                 f"{RUN_FOLDER}/plans/{plan}.json"
-                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
+                for spec in left().values()
                 if (plan := grid.plan_name(spec, CONFIG.runs))
             }
         ),
         rates=lambda wildcards: sorted(
-            {
-                rate_file(spec)
-                for spec in remaining.left(Path(RUN_FOLDER), CONFIG.runs).values()
-                if spec.cluster.in_proportion
-            }
+            {rate_file(spec) for spec in left().values() if spec.cluster.in_proportion}
         ),
     params:
         models=MODELS,
