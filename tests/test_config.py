@@ -364,7 +364,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert files.problem(tmp_path / "mine.yaml").endswith(": cannot be read: it is no text")
 
 
-def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
+def test_the_machine_is_checked_for_cores():
     values = config.load(read("quick") | {"workers": 1000}, "c").values
     with pytest.raises(config.ConfigError, match=r"workers: 1000 processes on \d+ cores; give at most \d+"):
         config.check_machine(values, "c")
@@ -373,6 +373,9 @@ def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
         config.ConfigError, match=r"threads: 1000000 for each of 4 processes on \d+ cores; give at most"
     ):
         config.check_machine(values, "c")
+
+
+def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
@@ -387,7 +390,7 @@ def test_the_machine_is_checked_for_cores_and_for_where_results_go(tmp_path):
         part, _, name = key.partition(".")
         own = read("quick")[part] | {name: str(tmp_path / place)}
         with pytest.raises(config.ConfigError, match=f"{key}: .*{said}"):
-            config.check_machine(config.load(read("quick") | {part: own}, "c").values, "c")
+            config.check_places(config.load(read("quick") | {part: own}, "c").values, "c")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -395,7 +398,7 @@ def test_a_folder_that_nobody_may_write_into_is_named(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     own = read("quick")["output"] | {"results": str(tmp_path / "closed" / "results")}
     with pytest.raises(config.ConfigError, match=r"output\.results: nobody may write into"):
-        config.check_machine(config.load(read("quick") | {"output": own}, "c").values, "c")
+        config.check_places(config.load(read("quick") | {"output": own}, "c").values, "c")
 
 
 def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch):
@@ -451,6 +454,16 @@ def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environ
     assert done.returncode != 0
     assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
     assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*/*"))
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_results_that_are_a_file_stop_the_workflow_in_one_line(place, tmp_path, environment):
+    (tmp_path / "file").write_text("kept")
+    output = f"output={{results: {tmp_path / place}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    done = snakemake(ROOT, environment, "--nolock", "--config", output)
+    said = done.stdout + done.stderr
+    assert done.returncode != 0 and f"output.results: {tmp_path}/file is a file; give a folder" in said, said
+    assert "Traceback" not in said and (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize(

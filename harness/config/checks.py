@@ -318,8 +318,8 @@ OF_CONFIGURATIONS = (
 )
 # What is asked before anything runs, by where the processes are started; "jobs": a cluster's.
 OF_MACHINES = {
-    "local": (folders, cores, gpus, precisions, shaped, writable, built),
-    "ssh": (folders, writable, built, reach),
-    "slurm": (folders, writable, built, reach),
-    "jobs": (submitted, folders, writable, built),
+    "local": (folders, cores, gpus, precisions, shaped, built),
+    "ssh": (folders, built, reach),
+    "slurm": (folders, built, reach),
+    "jobs": (submitted, folders, built),
 }

@@ -75,6 +75,12 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def check_places(values: dict, where: str) -> None:
+    """Raise ConfigError unless the folders that the configuration names may hold what is put there; Snakemake looks
+    into them as soon as it knows the rules."""
+    _require(values, where, checks.writable)
+
+
 def check_machine(values: dict, where: str, jobs: bool = False) -> None:
     """Raise ConfigError unless the machines that will run it have what the configuration asks of them.
 

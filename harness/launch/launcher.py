@@ -114,7 +114,7 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
             say(f"{trouble}, stopped")
             return 1
         if process.returncode and (dead := _dead(spec, ranks, log)) is not None:
-            say(f"rank {dead}, {_role(spec, dead)}, has died; more in {log}")
+            say(f"rank {dead}, {_role(spec, dead)}, has died, {ranks.place(dead)}; more in {log}")
         elif process.returncode and (why := ranks.ended()):
             say(f"{why}; more in {log}")
         elif process.returncode and shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong

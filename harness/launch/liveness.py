@@ -169,6 +169,11 @@ class Ranks:
         text = self.error() or ""
         return int(text.removeprefix(DIED)) if text.startswith(DIED) else None
 
+    def place(self, rank: int) -> str:
+        """How far a rank is, in words."""
+        done = self._done[rank]
+        return "last at step {} of {}".format(*done) if done else "not one step since the launch"
+
     def ended(self) -> str:
         """Why the run could not go on, if a rank said so in a line."""
         text = self.error() or ""
@@ -190,14 +195,10 @@ class Ranks:
         if max(silent_s) < after_s:
             return ""
         return "; ".join(
-            f"rank {rank} reported no progress for {after_s:g} s, {_place(done)}"
-            for rank, (done, seconds) in enumerate(zip(self._done, silent_s, strict=True))
+            f"rank {rank} reported no progress for {after_s:g} s, {self.place(rank)}"
+            for rank, seconds in enumerate(silent_s)
             if seconds >= 0.9 * after_s
         )
-
-
-def _place(done: tuple[int, int] | None) -> str:
-    return "last at step {} of {}".format(*done) if done else "not one step since the launch"
 
 
 def _of_rank(folder: Path, rank: int) -> Path:

@@ -3,32 +3,35 @@
 import json
 import os
 import shutil
+import socket
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
+from harness.launch.namespaces import born
 
 LOCKS = Path(".snakemake", "locks")
 HOLDER = Path(".snakemake", "holder.json")
+START = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of the machine
 
 
 def hold() -> None:
     """Say that this process has taken the lock."""
-    HOLDER.write_text(json.dumps(_birth(os.getpid())))
+    HOLDER.write_text(json.dumps(_signature(os.getpid())))
 
 
 def free() -> None:
-    """Take the lock away if the process that took it is gone; one that nobody signed for stays."""
-    with suppress(OSError, ValueError):
+    """Take the lock away if the process that took it is gone. One that nobody signed for stays, and so does one of
+    another machine, whose processes cannot be seen from here."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
         holder = json.loads(HOLDER.read_text())
-        if holder != _birth(holder[0]):
+        if holder["machine"] == socket.gethostname() and holder != _signature(holder["process"]):
             shutil.rmtree(LOCKS)
             HOLDER.unlink()
 
 
-def _birth(number: int) -> list | None:
-    """A process: its number and when it began, which tells it from a later one with its number."""
-    try:
-        return [number, psutil.Process(number).create_time()]
-    except psutil.NoSuchProcess:
-        return None
+def _signature(process: int) -> dict:
+    """A process, as no other is or was."""
+    return {
+        "machine": socket.gethostname(), "start": START.read_text().strip(),
+        "process": process, "born": born(process),
+    }  # fmt: skip

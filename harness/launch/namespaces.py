@@ -14,6 +14,15 @@ NEWNET, NEWUTS, NEWUSER = 0x40000000, 0x04000000, 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def born(pid: int) -> str:
+    """When a process started, in the kernel's ticks since the machine did, or nothing if it is gone: tells it from a
+    later one with its number, whatever becomes of the clock."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
 def unshare(what: int) -> None:
     """Leave namespaces for new ones. OSError if the kernel does not let this process."""
     _check(_libc.unshare(what))

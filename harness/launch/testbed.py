@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from harness.launch import latency, namespaces, network
-from harness.launch.namespaces import MARK
+from harness.launch.namespaces import MARK, born
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
@@ -109,7 +109,7 @@ class Testbed:
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
         """Of this project's files, run from any folder; -P: none hides an installed package of the same name."""
         owner = os.getpid()
-        marked = environment | {MARK: f"{owner} {_birth(owner)}"}
+        marked = environment | {MARK: f"{owner} {born(owner)}"}
         process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
         self._started.append(process)
         return process
@@ -172,18 +172,10 @@ def clean() -> list[str]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             owner, _, birth = process.environ().get(MARK, "").partition(" ")
-            if owner and _birth(int(owner)) != birth:
+            if owner and born(int(owner)) != birth:
                 killed.append(f"{process.pid} {' '.join(process.cmdline())}")
                 process.kill()
     return killed
-
-
-def _birth(pid: int) -> str:
-    """When a process started, in the kernel's ticks: tells it from a later one with its number."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
 
 
 def main(what: str = "") -> None:
