@@ -218,3 +218,9 @@ def test_what_is_only_queued_on_a_stream_is_not_done(monkeypatch):
     assert pending.done() and pending.wait() is result
     assert waited == [event] and recorded == [(result["a"][0], here)]
     pool.shutdown()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**40))))
+def test_numbers_are_read_together_in_their_order(numbers):
+    mixed = [torch.tensor([number]) if there else number for there, number in numbers]
+    assert queued.read(mixed) == [number for _, number in numbers]

@@ -103,7 +103,8 @@ class Communicator(ABC):
         return self.start_allgather(tensor).wait()
 
     def barrier(self) -> None:
-        self.allreduce(torch.zeros(1, device=self.device))
+        """Wait until all have come here, and their devices too."""
+        self.allreduce(torch.zeros(1, device=self.device)).item()
 
     @abstractmethod
     def _starter(self) -> Start:
@@ -146,6 +147,7 @@ def words(tensor: Tensor) -> Tensor:
     return tensor.view({8: torch.int64, 4: torch.int32}.get(tensor.element_size(), torch.uint8))
 
 
-def connect(engine: str, device: torch.device) -> Communicator:
-    """Join the world that the launcher has set up, with the engine of that name."""
-    return importlib.import_module(f"harness.comm.{engine}").connect(device)
+def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:
+    """Join the world that the launcher has set up, with the engine of that name; ``shared``: several processes use one
+    GPU."""
+    return importlib.import_module(f"harness.comm.{engine}").connect(device, shared)

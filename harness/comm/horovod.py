@@ -16,7 +16,8 @@ from harness.comm.thread import OneAtATime
 PAUSE_S = 50e-6
 
 
-def connect(device: torch.device) -> "Horovod":
+def connect(device: torch.device, shared: bool) -> "Horovod":
+    """``shared``: never, see ``harness.engines``."""
     hvd.init()
     if device.type == "cuda":
         torch.cuda.set_device(hvd.local_rank())

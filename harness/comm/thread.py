@@ -17,8 +17,8 @@ class OneAtATime:
 
     def __init__(self, device: torch.device):
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
-        self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._device = self._stream.device if self._stream else device  # with its number, which a thread needs
 
     def submit(self, call, *args) -> Pending:
         if self._stream is None:

@@ -14,12 +14,10 @@ from harness.comm.thread import OneAtATime
 FIRST_BYTES = 2**16  # of a message of any length: what goes with the length, before its receiver knows how long it is
 
 
-def connect(device: torch.device) -> "TorchDist":
+def connect(device: torch.device, shared: bool) -> "TorchDist":
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    local_workers = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    own_gpu = device.type == "cuda" and torch.cuda.device_count() >= local_workers
-    dist.init_process_group("nccl" if own_gpu else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" and not shared else "gloo")
     return TorchDist(device)
 
 
@@ -55,6 +53,7 @@ class TorchDist(Communicator):
 
     def _allgather(self, tensor: Tensor, equal: bool) -> list[Tensor]:
         """Messages between all pairs: torch's all-gather wants equal lengths."""
+        _read_here(tensor)
         peers = [rank for rank in range(self.world_size) if rank != self.rank]
         lengths = dict.fromkeys(peers, tensor.numel() if equal else None)
         received = self._round(Round(dict.fromkeys(peers, tensor), lengths, tensor.dtype, headers=not equal))()
@@ -128,7 +127,7 @@ class TorchDist(Communicator):
     def _staged(self, message: Tensor) -> Tensor:
         """The message where it can leave from; a copy is complete."""
         if not self._pinned:
-            return message
+            return _read_here(message)
         copy = self._room(message.numel(), message.dtype).copy_(message, non_blocking=True)
         torch.cuda.current_stream(self.device).synchronize()
         return copy
@@ -145,3 +144,10 @@ class TorchDist(Communicator):
     def close(self) -> None:
         self._calls.close()
         dist.destroy_process_group()
+
+
+def _read_here(tensor: Tensor) -> Tensor:
+    """Have this stream read a tensor of another one, which may then forget it, but not use its memory too early."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return tensor

@@ -1,4 +1,4 @@
-"""Devices that run behind the host: it queues work for them, and to wait for a number of theirs costs time."""
+"""Asynchronous devices: the host queues their work, and to wait for a number of theirs costs time."""
 
 import torch
 from torch import Tensor
@@ -9,6 +9,19 @@ DEVICES = {"cuda"}
 def is_queued(tensor: Tensor) -> bool:
     """Whether the host would have to wait for what is in ``tensor``."""
     return tensor.device.type in DEVICES
+
+
+def read(numbers: list[int | Tensor]) -> list[int]:
+    """Integers, some of them tensors of shape (1,) on one device: the host waits once for all of these."""
+    tensors = [number for number in numbers if isinstance(number, Tensor)]
+    found = iter(torch.cat(tensors).tolist() if tensors else ())
+    return [next(found) if isinstance(number, Tensor) else number for number in numbers]
+
+
+def catch_up(device: torch.device) -> None:
+    """Wait until the device has done what is queued on its current stream; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 class Later:

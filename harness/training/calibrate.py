@@ -3,10 +3,10 @@
 All workers run, since communication takes the same cores as everything else.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from harness.exchange.answers import answers
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from harness.exchange.flat import FlatGradients
 from harness.exchange.plugin import method_class
+from harness.exchange.queued import catch_up
 from harness.spec import RunSpec
 from harness.timemodel.groups import Scope, cut
-from harness.training.clock import Clock
+from harness.training.clock import Clock, moment, seconds
 from harness.training.optimizer import SGD
 from harness.training.rows import joined
 from harness.training.session import Session, make_method
@@ -41,16 +42,18 @@ PRODUCTS = 50  # computed alone before each sample, to know how long one takes
 class LayerTimes:
     """Stands in an exchange's place and notes when each layer's gradient is ready."""
 
-    def __init__(self, layers: int):
-        self.seconds = [0.0] * layers
+    def __init__(self, device: torch.device):
+        self._device = device
 
     def start(self) -> None:
-        self._last = time.perf_counter()
+        self._moments = [(None, moment(self._device))]
 
     def ready(self, layer: int) -> None:
-        now = time.perf_counter()
-        self.seconds[layer] = now - self._last
-        self._last = now
+        self._moments.append((layer, moment(self._device)))
+
+    def seconds(self) -> dict[int, float]:
+        """By layer, from the one before it in backward; to be read when the iteration has ended."""
+        return {layer: seconds(begun, ended) for (_, begun), (layer, ended) in itertools.pairwise(self._moments)}
 
 
 def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
@@ -66,7 +69,7 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     flat, optimizer = session.flat, session.optimizer
     optimizer.lr = 0.0
     kept = [b.clone() for b in flat.buffers()]
-    times = LayerTimes(len(flat.sizes))
+    times = LayerTimes(device)
     rows, iterations, measurement = [], [], spec.measurement
     comm.barrier()
     begun = time.perf_counter()
@@ -80,8 +83,9 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
         skew_s = time.perf_counter() - ended
         if number >= 2:  # the first two choose kernels
             iterations.append({"repeat": number - 1, "skew_s": skew_s} | parts)
+            took = times.seconds()
             for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
-                rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": times.seconds[layer]})
+                rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": took.get(layer, 0.0)})
         report(number, measurement.repeats + 1)
         late = measurement.limit_s and time.perf_counter() - begun > measurement.limit_s
         if session.decide(late and len(iterations) >= FEWEST):
@@ -128,6 +132,7 @@ class Apart(WorkerExchange):
         self._advance(wait=True)
 
     def _compute_until(self, pending: Pending) -> None:
+        catch_up(self.buckets[0].gradient.device)  # what was selected is no part of it
         begun = time.perf_counter()
         while not pending.done():
             self._beside()
@@ -211,7 +216,11 @@ def _alone(
     if spec.topology.serves(comm.rank, spec.cluster.workers):
         return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
     matrix = torch.randn(128, 128, device=flat.device)
-    product = partial(torch.matmul, matrix, matrix)  # about a tenth of a millisecond
+
+    def product() -> None:  # about a tenth of a millisecond
+        torch.matmul(matrix, matrix)
+        catch_up(flat.device)
+
     return Apart(method, groups, buckets, how, clock, beside=product if beside else None)
 
 

@@ -9,6 +9,20 @@ import torch
 PARTS = ("forward", "backward", "sparsify", "communication", "optimizer", "other")
 
 
+def moment(device: torch.device) -> torch.cuda.Event | float:
+    """Now: by the host's clock, or on CUDA an event in the current stream, to be read when it has passed."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    now = torch.cuda.Event(enable_timing=True)
+    now.record()
+    return now
+
+
+def seconds(begun: torch.cuda.Event | float, ended: torch.cuda.Event | float) -> float:
+    """From one moment to another of the same device."""
+    return ended - begun if isinstance(begun, float) else begun.elapsed_time(ended) / 1000
+
+
 class Clock:
     """One label is in force at any time; the time until the next change of label is that label's.
 
@@ -18,17 +32,12 @@ class Clock:
     """
 
     def __init__(self, device: torch.device):
-        self._cuda = device.type == "cuda"
+        self._device = device
         self._labels: list[str] = []
         self._marks: list = []
 
     def _mark(self, label: str) -> None:
-        if self._cuda:
-            now = torch.cuda.Event(enable_timing=True)
-            now.record()
-        else:
-            now = time.perf_counter()
-        self._marks.append((label, now))
+        self._marks.append((label, moment(self._device)))
 
     def start(self) -> None:
         self._labels, self._marks = ["other"], []
@@ -48,21 +57,18 @@ class Clock:
     def stop(self) -> dict[str, float]:
         """Seconds by part (``forward_s``, ...), and of the whole (``iteration_s``)."""
         self._mark("end")
-        if self._cuda:
+        if self._device.type == "cuda":
             self._marks[-1][1].synchronize()
         parts = dict.fromkeys(PARTS, 0.0)
         for (label, begun), (_, ended) in itertools.pairwise(self._marks):
-            parts[label] += self._seconds(begun, ended)
-        whole = self._seconds(self._marks[0][1], self._marks[-1][1])
-        return {f"{part}_s": seconds for part, seconds in parts.items()} | {"iteration_s": whole}
+            parts[label] += seconds(begun, ended)
+        whole = seconds(self._marks[0][1], self._marks[-1][1])
+        return {f"{part}_s": of_part for part, of_part in parts.items()} | {"iteration_s": whole}
 
     def intervals(self) -> list[tuple[str, float, float]]:
         """The stopped iteration as (part, begin, end), in seconds from its start."""
         zero = self._marks[0][1]
         return [
-            (label, self._seconds(zero, begun), self._seconds(zero, ended))
+            (label, seconds(zero, begun), seconds(zero, ended))
             for (label, begun), (_, ended) in itertools.pairwise(self._marks)
         ]
-
-    def _seconds(self, begun, ended) -> float:
-        return begun.elapsed_time(ended) / 1000 if self._cuda else ended - begun

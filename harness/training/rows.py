@@ -5,13 +5,14 @@ from collections.abc import Callable
 import torch
 
 from harness.comm import Communicator
+from harness.exchange import queued
 from harness.exchange.driver import Exchange
 from harness.training.clock import PARTS, Clock
 
 
 def sent_row(exchange: Exchange, **about) -> dict:
     """How many entries of each bucket were sent in the last step; column: the bucket's index."""
-    return about | {str(bucket): int(n) for bucket, n in enumerate(exchange.sent_entries)}
+    return about | {str(bucket): n for bucket, n in enumerate(queued.read(exchange.sent_entries))}
 
 
 def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dict]:

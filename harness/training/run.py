@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
     training, cluster = spec.training, spec.cluster
     torch.set_num_threads(cluster.threads)
     device = torch.device(cluster.device)
-    comm = engines.connect(cluster.engine, device)
+    comm = engines.connect(cluster.engine, device, shared=place.per_gpu > 1)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
     data = datasets.load(training.data)(Path(place.data[training.data]), device) if spec.trains else None

@@ -77,7 +77,7 @@ def _count(
     tl.store(row + 2, tl.sum((here & (magnitude > INFINITY)).to(tl.int32)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["most"])  # it changes from step to step, and must not be compiled for each anew
 def _move(
     acc, least, ties, first_tie, first, values, indices, size, most, BITS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
