@@ -25,6 +25,8 @@ from harness.training import checkpoint
 from harness.training.checkpoint import WHOLE, Checkpoints, Stopped
 
 STEPS = 120
+EQUALS = "allgather", ("rank 1", "rank 0", "the launcher")
+SERVED = "ps-weights", ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -59,18 +61,18 @@ def ended(process: subprocess.Popen) -> str:
     return said
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, data, tmp_path):
+@pytest.mark.parametrize("engine, topology, stops", [*((e, *EQUALS) for e in ENGINES), ("torch_dist", *SERVED)])
+def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, topology, stops, data, tmp_path):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=8, train_steps=STEPS, lr_steps=()),
-        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(engine),
+        Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}, topology=topology), Cluster(engine),
         Measurement(evaluations=3, test_samples=20, final_test_samples=40),
     )  # fmt: skip
     whole = launcher(spec, data, tmp_path / "whole", every_s=600)
     ended(whole)
     assert whole.returncode == 0
     folder, reached = tmp_path / "killed", 0
-    for stop in ("rank 1", "rank 0", "the launcher"):
+    for stop in stops:
         process = launcher(spec, data, folder, every_s=0.1)
         end = time.monotonic() + 120
         while newest(folder) <= reached and process.poll() is None and time.monotonic() < end:
@@ -86,11 +88,13 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine,
             os.kill(int(pid_file.read_text().split()[1]), signal.SIGKILL)
         ended(process)
         assert process.returncode == 1 and not (folder / "run").exists()
-    assert newest(folder) > reached  # it was saved when it was asked to end
+    assert newest(folder) > reached or stop != "the launcher"  # which saves when it is asked to end
     process = launcher(spec, data, folder, every_s=600)
     assert f"goes on after step {newest(folder)}" in ended(process) and process.returncode == 0
     for before, after in zip(numbers(tmp_path / "whole" / "run"), numbers(folder / "run"), strict=True):
         pd.testing.assert_frame_equal(before, after)
+    before, after = (json.loads((place / "run/run.json").read_text()) for place in (tmp_path / "whole", folder))
+    assert before["weights"] == after["weights"] and before["checkpoints"]["saved"] == 0
     assert len(numbers(folder / "run")[1]) == STEPS and not (folder / "run.checkpoints").exists()
 
 

@@ -1,6 +1,6 @@
 """How a method's requests are answered over a topology, on a communicator.
 
-What is sparse travels in a format of ``harness.exchange.wire``. Counted is what this worker hands to the engine,
+What is sparse travels in a format of ``harness.exchange.wire``. What counts is what this worker hands to the engine,
 bytes (values, indices and counts) and gradient entries, and the bytes that the engine hands it from others: the
 sum, or the others' messages. The network may carry more: a ring moves 2 (N - 1) / N times the bytes of an
 all-reduce, each way.

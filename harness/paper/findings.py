@@ -18,8 +18,8 @@ TERMS = (
     "looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch operations as "
     "in the paper (torch) or in compiled passes (fast). Times are measured in blocks, in which uncompressed and the "
     "method take turns; n counts them. A launch is one start of the processes. In brackets: where 95 % of repeats "
-    "should lie, judged by how much launches differ, or blocks where there was one launch. That a machine drifts over "
-    "hours is not in it."
+    "should lie, from the spread of launches, or of the blocks of a single launch. A machine's drift over hours is not "
+    "in it."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
@@ -64,9 +64,9 @@ def pays(tables, names: Names) -> str:
     words = []
     if gains:
         words.append(f"Compression pays on {listed(list(gains))}.")
-        words.append(f"With the method that is surely faster by most, an iteration is {listed(list(gains.values()))}.")
+        words.append(f"With the method of the highest lower bound, an iteration is {listed(list(gains.values()))}.")
     if uncertain:
-        words.append(f"No gain is certain {listed(uncertain)}.")
+        words.append(f"None of these methods surely gains {listed(uncertain)}.")
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
@@ -81,11 +81,11 @@ def pays(tables, names: Names) -> str:
 
 
 def to_gain(tables, names: Names) -> str:
-    """How long uncompressed waits for its communication, which is all that compression can save."""
+    """How long uncompressed waits for its communication after backward, which is most of what compression can save."""
     table = summarise(tables["timing"])
     table = table[(table["variant"] == "none") & (table["topology"] == ALL_GATHER.name) & table["disturbed"].isna()]
     table = table.assign(
-        waits=(table["communication_s"] + table["waiting_s"]) / (table["forward_s"] + table["backward_s"])
+        waits=table["communication_s"] / (table["forward_s"] + table["backward_s"])
     )
     table = table[table["waits"].notna()].sort_values("waits", ascending=False)
     words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
@@ -93,8 +93,9 @@ def to_gain(tables, names: Names) -> str:
     if not words:
         return ""
     return (
-        f"What compression can save is what uncompressed waits for its communication: for each second of computing, "
-        f"{listed(words)}. That bounds the speed-up at about {listed(bounds)}."
+        f"Compression saves above all what uncompressed waits for its communication after backward: for each second of "
+        f"computing, {listed(words)}. But for what communication takes from backward on shared cores, that bounds the "
+        f"speed-up at about {listed(bounds)}."
     )
 
 
@@ -107,7 +108,8 @@ def selection(tables, names: Names) -> str:
         return ""
     dlgs, topk = names.variant("dlgs"), names.variant("topk")
     slow, quick = (
-        listed([f"{interval(found[model][0])} on {names.model(model)}" for model in models]) for found in (torch, fast)
+        listed([f"{interval(found[model][0])} times as fast on {names.model(model)}" for model in models])
+        for found in (torch, fast)
     )
     where = "; ".join(
         f"{names.model(model)}: {', '.join(torch[model][2])}, n = {min(torch[model][1], fast[model][1])} blocks"
@@ -116,8 +118,8 @@ def selection(tables, names: Names) -> str:
     uncertain = [one[model][0].low <= 1 <= one[model][0].high for one in (torch, fast) for model in models]
     gone = [f"on {names.model(model)}" for model in models if torch[model][0].low > 1 and fast[model][0].low <= 1]
     words = [
-        f"The speed of {dlgs} by that of global {topk} is {slow} where both select with plain torch operations, as in "
-        f"the paper, and {quick} where compiled passes choose the same entries ({where})."
+        f"Against global {topk}, {dlgs} is {slow} where both select with plain torch operations, as in the paper. Where "
+        f"compiled passes choose the same entries, it is {quick} ({where})."
     ]
     if all(uncertain):
         words.append(f"So it is not certain that {dlgs} is faster: every interval holds 1.")
@@ -149,9 +151,9 @@ def order(tables, names: Names) -> str:
         return ""
     chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
     return (
-        f"The paper's order from fastest to slowest is {chain}. Table 2 holds {sum(count.values())} pairs of methods "
-        f"that are neighbours in this order: {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and "
-        f"{count[UNKNOWN]} cannot be told."
+        f"The paper's order from fastest to slowest is {chain}. Of the {sum(count.values())} pairs of neighbours in this "
+        f"order in Table 2, {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and {count[UNKNOWN]} are "
+        f"undecided."
     )
 
 

@@ -35,14 +35,15 @@ class Stopped(SystemExit):
 class Checkpoints:
     """Saves a session in ``folder`` every ``every_s``, and when the process gets SIGTERM.
 
-    ``run``: whose checkpoints they are; ``say``: tells a person. Every rank calls ``resume`` once and ``look`` after
-    each step; both talk to the other ranks.
+    ``run``: whose checkpoints they are; ``say``: tells a person; ``cost``: of those of this rank and sitting, bytes
+    of the last one. Every rank calls ``resume`` once and ``look`` after each step; both talk to the other ranks.
     """
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]):
         self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
         self._known: list[dict] = []  # checkpoints that are sound, the newest first
         self._stop = threading.Event()
+        self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
         self._left = self._steps = 1  # until the ranks agree again, and in all since they did
         self._saved_at = self._looked_at = time.monotonic()
         if threading.current_thread() is threading.main_thread():
@@ -82,7 +83,7 @@ class Checkpoints:
         self._looked_at = time.monotonic()
 
     def _save(self, session: Session) -> None:
-        path = self._folder / str(session.done) / f"rank{session.comm.rank}"
+        begun, path = time.monotonic(), self._folder / str(session.done) / f"rank{session.comm.rank}"
         memory = io.BytesIO()
         torch.save(session.state_dict(), memory)
         content = memory.getvalue()
@@ -96,6 +97,8 @@ class Checkpoints:
         if _all(session, written) and session.comm.rank == 0:
             self._enter(session.done)
         self._saved_at = time.monotonic()
+        seconds = self.cost["seconds"] + self._saved_at - begun
+        self.cost = {"saved": self.cost["saved"] + 1, "seconds": seconds, "bytes": len(content)}
 
     def _enter(self, step: int) -> None:
         """Have the checkpoint count, and those before the last one no longer."""

@@ -1,5 +1,7 @@
 """A model whose parameters, too, lie in one flat tensor, so that the optimizer takes one tensor."""
 
+import zlib
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,10 @@ class FlatModel(FlatGradients):
         self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
         for (p, _), start in zip(self.views, self.starts, strict=False):
             p.data = self.parameters.as_strided(p.shape, p.stride(), start)
+
+    def checksum(self) -> str:
+        """Of all parameters: two runs with the same one ended with the same bits."""
+        return f"{zlib.crc32(self.parameters.cpu().numpy()):08x}"
 
     def buffers(self) -> list[Tensor]:
         """The floating-point buffers (BatchNorm's running statistics)."""

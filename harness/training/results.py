@@ -101,16 +101,18 @@ def chrome_trace(rows: list[dict]) -> dict:
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def write_run(folder: Path, spec: RunSpec, tables: dict[str, list[dict]], data: DataSet | None) -> None:
-    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and facts about the data.
+def write_run(folder: Path, spec: RunSpec, found: dict, data: DataSet | None) -> None:
+    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and facts about run and data.
 
-    ``data``: None for runs without any. The launcher adds ``wall_s``.
+    ``found``: the rows of each table, and facts ``about`` the run, if there are any. ``data``: None for runs without
+    any. The launcher adds ``wall_s``.
     """
+    tables = {name: rows for name, rows in found.items() if name != "about"}
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)}
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | found.get("about", {})
     if data:
         run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

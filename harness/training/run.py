@@ -29,9 +29,9 @@ def main(folder: Path) -> None:
     data = datasets.load(training.data)(Path(place.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"harness.training.{KINDS[spec.kind]}"), spec.kind)
     kept = {"place": place} if spec.kind == "accuracy" else {}  # they make checkpoints
-    tables = work(spec, comm, data, device, Progress(folder, comm.rank), **kept)
+    found = work(spec, comm, data, device, Progress(folder, comm.rank), **kept)
     if comm.rank == 0:
-        write_run(folder, spec, tables, data)
+        write_run(folder, spec, found, data)
     comm.close()
 
 

@@ -28,7 +28,7 @@ def accuracy(
     place: Place,
 ) -> dict:
     """An accuracy run, from its last checkpoint if it was stopped: ``points`` of the curves, ``iterations`` with their
-    parts, ``groups`` and ``sent``.
+    parts, ``groups`` and ``sent``; ``about`` the run: a checksum of the final weights, and what checkpoints cost.
 
     Training accuracy and loss are means over the augmented batches since the point before, as the
     model was when it saw them; test accuracy and loss are taken at the point. In the steps of the curve's points the
@@ -42,7 +42,8 @@ def accuracy(
         advance(session, exchange, total)
         report(session.done, total)
         checkpoints.look(session)
-    return session.rows | {"groups": group_rows(spec.variant, exchange)}
+    about = {"weights": session.flat.checksum(), "checkpoints": checkpoints.cost}
+    return session.rows | {"groups": group_rows(spec.variant, exchange), "about": about}
 
 
 def begin(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device) -> tuple[Session, Exchange]:
