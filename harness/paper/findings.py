@@ -84,9 +84,7 @@ def to_gain(tables, names: Names) -> str:
     """How long uncompressed waits for its communication after backward, which is most of what compression can save."""
     table = summarise(tables["timing"])
     table = table[(table["variant"] == "none") & (table["topology"] == ALL_GATHER.name) & table["disturbed"].isna()]
-    table = table.assign(
-        waits=table["communication_s"] / (table["forward_s"] + table["backward_s"])
-    )
+    table = table.assign(waits=table["communication_s"] / (table["forward_s"] + table["backward_s"]))
     table = table[table["waits"].notna()].sort_values("waits", ascending=False)
     words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
     bounds = [f"{1 + row['waits']:.2f}" for _, row in table.iterrows()]
@@ -118,8 +116,8 @@ def selection(tables, names: Names) -> str:
     uncertain = [one[model][0].low <= 1 <= one[model][0].high for one in (torch, fast) for model in models]
     gone = [f"on {names.model(model)}" for model in models if torch[model][0].low > 1 and fast[model][0].low <= 1]
     words = [
-        f"Against global {topk}, {dlgs} is {slow} where both select with plain torch operations, as in the paper. Where "
-        f"compiled passes choose the same entries, it is {quick} ({where})."
+        f"Against global {topk}, {dlgs} is {slow} where both select with plain torch operations, as in the paper. "
+        f"Where compiled passes choose the same entries, it is {quick} ({where})."
     ]
     if all(uncertain):
         words.append(f"So it is not certain that {dlgs} is faster: every interval holds 1.")
@@ -151,9 +149,9 @@ def order(tables, names: Names) -> str:
         return ""
     chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
     return (
-        f"The paper's order from fastest to slowest is {chain}. Of the {sum(count.values())} pairs of neighbours in this "
-        f"order in Table 2, {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and {count[UNKNOWN]} are "
-        f"undecided."
+        f"The paper's order from fastest to slowest is {chain}. Of the {sum(count.values())} pairs of neighbours in "
+        f"this order in Table 2, {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and "
+        f"{count[UNKNOWN]} are undecided."
     )
 
 
