@@ -59,14 +59,14 @@ def message(sender: int, receiver: int, dtype: torch.dtype, bucket: int = 0) -> 
 def to_all(comm: Communicator, dtype: torch.dtype, headers: bool, bucket: int = 0) -> Round:
     """A message to each other rank."""
     peers = [peer for peer in range(comm.world_size) if peer != comm.rank]
-    sends = {peer: message(comm.rank, peer, dtype, bucket) for peer in peers}
+    sends = {peer: message(comm.rank, peer, dtype, bucket).to(comm.device) for peer in peers}
     receives = {peer: None if headers else length(peer, comm.rank, bucket) for peer in peers}
     return Round(sends, receives, dtype, headers)
 
 
 def relay(comm: Communicator, bucket: int):
     """A number goes around and each rank adds its own; every rank pauses as long as it likes."""
-    held = torch.tensor([bucket * 10 + comm.rank], dtype=torch.int16)
+    held = torch.tensor([bucket * 10 + comm.rank], dtype=torch.int16, device=comm.device)
     left, right = (comm.rank - 1) % comm.world_size, (comm.rank + 1) % comm.world_size
     for _ in range(5):
         time.sleep(random.random() * 0.003)
@@ -77,13 +77,21 @@ def relay(comm: Communicator, bucket: int):
 
 def seen(comm: Communicator) -> dict:
     """By what was asked, what came back."""
-    found = {f"gather {dtype}": comm.allgather(numbers(length(comm.rank), dtype, comm.rank)) for dtype in GATHERED}
+    found = answered(comm) | summed(comm) | streamed(comm) | in_flight(comm)
+    return found | {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
+
+
+def answered(comm: Communicator) -> dict:
+    """What came back of gathers, maxima and rounds, one after the other."""
+    found = {}
     for dtype in GATHERED:
-        found[f"gather equal {dtype}"] = comm.start_allgather(numbers(5, dtype, comm.rank), equal=True).wait()
+        mine, equal = (numbers(n, dtype, comm.rank).to(comm.device) for n in (length(comm.rank), 5))
+        found[f"gather {dtype}"] = comm.allgather(mine)
+        found[f"gather equal {dtype}"] = comm.start_allgather(equal, equal=True).wait()
     for turn in range(len(LONG)):
-        found[f"gather long {turn}"] = comm.allgather(long(comm.rank, turn))
+        found[f"gather long {turn}"] = comm.allgather(long(comm.rank, turn).to(comm.device))
     for dtype in REDUCED:
-        mine = numbers(9, dtype, comm.rank)
+        mine = numbers(9, dtype, comm.rank).to(comm.device)
         assert comm.start_max(mine).wait() is mine
         found[f"max {dtype}"] = mine
     for dtype in GATHERED:
@@ -92,8 +100,7 @@ def seen(comm: Communicator) -> dict:
             answer = comm.start_round(to_all(comm, dtype, headers)).wait()
             sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
             found[f"round {dtype} {headers}"] = (answer, sent)
-    found |= summed(comm) | streamed(comm) | in_flight(comm)
-    return found | {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
+    return found
 
 
 def ends(comm: Communicator) -> list[tuple[float, float, float]]:
@@ -117,7 +124,7 @@ def summed(comm: Communicator) -> dict:
     found = {}
     for name, collective in collectives.plain(comm.world_size).items():
         for entries in ENTRIES:
-            mine = numbers(entries, torch.float32, comm.rank)
+            mine = numbers(entries, torch.float32, comm.rank).to(comm.device)
             engine = comm.allreduce(mine.clone()) if entries else mine.clone()
             before = comm.sent_messages, comm.sent_bytes
             assert comm.start_rounds(collective.all_reduce(comm.rank, comm.world_size, mine)).wait() is mine
@@ -153,17 +160,18 @@ def in_flight(comm: Communicator) -> dict:
     """Everything at once; every rank calls in one order, at its own pace, and waits in an order of its own."""
     pending = {}
     for bucket in range(BUCKETS):
+        addend = numbers(101, torch.float32, comm.rank, bucket).round().to(comm.device)
         for name, collective in collectives.plain(comm.world_size).items():
-            mine = numbers(101, torch.float32, comm.rank, bucket).round()
+            mine = addend.clone()
             rounds = collective.all_reduce(comm.rank, comm.world_size, mine)
             pending[f"{name} {bucket}"] = comm.start_rounds(rounds)
-        pending[f"engine {bucket}"] = comm.start_allreduce(numbers(101, torch.float32, comm.rank, bucket).round())
+        pending[f"engine {bucket}"] = comm.start_allreduce(addend)
         pending[f"relay {bucket}"] = comm.start_rounds(relay(comm, bucket))
         gathered = numbers(length(comm.rank, 0, bucket), torch.uint8, comm.rank, 0, bucket)
-        pending[f"gather {bucket}"] = comm.start_allgather(gathered)
+        pending[f"gather {bucket}"] = comm.start_allgather(gathered.to(comm.device))
         time.sleep(random.random() * 0.005)
         pending[f"round {bucket}"] = comm.start_round(to_all(comm, torch.bfloat16, True, bucket))
-        pending[f"max {bucket}"] = comm.start_max(numbers(11, torch.float32, comm.rank, bucket))
+        pending[f"max {bucket}"] = comm.start_max(numbers(11, torch.float32, comm.rank, bucket).to(comm.device))
     order = list(pending)
     random.Random(comm.rank).shuffle(order)
     return {f"in flight: {what}": pending[what].wait() for what in order}

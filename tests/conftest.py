@@ -106,9 +106,18 @@ def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1
     return [one_step(comm, exchange, gradients, number) for number, gradients in enumerate(steps, start=first)]
 
 
-def gradients(rank: int, steps: int, sizes=(7, 300, 1), seed: int = 0) -> list[list[torch.Tensor]]:
+def gradients(
+    rank: int, steps: int, sizes=(7, 300, 1), seed: int = 0, device: torch.device = CPU
+) -> list[list[torch.Tensor]]:
+    """The same numbers on every device."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
-    return [[torch.randn(n, generator=generator) for n in sizes] for _ in range(steps)]
+    return [[torch.randn(n, generator=generator).to(device) for n in sizes] for _ in range(steps)]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """Where the tensors of a law are; test_cuda.py holds the same laws elsewhere."""
+    return CPU
 
 
 @pytest.fixture

@@ -34,11 +34,15 @@ sys.modules[SMALL.__name__] = SMALL  # where ``plugins.load`` finds it
 
 
 class Noise:
-    """Random images in place of CIFAR-10, another batch for each worker and step."""
+    """Random images in place of CIFAR-10, another batch for each worker and step, the same on every device."""
+
+    def __init__(self, device: torch.device = CPU):
+        self._device = device
 
     def batch(self, step, shard):
         generator = torch.Generator().manual_seed(1000 * step + shard.rank)
-        return torch.randn(4, 3, 32, 32, generator=generator), torch.randint(0, 10, (4,), generator=generator)
+        images, labels = torch.randn(4, 3, 32, 32, generator=generator), torch.randint(0, 10, (4,), generator=generator)
+        return images.to(self._device), labels.to(self._device)
 
 
 def session_of(comm, method: str, topology: str = "allgather", collective: str = "engine") -> Session:

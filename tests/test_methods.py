@@ -36,9 +36,9 @@ def test_every_method_declares_a_law(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name):
+def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name, device):
     def work(comm):
-        return exchange_steps(comm, make(name), gradients(comm.rank, 5))
+        return exchange_steps(comm, make(name), gradients(comm.rank, 5, device=device))
 
     first, *others = run_workers(WORKERS, work)
     again = run_workers(WORKERS, work)[0]
@@ -50,15 +50,15 @@ def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name):
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_where_it_says_so_the_aggregate_is_the_dense_mean(name, measured):
+def test_where_it_says_so_the_aggregate_is_the_dense_mean(name, measured, device):
     parameters = CLASSES[name].exact_when
     steps = 4 if parameters == {} else 1
 
     def work(comm):
-        return exchange_steps(comm, make(name, **parameters), gradients(comm.rank, steps))
+        return exchange_steps(comm, make(name, **parameters), gradients(comm.rank, steps, device=device))
 
     found = run_workers(2, work)[0]
-    shares = [gradients(rank, steps) for rank in range(2)]
+    shares = [gradients(rank, steps, device=device) for rank in range(2)]
     what = "largest difference from the dense mean" + "".join(f", {key} {value}" for key, value in parameters.items())
     bits = CLASSES[name].conserves_mass == "bits"
     for aggregate, *parts in zip(found, *shares, strict=True):
@@ -85,15 +85,15 @@ def test_an_elementwise_method_does_not_mind_another_order_in_each_step(name):
 @pytest.mark.parametrize("name", CONSERVING)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**16))
 @settings(max_examples=15)
-def test_what_is_sent_and_what_is_kept_add_up(name, measured, size, seed):
+def test_what_is_sent_and_what_is_kept_add_up(name, measured, device, size, seed):
     """With one worker the aggregate is what it sent."""
 
     def work(comm):
         generator = torch.Generator().manual_seed(seed)
         method = make(name, **CLASSES[name].conserves_when)
-        exchange = exchange_of(comm, method, [torch.zeros(size)])
+        exchange = exchange_of(comm, method, [torch.zeros(size, device=device)])
         for number in range(1, 5):
-            gradient = torch.randn(size, generator=generator)
+            gradient = torch.randn(size, generator=generator).to(device)
             expected = gradient + method.residual(exchange.buckets[0])
             (sent,) = one_step(comm, exchange, [gradient], number)
             residual = method.residual(exchange.buckets[0])
@@ -110,8 +110,8 @@ def test_what_is_sent_and_what_is_kept_add_up(name, measured, size, seed):
 
 
 @pytest.mark.parametrize("name", UNBIASED)
-def test_the_mean_over_many_draws_is_the_dense_mean(name, measured):
-    draws, gradient = 2000, gradients(0, 1, sizes=(40,))[0]
+def test_the_mean_over_many_draws_is_the_dense_mean(name, measured, device):
+    draws, gradient = 2000, gradients(0, 1, sizes=(40,), device=device)[0]
 
     def work(comm):
         method = make(name, **CLASSES[name].unbiased_when)
@@ -125,10 +125,10 @@ def test_the_mean_over_many_draws_is_the_dense_mean(name, measured):
 @pytest.mark.parametrize("name", BOUNDED)
 @given(size=st.integers(1, 2000), seed=st.integers(0, 2**16), power=st.integers(1, 9))
 @settings(max_examples=25)
-def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measured, size, seed, power):
+def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measured, device, size, seed, power):
     """In every step, of gradients whose few largest entries stand out the more, the higher the power."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [torch.randn(size, generator=generator) ** power for _ in range(3)]
+    drawn = [torch.randn(size, generator=generator).to(device) ** power for _ in range(3)]
     steps = [[gradient / gradient.abs().max()] for gradient in drawn]
     found = run_workers(1, lambda comm: exchange_steps(comm, make(name), steps))[0]
     for (aggregate,), (gradient,) in zip(found, steps, strict=True):
@@ -137,19 +137,19 @@ def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measur
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_zero_gradient_gives_a_zero_aggregate(name):
-    zeros = [[torch.zeros(50)]] * 3
+def test_a_zero_gradient_gives_a_zero_aggregate(name, device):
+    zeros = [[torch.zeros(50, device=device)]] * 3
     for step in run_workers(2, lambda comm: exchange_steps(comm, make(name), zeros))[0]:
-        assert torch.equal(step[0], torch.zeros(50))
+        assert torch.equal(step[0], torch.zeros(50, device=device))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_resumed_run_goes_on_as_if_never_stopped(name):
+def test_a_resumed_run_goes_on_as_if_never_stopped(name, device):
     def whole(comm):
-        return exchange_steps(comm, make(name), gradients(comm.rank, 6))[3:]
+        return exchange_steps(comm, make(name), gradients(comm.rank, 6, device=device))[3:]
 
     def in_two(comm):
-        steps = gradients(comm.rank, 6)
+        steps = gradients(comm.rank, 6, device=device)
         first = make(name)
         exchange_steps(comm, first, steps[:3])
         second = make(name)

@@ -79,11 +79,11 @@ def test_memory_and_open_files_stay_as_they_are(name):
     assert memory < 5 * 2**20 and files < 10
 
 
-def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients():
+def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients(device):
     def gradient(comm, precision: str):
         spec = RunSpec("accuracy", Training("small", precision=precision))
-        session = Session(spec, comm, Noise(), CPU)
-        outputs = session.outputs(Noise().batch(0, session.shard)[0])
+        session = Session(spec, comm, Noise(device), device)
+        outputs = session.outputs(session.data.batch(0, session.shard)[0])
         session.local_gradient()
         dtypes = {outputs.dtype, session.flat.gradients.dtype, session.flat.parameters.dtype}
         return outputs.detach(), session.flat.gradients.clone(), dtypes
