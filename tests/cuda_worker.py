@@ -1,0 +1,43 @@
+"""A process for test_cuda: all that torch.distributed is for, on a device; arguments: the device, the topology, the
+target file."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from comm_worker import answered, in_flight, numbers, summed
+from conftest import CLASSES, METHODS, exchange_steps, gradients, make
+
+from harness import comm as engines
+from harness.comm import Communicator
+from harness.topology import TOPOLOGIES, Topology
+
+
+def exchanged(comm: Communicator, topology: Topology, device: torch.device) -> dict:
+    """By method, the aggregates of a few steps."""
+    names = [name for name in METHODS if topology.answers(CLASSES[name].one_sum)]
+    steps = gradients(comm.rank, 4, device=device)
+    return {name: exchange_steps(comm, make(name), steps, topology=topology) for name in names}
+
+
+def messages(comm: Communicator) -> dict:
+    """By what was asked of the communicator, what came back; nobody sends to itself."""
+    told = numbers(5, torch.float32, comm.rank).to(comm.device)
+    comm.broadcast(told, root=comm.world_size - 1)
+    together = in_flight(comm) if comm.world_size > 1 else {}
+    return {"broadcast": told} | answered(comm) | summed(comm) | together
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    device, topology = torch.device(sys.argv[1]), TOPOLOGIES[sys.argv[2]]
+    comm = engines.connect("torch_dist", device)
+    found = {"backend": dist.get_backend(), "exchanged": exchanged(comm, topology, device)}
+    if not topology.servers:
+        found["messages"] = messages(comm)
+    torch.save(found, f"{sys.argv[3]}.{comm.rank}")
+    comm.close()
