@@ -117,7 +117,7 @@ def _of_job(processes: int, place: Place, device: str) -> dict[str, int]:
         raise Refused(
             f"launch.by: the Slurm job has {tasks} tasks, the run {processes} processes; give --ntasks={processes}"
         )
-    gpus = sum(map(int, re.findall(r"\bgpu(?::\w+)?:(\d+)", "".join(re.findall(r"JOB_GRES=(\S+)", job)))))
+    gpus = sum(map(int, re.findall(r"\bgpu(?::[^:,]+)?:(\d+)", "".join(re.findall(r"JOB_GRES=(\S+)", job)))))
     if device == "cuda" and gpus * place.per_gpu < tasks:
         has = f"the Slurm job has {gpus} GPUs for {tasks} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")

@@ -1,0 +1,125 @@
+"""What nodes say they have: too few GPUs are one line, and a Slurm job's processes are dealt out to all its nodes."""
+
+import json
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.config import launching
+from harness.launch import nodes
+from harness.spec import Cluster, Place, RunSpec
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder whose programs stand in for those of this machine."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def write(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
+def gpus_by_ssh(programs):
+    """Each host greets and has so many GPUs, by its name; the name is what ssh is given before the command."""
+
+    def answer(**gpus: int) -> None:
+        says = {host: json.dumps({"seen": True, "gpus": count, "port": 4000}) for host, count in gpus.items()}
+        cases = "\n".join(f"*\\ {host}\\ *) echo '{said}' ;;" for host, said in says.items())
+        programs("ssh", f'echo Welcome\ncase " $* " in\n{cases}\nesac')
+
+    return answer
+
+
+def test_a_host_with_fewer_gpus_than_its_processes_need_is_one_line(gpus_by_ssh, tmp_path):
+    gpus_by_ssh(one=2, two=1)
+    said = "launch.hosts: two shows 1 GPUs for 2 processes; give it fewer, or a larger launch.per_gpu"
+    with pytest.raises(nodes.Refused, match=f"^{re.escape(said)}$"):
+        nodes.reach({"one": 2, "two": 2}, "cuda", 1, tmp_path)
+    assert nodes.reach({"one": 2, "two": 1}, "cuda", 1, tmp_path) == 4000
+    assert nodes.reach({"one": 4, "two": 2}, "cuda", 2, tmp_path) == 4000  # two processes share a GPU
+    assert nodes.reach({"one": 9, "two": 9}, "cpu", 1, tmp_path) == 4000
+
+
+JOB = """\
+JobId=7 JobName=sh
+   NodeList={names}
+   BatchHost=a1
+   NumNodes={nodes} NumCPUs={tasks} NumTasks={tasks} CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   JOB_GRES={gres}
+     Nodes={names} CPU_IDs=0-1 Mem=100 GRES=
+"""
+
+
+def job(tasks: int, names: list[str], gres: str = "(null)") -> str:
+    """What ``scontrol show job --details`` prints of a job."""
+    return JOB.format(names=",".join(names), nodes=len(names), tasks=tasks, gres=gres)
+
+
+@pytest.mark.parametrize(
+    "gres, per_gpu, shows",
+    [
+        ("(null)", 1, 0),
+        ("gpu:2", 1, 2),
+        ("gpu:a100:2", 1, 2),
+        ("gpu:1", 2, 1),
+        ("gpu:a100:1,gpu:h100:1", 1, 2),
+        ("gpu:a100-sxm4:1,gpu:a100_3g.20gb:1", 1, 2),
+        ("gpu:3", 1, None),
+        ("gpu:a100:1,gpu:h100:2", 1, None),
+        ("gpu:1g.10gb:3", 1, None),
+        ("gpu:2", 2, None),
+    ],
+)
+def test_a_slurm_job_with_fewer_gpus_than_its_processes_need_is_one_line(gres, per_gpu, shows, programs, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    programs("scontrol", f"[ $2 = hostnames ] && printf 'a1\\na2\\n' || cat <<'END'\n{job(3, ['a[1-2]'], gres)}END")
+    place = Place(by="slurm", per_gpu=per_gpu)
+    assert nodes.of(3, place, "cpu") == {"a1": 2, "a2": 1}
+    if shows is None:
+        assert nodes.of(3, place, "cuda") == {"a1": 2, "a2": 1}
+        return
+    said = f"launch.by: the Slurm job has {shows} GPUs for 3 processes; submit it with more, or give a larger "
+    with pytest.raises(nodes.Refused, match=f"^{re.escape(said)}launch.per_gpu$"):
+        nodes.of(3, place, "cuda")
+
+
+def test_a_slurm_that_does_not_answer_is_one_line(programs, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    programs("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    said = "launch.by: Slurm does not say what this job has: slurm_load_jobs error: Invalid job id specified"
+    with pytest.raises(nodes.Refused, match=f"^{said}$"):
+        nodes.of(3, Place(by="slurm"))
+
+
+def dealt(processes: int, names: list[str]) -> dict[str, int]:
+    """One process after the other, each to the node that has fewest, the first of these."""
+    given = dict.fromkeys(names, 0)
+    for _ in range(processes):
+        given[min(names, key=given.get)] += 1
+    return given
+
+
+@given(processes=st.integers(1, 60), per_node=st.integers(1, 9))
+def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_node, monkeypatch):
+    """Of a job as large as it was asked for, no node gets more than a node may have."""
+    values = {
+        "launch": {"by": "slurm", "per_node": per_node, "per_gpu": 1},
+        "testbed": {"nodes": {"multiply_adds_s": 1}},
+    }
+    asked = launching.asked(RunSpec("timing", cluster=Cluster(workers=processes)), values)
+    names = [f"a{number}" for number in range(asked["nodes"])]
+    answers = {"job": job(asked["tasks"], names), "hostnames": "\n".join(names) + "\n"}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(nodes, "_scontrol", lambda what, *about: answers[what])
+    taken = nodes.of(processes, Place(by="slurm"))
+    assert taken == dealt(processes, names) and list(taken) == names
+    assert sum(taken.values()) == processes and min(taken.values()) >= 1 and max(taken.values()) <= per_node
