@@ -94,13 +94,13 @@ def cluster(folder: Path) -> Iterator[None]:
         _until_idle(folder)
         yield
     finally:
-        with suppress(OSError):
-            subprocess.run(["scancel", "--user=root", "--hurry"], timeout=20, capture_output=True)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(["scancel", "--user=root", "--hurry"], timeout=60, capture_output=True)
         for daemon in reversed(daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(daemons):
             try:
-                daemon.wait(20)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -109,7 +109,7 @@ def cluster(folder: Path) -> Iterator[None]:
 
 
 def _until_idle(folder: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while True:
         done = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True)
         if done.stdout.strip() == "idle":

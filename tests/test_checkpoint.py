@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT, numbers
+from conftest import PATIENCE_S, ROOT, numbers
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -56,7 +56,7 @@ def newest(folder: Path) -> int:
 
 def ended(process: subprocess.Popen) -> str:
     """What the launcher said, when it has ended."""
-    said = process.communicate(timeout=300)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     print(said)
     return said
 

@@ -24,7 +24,7 @@ from comm_worker import (
     seen,
     summed,
 )  # fmt: skip
-from conftest import ROOT
+from conftest import PATIENCE_S, ROOT
 from hybrid_parts import ROWS
 from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
@@ -39,7 +39,9 @@ from harness.engines import ENGINES
 def run_processes(engine: str, world: int, target, environment: dict) -> list[dict]:
     worker = [sys.executable, comm_worker.__file__, engine, str(target)]
     command, settings = ENGINES[engine].command(world, worker), ENGINES[engine].environment(threads=1)
-    done = subprocess.run(command, env=environment | settings, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment | settings, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(world)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, ROOT, exchange_of, gradients, make, one_step
+from conftest import CLASSES, METHODS, PATIENCE_S, ROOT, exchange_of, gradients, make, one_step
 from equal_worker import STEPS, parameters_after
 
 from harness.comm.local import run_workers
@@ -35,7 +35,7 @@ def run_engine(
     program += [json.dumps(methods), json.dumps(topologies), json.dumps(stops), resume]
     done = subprocess.run(
         ENGINES[engine].command(processes, program), env=environment | ENGINES[engine].environment(threads=1),
-        cwd=ROOT, capture_output=True, text=True, timeout=900,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return [torch.load(f"{target}-{stops[-1]}.{rank}", weights_only=True) for rank in range(processes)]

@@ -200,7 +200,7 @@ ROW = re.compile(r"^(\w+)\s+(?:ResNet-20)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d)\s+(\S+ .
 def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tmp_path, environment):
     project = copy_project(tmp_path / "project")
     edit(project / "harness" / "config" / "trials.py", "limit_s=15", "limit_s=1")  # how far off it is does not matter
-    before = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
+    before = snakemake(project, environment, "estimate", *SMALL)
     assert before.returncode == 0, before.stderr[-3000:]
     assert [row[:3] for row in ROW.findall(before.stderr)] == [
         ("accuracy", "2", "0"), ("timing", "2", "0"), ("total", "4", "0"),
@@ -208,9 +208,9 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
     assert "no run has finished that was estimated before" in before.stderr
     folder = project / "results" / "smoke" / "runs" / "estimated"
     assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
-    done = snakemake(project, environment, *SMALL, timeout=1200)
+    done = snakemake(project, environment, *SMALL)
     assert done.returncode == 0, done.stderr[-3000:]
-    after = snakemake(project, environment, "estimate", *SMALL, timeout=1200)
+    after = snakemake(project, environment, "estimate", *SMALL)
     assert after.returncode == 0, after.stderr[-3000:]
     none = ("0:00", "0 KB")
     assert ROW.findall(after.stderr) == [

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT, read
+from conftest import PATIENCE_S, ROOT, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -36,50 +35,39 @@ def accuracy(engine: str, steps: int) -> RunSpec:
 
 @contextmanager
 def running(spec: RunSpec, folder: Path, **place):
-    """The run in a thread; gives what waits for its status."""
+    """The run in a thread; gives a list that has its status when it has ended."""
     found = []
     place = Place(**place)
     work = threading.Thread(target=lambda: found.append(launch(spec, place, folder / "run", folder / "log")))
     work.start()
-
-    def status() -> int:
-        work.join(300)
-        return found[0]
-
     try:
-        yield status
+        yield found
     finally:
-        work.join(300)
+        work.join(PATIENCE_S)
 
 
-def until(there: Callable, seconds: float = 120):
-    """What ``there`` gives as soon as it gives something."""
-    end = time.monotonic() + seconds
-    while not (found := there()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
-
-
-def process_of(folder: Path, rank: int) -> int:
-    """The process of a rank that has made a step."""
-    until(lambda: list(folder.glob(f"run.partial/*/rank{rank}.json")))
-    (file,) = folder.glob(f"run.partial/*/rank{rank}.pid")
-    return int(file.read_text().split()[1])
+def process_of(folder: Path, rank: int, ended: list) -> int | None:
+    """The process of a rank once it has made a step, or None if the run has ``ended``."""
+    until(lambda: ended or list(folder.glob(f"run.partial/*/rank{rank}.json")))
+    found = [file.read_text().split() for file in folder.glob(f"run.partial/*/rank{rank}.pid")]
+    return int(found[0][1]) if found and not ended else None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint(engine, data, tmp_path, capsys):
     place = {"data": {"cifar10": str(data)}, "checkpoint_every_s": 0.5}
-    with running(accuracy(engine, 10_000), tmp_path, **place, hung_after_s=20) as status:
-        until(lambda: (tmp_path / "run.checkpoints" / "whole.json").exists())
-        os.kill(process_of(tmp_path, 1), signal.SIGSTOP)
-        stopped = time.monotonic()
-        assert status() == 1 and time.monotonic() - stopped < 60
-    assert "rank 1 reported no progress for 20 s, last at step " in capsys.readouterr().err
-    with running(accuracy(engine, 10_000), tmp_path, **place) as status:
-        os.kill(process_of(tmp_path, 1), signal.SIGKILL)
-        assert status() == 1
+    for limit_s in (20, 80, 320):  # on a busy machine ranks may need longer than the shortest to start
+        with running(accuracy(engine, 10_000), tmp_path, **place, hung_after_s=limit_s) as ended:
+            until(lambda ended=ended: ended or (tmp_path / "run.checkpoints" / "whole.json").exists())
+            if process := process_of(tmp_path, 1, ended):
+                os.kill(process, signal.SIGSTOP)
+        if process:
+            break
+    assert ended == [1]
+    assert f"rank 1 reported no progress for {limit_s} s, last at step " in capsys.readouterr().err
+    with running(accuracy(engine, 10_000), tmp_path, **place) as ended:
+        os.kill(process_of(tmp_path, 1, ended), signal.SIGKILL)
+    assert ended == [1]
     assert "goes on after step " in capsys.readouterr().err
 
 
@@ -129,14 +117,14 @@ def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_pat
     training, links = Training("resnet20", batch=8), {"network": "testbed", "rates_mbit": (200.0, 200.0)}
     scheme = Scheme("dlgs", options={"ratio": 0.1})
     spec = RunSpec("timing", training, scheme, Cluster(engine, **links), Measurement(blocks=60, repeats=1))
-    with running(spec, tmp_path, data={"cifar10": str(data)}) as status:
-        inside = ["nsenter", "-t", str(process_of(tmp_path, 1)), "-n", "ip", "link", "set", "eth0"]
+    with running(spec, tmp_path, data={"cifar10": str(data)}) as ended:
+        inside = ["nsenter", "-t", str(process_of(tmp_path, 1, ended)), "-n", "ip", "link", "set", "eth0"]
         subprocess.run([*inside, "down"], check=True)
         time.sleep(10)
         subprocess.run([*inside, "up"], check=True)
-        assert status() == 0
+    assert ended == [0]
     waited = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
-    assert waited.max() > 9 and waited.median() < 3
+    assert waited.median() < 5 < waited.max()
 
 
 def test_the_page_of_faults_names_tests_that_exist():

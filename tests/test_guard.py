@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PATIENCE_S, ROOT
 from equal_worker import session_of
 
 from harness.comm.local import run_workers
@@ -57,7 +57,7 @@ def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
     )  # fmt: skip
     place = Place(data={"cifar10": str(data)})
     command = [sys.executable, "-c", LAUNCH, spec.to_json(), place.to_json(), str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     *_, last = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback" not in done.stderr and not (tmp_path / "run").exists()
     assert " is not finite in step 2 on worker " in last and last.endswith(f"more in {tmp_path / 'log'}")

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, ROOT
+from conftest import CLASSES, CPU, METHODS, PATIENCE_S, ROOT
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given
 from hypothesis import given as drawn
@@ -53,7 +53,7 @@ def installed(tmp_path_factory) -> Path:
     python = folder / "venv" / "bin" / "python"
     command = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "."]
     # The new environment has a setuptools of its own, Python's, which is too old.
-    settings = {"env": os.environ | {"PYTHONPATH": others}, "cwd": folder / "project", "timeout": 300}
+    settings = {"env": os.environ | {"PYTHONPATH": others}, "cwd": folder / "project", "timeout": PATIENCE_S}
     done = subprocess.run(command, capture_output=True, text=True, **settings)
     assert done.returncode == 0, done.stderr
     new = {path.name for path in site.iterdir()} - before
@@ -69,7 +69,7 @@ def ranks(request, installed, tmp_path_factory, environment) -> tuple[str, list[
     program = [str(installed), "hook_script.py", engine.name, "found", json.dumps(OPTIONS)]
     done = subprocess.run(
         engine.command(2, program), env=environment | engine.environment(threads=1),
-        cwd=folder, capture_output=True, text=True, timeout=600,
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return engine.name, [torch.load(folder / f"found.{rank}", weights_only=True) for rank in range(2)]

@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import CPU, ROOT, make_imagenet
+from conftest import CPU, ROOT, make_imagenet, until
 from PIL import Image
 from torchvision import transforms
 from torchvision.transforms import v2
@@ -225,9 +224,7 @@ def test_a_copy_that_was_killed_leaves_nothing_that_looks_whole_and_the_next_one
     command = [sys.executable, "-m", "harness.data.fetch", str(images), str(target), "2"]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
-        end = time.monotonic() + 100
-        while not (tmp_path / "imagenet100.partial" / "train.npy").exists() and time.monotonic() < end:
-            time.sleep(0.05)
+        assert until((tmp_path / "imagenet100.partial" / "train.npy").exists)
         assert process.poll() is None
     finally:
         process.kill()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import PATIENCE_S
 
 from harness.report import tables
 
@@ -24,7 +25,7 @@ def compiled(folder: Path, *bodies: str) -> str:
     )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     for _ in range(3):  # a long table finds its widths in the second run, and is sure of them in the third
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
     complaints = ("!", "l.", "Overfull", "LaTeX Warning", "Package")
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith(complaints))
 

@@ -38,7 +38,7 @@ def ranks(folder: Path) -> int:
 
 def nothing_left(folder: Path) -> bool:
     """Whether the log is all that remains of a run that did not end well."""
-    return {path.name for path in folder.iterdir()} == {"log"} and until(lambda: not of_run(folder), 5)
+    return {path.name for path in folder.iterdir()} == {"log"} and until(lambda: not of_run(folder))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -139,17 +139,17 @@ def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
 
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     killed = launcher(tmp_path, leave_after_s=3)
-    assert until(lambda: ranks(tmp_path) == 2, 60)
+    assert until(lambda: ranks(tmp_path) == 2)
     time.sleep(4)  # longer than ranks wait for a heartbeat: it arrives
     assert len(of_run(tmp_path)) >= 3
     killed.kill()
     killed.wait()
-    assert until(lambda: not of_run(tmp_path), 20)
+    assert until(lambda: not of_run(tmp_path))
 
 
 def test_a_launcher_that_is_asked_to_end_cleans_up(tmp_path):
     asked = launcher(tmp_path, leave_after_s=600)
-    assert until(lambda: ranks(tmp_path) == 2, 60)
+    assert until(lambda: ranks(tmp_path) == 2)
     asked.send_signal(signal.SIGTERM)
     assert asked.wait(20) == 1
     assert nothing_left(tmp_path)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import ssh_hosts
 import yaml
-from conftest import ROOT, numbers, of_run, until
+from conftest import PATIENCE_S, ROOT, numbers, of_run, until
 
 from harness.engines import ENGINES
 from harness.launch.launcher import launch
@@ -65,7 +65,7 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
     there, here = (tmp_path / name for name in ("there", "here"))
     there.mkdir()
     process = launched(hosts, spec, place, there)
-    said = process.communicate(timeout=300)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0, said + (there / "log").read_text()
     assert launch(spec, replace(place, by="local", hosts=()), here / "run", here / "log") == 0
     for one, other in zip(numbers(there / "run"), numbers(here / "run"), strict=True):
@@ -85,10 +85,10 @@ def started(hosts, folder: Path, what: str, engine: str, leave_after_s: float = 
 def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, tmp_path):
     place = over(hosts, 1, 1, data={"cifar10": ""})
     process = launched(hosts, accuracy(engine), place, tmp_path, *WORKER, "fails", "600")
-    said = process.communicate(timeout=120)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 1 and said.endswith("\nArithmeticError: broken on purpose\n"), said
     assert {path.name for path in tmp_path.iterdir()} == {"log"}
-    assert until(lambda: not of_run(tmp_path), 20)
+    assert until(lambda: not of_run(tmp_path))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -97,8 +97,8 @@ def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path)
     process = started(hosts, tmp_path, "goes on", engine, leave_after_s=600 if end == signal.SIGTERM else 3)
     assert len(of_run(tmp_path)) >= 3
     process.send_signal(end)
-    process.communicate(timeout=60)
-    assert until(lambda: not of_run(tmp_path), 30), of_run(tmp_path)
+    process.communicate(timeout=PATIENCE_S)
+    assert until(lambda: not of_run(tmp_path)), of_run(tmp_path)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -108,10 +108,10 @@ def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts
     process = launched(hosts, spec, place, tmp_path)
     assert until(lambda: len(list(tmp_path.glob("run.partial/*/rank*.json"))) == 2)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert (tmp_path / "run.checkpoints" / "whole.json").exists(), (tmp_path / "log").read_text()
     process = launched(hosts, spec, place, tmp_path)
-    said = process.communicate(timeout=300)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0 and "goes on after step " in said
 
 
@@ -135,5 +135,5 @@ except nodes.Refused as why:
 )
 def test_a_host_that_cannot_take_part_is_one_line(hosts, host, folder, expected):
     process = hosts.start([sys.executable, "-c", REACH, host, folder], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    (line,) = process.communicate(timeout=60)[0].splitlines()
+    (line,) = process.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert re.fullmatch(f"launch.hosts: {expected}", line), line

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from conftest import ROOT, read
+from conftest import PATIENCE_S, ROOT, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +82,7 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
         waiting.start()
         waiting.join(2)
         assert waiting.is_alive() and not later
-    waiting.join(20)
+    waiting.join(PATIENCE_S)
     assert later == [["GPU-0aa", "GPU-1aa", "GPU-2aa"]]
     with pytest.raises(nodes.Refused, match="device: cuda needs 4 GPUs, this machine shows 3"), gpus.taken(4):
         pass

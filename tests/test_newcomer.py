@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, copy_project
+from conftest import PATIENCE_S, ROOT, copy_project
 
 NEW = sorted(p.stem for p in (ROOT / "tests" / "newcomer").glob("*.py"))
 
@@ -30,7 +30,7 @@ def project(tmp_path_factory) -> Path:
 
 def pytest_in(project: Path, environment: dict, *arguments: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=1200)
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-4000:]
 
 

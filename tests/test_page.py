@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from conftest import PATIENCE_S
 from test_claims import accuracy_runs
 from test_findings import NAMES, cell
 
@@ -91,7 +92,7 @@ def browse(report: Path, script: str, width: int):
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += ["--disable-component-update", "--disable-sync", "--no-first-run", "--allow-file-access-from-files"]
     command += [f"--user-data-dir={report.parent / 'profile'}", "--enable-logging=stderr", "--dump-dom", frame.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr, done.stderr
     return json.loads(unescape(re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)))

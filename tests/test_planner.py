@@ -184,4 +184,4 @@ def test_the_exact_planner_keeps_its_fronts_small_on_161_layers():
     costs = Costs(0.1, numbers.random(161) * 3e-3, *linear, contention_s=4e-3)
     begun = time.process_time()
     exact(sizes, costs)
-    assert time.process_time() - begun < 5  # a hang, not a speed: make bench measures that
+    assert time.process_time() - begun < 60  # a hang, not a speed: make bench measures that

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from conftest import ROOT, copy_project, read, snakemake, until
+from conftest import PATIENCE_S, ROOT, copy_project, read, snakemake, until
 
 from harness.launch.launcher import launch
 from harness.report import runs
@@ -155,7 +155,7 @@ def project(tmp_path_factory, environment) -> Path:
     small |= {"timing": {"ratios": []}, "seeds": [0]}
     small["output"] = {"results": "results/small", "figures": "figures/small", "report": "results/small/report.html"}
     (project / "config" / "small.yaml").write_text(yaml.safe_dump(small))
-    done = snakemake(project, environment, *COMMAND, timeout=1200)
+    done = snakemake(project, environment, *COMMAND)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return project
 
@@ -238,7 +238,7 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
                 time.sleep(0.02)
             assert there, stage
             os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
-            said, _ = workflow.communicate(timeout=120)
+            said, _ = workflow.communicate(timeout=PATIENCE_S)
         finally:
             workflow.kill()
         assert workflow.returncode != 0 and "Traceback" not in said, f"{stage}: {said}"

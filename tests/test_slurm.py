@@ -13,7 +13,7 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import ROOT, copy_project, numbers, snakemake, until
+from conftest import PATIENCE_S, ROOT, copy_project, numbers, snakemake, until
 
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
@@ -74,7 +74,7 @@ def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, e
     found = {}
     for way, (its, options, settings) in ways.items():
         project = copy_project(tmp_path / way)
-        done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings, timeout=900)
+        done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         found[way] = accuracy(project)
     assert (tmp_path / "slurm" / "results/smoke/report.html").exists()
@@ -89,7 +89,7 @@ def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, e
             ["snakemake", *runs, *GRID, f"engine={engine}", f"launch={{by: ssh, hosts: [{named}]}}"],
             cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        said = process.communicate(timeout=900)[0]
+        said = process.communicate(timeout=PATIENCE_S)[0]
         assert process.returncode == 0, said[-3000:]
     the_same(accuracy(project), found["local"])
 
@@ -105,7 +105,7 @@ def submitted(project: Path, environment: dict) -> subprocess.Popen:
         ["snakemake", POINTS, *SLURM, *LONG], cwd=project, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    if not until(lambda: saved(project) or process.poll() is not None, 180) or process.poll() is not None:
+    if not until(lambda: saved(project) or process.poll() is not None) or process.poll() is not None:
         process.kill()
         raise AssertionError(process.communicate()[0][-3000:])
     return process
@@ -132,14 +132,14 @@ def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_lea
     assert re.fullmatch(r"\d+ dlgs-bench_\S+ RUNNING rule_accuracy_wildcards_resnet20-none-seed0", job), job
     (rank,) = (project / "results").rglob("rank1.pid")
     psutil.Process(int(rank.read_text().split()[1])).kill()
-    assert until(lambda: "goes on after step" in logs(project), 180), logs(project)[-3000:]
+    assert until(lambda: "goes on after step" in logs(project)), logs(project)[-3000:]
     assert "rank 1, a worker, has died" in logs(project)
     before = saved(project)
     process.send_signal(signal.SIGINT)
-    assert until(lambda: not of_project(project), 90), of_project(project)
-    said = process.communicate(timeout=400)[0]  # the plug-in first sleeps out its wait, which grows up to 180 s
+    assert until(lambda: not of_project(project)), of_project(project)
+    said = process.communicate(timeout=PATIENCE_S)[0]
     assert process.returncode != 0, said
-    assert until(lambda: not queue(slurm) and not of_project(project), 90), (queue(slurm), of_project(project))
+    assert until(lambda: not queue(slurm) and not of_project(project)), (queue(slurm), of_project(project))
     assert not list(project.rglob("*.partial")) and saved(project) >= before > 0
 
 

@@ -30,7 +30,7 @@ def smoke(tmp_path_factory, environment) -> Path:
     for path in (project / "methods").glob("*.py"):
         if path.stem not in ALL:
             path.unlink()
-    done = snakemake(project, environment, *SMOKE, timeout=2400)
+    done = snakemake(project, environment, *SMOKE)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "runs done" in done.stderr
     assert re.search(r"minutes of its runs: accuracy \d+:\d\d, .*timing \d+:\d\d", done.stdout)
@@ -81,7 +81,7 @@ def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
     best = min(c["iteration_s"] for c in plan["comparison"].values())
     assert plan["comparison"]["exact"]["iteration_s"] == best
     # Without LAGS, whose code runs as LAGS, adaptive. So DLGS has nothing beside it where advice is checked.
-    done = snakemake(smoke, environment, "studies", *SMOKE, "methods=[none, topk, lags_adaptive, dlgs]", timeout=2400)
+    done = snakemake(smoke, environment, "studies", *SMOKE, "methods=[none, topk, lags_adaptive, dlgs]")
     assert done.returncode == 0, done.stderr[-3000:]
     trace = json.loads((timing / "trace.json").read_text())
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
@@ -438,11 +438,11 @@ def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(smok
         return found
 
     try:
-        assert until(lambda: (smoke / target).parent.with_suffix(".checkpoints").exists(), 120)
+        assert until(lambda: (smoke / target).parent.with_suffix(".checkpoints").exists())
         second = snakemake(smoke, environment, *command)
         assert "cannot be locked" in second.stderr, second.stderr
         workflow.send_signal(signal.SIGKILL)
-        assert until(lambda: not workers(), 60)
+        assert until(lambda: not workers())
     finally:
         workflow.kill()
     done = snakemake(smoke, environment, *command)

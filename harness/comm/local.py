@@ -20,7 +20,7 @@ class _Meeting:
 
     def __init__(self, world_size: int):
         self.slots: list = [None] * world_size
-        self.barrier = threading.Barrier(world_size, timeout=60)
+        self.barrier = threading.Barrier(world_size, timeout=600)
 
 
 class Local(Communicator):
