@@ -29,8 +29,8 @@ def here() -> None:
 
 
 def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
-    """Whether one of ten measurements is within 5 % of the rate: others use this machine too."""
-    return any(abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05 for _ in range(10))
+    """Whether a measurement is within 5 % of the rate, one of many: others use this machine too."""
+    return until(lambda: abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05)
 
 
 def inside(owner: int) -> list[psutil.Process]:
@@ -76,9 +76,9 @@ def test_each_host_has_the_rate_of_its_own_link(here):
 
 @pytest.mark.parametrize("latency_ms", [0, 5])
 def test_links_take_other_rates_while_processes_use_them(here, latency_ms):
-    with Testbed([200, 200], latency_ms) as bed:
-        assert within(bed, 200)
-        for rates in ([20, 100], [150, 150]):
+    with Testbed([50, 50], latency_ms) as bed:  # a program carries packets with latency, on a slow machine not many
+        assert within(bed, 50)
+        for rates in ([10, 25], [40, 40]):
             bed.shape(rates)
             assert within(bed, min(rates), 0, 1) and within(bed, min(rates), 1, 0)
         assert bed.measure_round_trip_ms() >= 2 * latency_ms
