@@ -30,9 +30,11 @@ SERVED = "ps-weights", ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
 import sys
 from pathlib import Path
+from harness.launch import processes
 from harness.launch.__main__ import clean_up_when_ended
 from harness.launch.launcher import launch
 from harness.spec import Place, RunSpec
+processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder = sys.argv[1:]
 clean_up_when_ended()
 sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "run"), Path(folder, "log")))

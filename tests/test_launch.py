@@ -10,8 +10,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import ROOT, of_run, until
+from conftest import PATIENCE_S, ROOT, of_run, until
 
 from harness import code
 from harness.engines import ENGINES
@@ -101,22 +102,22 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
     own_s = disturbance._own_s()
     subprocess.run(spin)
     assert disturbance._own_s() - own_s >= 1.5
-    begun = disturbance.OtherWork()
+    began, begun = time.monotonic(), disturbance.OtherWork()
     other = subprocess.Popen(spin)
-    time.sleep(6)
+    assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
     share = begun.share()  # nobody has waited for it: the work of a stranger
-    assert other.wait() == 0 and share * 6 * len(os.sched_getaffinity(0)) >= 0.7
+    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.7
 
 
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
-    for limit_s in (4, 16, 64):  # on a busy machine ranks may need longer than the shortest to start
+    for limit_s in (4, 16, 64):  # on a busy machine ranks may need longer than the shortest to start or to report
         assert start(tmp_path, "hangs", hung_after_s=limit_s) == 1
         *_, last = capsys.readouterr().err.splitlines()
         assert nothing_left(tmp_path)
-        if "since the launch" not in last:
+        expected = f" none: rank 1 reported no progress for {limit_s} s, last at step 4 of 50, stopped"
+        if last.endswith(expected):
             break
-    assert last.endswith(f" none: rank 1 reported no progress for {limit_s} s, last at step 4 of 50, stopped")
-    assert "rank 0" not in last
+    assert last.endswith(expected)
 
 
 LAUNCHER = """
@@ -138,20 +139,28 @@ def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
 
 
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
-    killed = launcher(tmp_path, leave_after_s=3)
-    assert until(lambda: ranks(tmp_path) == 2)
-    time.sleep(4)  # longer than ranks wait for a heartbeat: it arrives
-    assert len(of_run(tmp_path)) >= 3
-    killed.kill()
-    killed.wait()
-    assert until(lambda: not of_run(tmp_path))
+    for leave_after_s in (3, 12, 48):  # on a busy machine a heartbeat may take longer than the shortest
+        folder = tmp_path / f"{leave_after_s}"
+        killed = launcher(folder, leave_after_s)
+        until(lambda folder=folder, killed=killed: ranks(folder) == 2 or killed.poll() is not None)
+        time.sleep(leave_after_s + 1)  # longer than ranks wait for a heartbeat: it arrives
+        stayed = len(of_run(folder)) >= 3
+        killed.kill()
+        killed.wait()
+        assert until(lambda folder=folder: not of_run(folder))
+        if stayed:
+            break
+    assert stayed
 
 
 def test_a_launcher_that_is_asked_to_end_cleans_up(tmp_path):
     asked = launcher(tmp_path, leave_after_s=600)
-    assert until(lambda: ranks(tmp_path) == 2)
-    asked.send_signal(signal.SIGTERM)
-    assert asked.wait(20) == 1
+    try:
+        assert until(lambda: ranks(tmp_path) == 2)
+        asked.send_signal(signal.SIGTERM)
+        assert asked.wait(PATIENCE_S) == 1
+    finally:
+        asked.kill()
     assert nothing_left(tmp_path)
 
 

@@ -43,9 +43,11 @@ def accuracy(engine: str, steps: int = 12, workers: int = 2, planner: str = "lay
 LAUNCHER = """
 import sys
 from pathlib import Path
+from harness.launch import processes
 from harness.launch.__main__ import clean_up_when_ended
 from harness.launch.launcher import RUN, launch
 from harness.spec import Place, RunSpec
+processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder, *program = sys.argv[1:]
 clean_up_when_ended()
 folder = Path(folder)
@@ -74,11 +76,11 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
     assert run["provenance"]["network"] == "host"
 
 
-def started(hosts, folder: Path, what: str, engine: str, leave_after_s: float = 600) -> subprocess.Popen:
-    """A run of stand-in workers, one a host, all of which have reported."""
-    process = launched(hosts, accuracy(engine), over(hosts, 1, 1), folder, *WORKER, what, str(leave_after_s))
-    assert until(lambda: len(list(folder.glob("run.partial/*/rank*.json"))) == 2)
-    return process
+def reported(folder: Path, process: subprocess.Popen) -> bool:
+    """Whether both ranks have reported before the launcher ended."""
+    ranks = "run.partial/*/rank*.json"
+    until(lambda: len(list(folder.glob(ranks))) == 2 or process.poll() is not None)
+    return process.poll() is None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -94,11 +96,17 @@ def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path):
-    process = started(hosts, tmp_path, "goes on", engine, leave_after_s=600 if end == signal.SIGTERM else 3)
-    assert len(of_run(tmp_path)) >= 3
-    process.send_signal(end)
-    process.communicate(timeout=PATIENCE_S)
-    assert until(lambda: not of_run(tmp_path)), of_run(tmp_path)
+    # On a busy machine a heartbeat may take longer than the shortest of these times, after which ranks leave.
+    for leave_after_s in (600,) if end == signal.SIGTERM else (3, 12, 48):
+        folder = tmp_path / f"{leave_after_s}"
+        process = launched(hosts, accuracy(engine), over(hosts, 1, 1), folder, *WORKER, "goes on", f"{leave_after_s}")
+        stayed = reported(folder, process) and len(of_run(folder)) >= 3
+        process.send_signal(end)
+        process.communicate(timeout=PATIENCE_S)
+        assert until(lambda folder=folder: not of_run(folder)), of_run(folder)
+        if stayed:
+            break
+    assert stayed
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -106,7 +114,7 @@ def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts
     place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600, interface="eth0")
     spec = accuracy(engine, steps=400, planner="all")  # steps enough to be asked in time, and quick ones
     process = launched(hosts, spec, place, tmp_path)
-    assert until(lambda: len(list(tmp_path.glob("run.partial/*/rank*.json"))) == 2)
+    assert reported(tmp_path, process)
     process.terminate()
     process.communicate(timeout=PATIENCE_S)
     assert (tmp_path / "run.checkpoints" / "whole.json").exists(), (tmp_path / "log").read_text()
