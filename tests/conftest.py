@@ -44,7 +44,7 @@ METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
-PATIENCE_S = 3600  # for a program that a test runs: no machine is so slow, so it hangs
+PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
 
 
 def read(name: str) -> dict:
@@ -119,6 +119,12 @@ def gradients(
 def device() -> torch.device:
     """Where the tensors of a law are; test_cuda.py holds the same laws elsewhere."""
     return CPU
+
+
+@pytest.fixture
+def fault(record_property) -> Callable:
+    """Notes a fault and how long it then took until all was over: bench/faults.py shows all of them."""
+    return lambda what, since: record_property("fault", {"fault": what, "seconds": time.monotonic() - since})
 
 
 @pytest.fixture

@@ -64,7 +64,9 @@ def ended(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.parametrize("engine, topology, stops", [*((e, *EQUALS) for e in ENGINES), ("torch_dist", *SERVED)])
-def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine, topology, stops, data, tmp_path):
+def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
+    engine, topology, stops, data, tmp_path, fault
+):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=8, train_steps=STEPS, lr_steps=()),
         Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}, topology=topology), Cluster(engine),
@@ -82,13 +84,14 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(engine,
         assert process.poll() is None and STEPS > newest(folder) > reached
         time.sleep(0.5 * random.random())
         assert process.poll() is None
-        reached = newest(folder)
+        reached, begun = newest(folder), time.monotonic()
         if stop == "the launcher":
             process.send_signal(signal.SIGTERM)  # asks the ranks to end
         else:
             ((pid_file),) = folder.glob(f"run.partial/*/{stop.replace(' ', '')}.pid")
             os.kill(int(pid_file.read_text().split()[1]), signal.SIGKILL)
         ended(process)
+        fault(f"{stop} {'asked to end' if stop == 'the launcher' else 'killed'}, {engine}, {topology}", begun)
         assert process.returncode == 1 and not (folder / "run").exists()
     assert newest(folder) > reached or stop != "the launcher"  # which saves when it is asked to end
     process = launcher(spec, data, folder, every_s=600)

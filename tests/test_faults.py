@@ -1,5 +1,6 @@
 """Faults, made for real: a rank that is stopped, a full disk, a network that drops, tables that are damaged."""
 
+import json
 import os
 import re
 import shutil
@@ -53,17 +54,25 @@ def process_of(folder: Path, rank: int, ended: list) -> int | None:
     return int(found[0][1]) if found and not ended else None
 
 
+def steps_of(folder: Path) -> int:
+    """How far the run's first rank is."""
+    (file,) = folder.glob("run.partial/*/rank0.json")
+    return json.loads(file.read_text())[0]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint(engine, data, tmp_path, capsys):
+def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint(engine, data, tmp_path, capsys, fault):
     place = {"data": {"cifar10": str(data)}, "checkpoint_every_s": 0.5}
     for limit_s in (20, 80, 320):  # on a busy machine ranks may need longer than the shortest to start
         with running(accuracy(engine, 10_000), tmp_path, **place, hung_after_s=limit_s) as ended:
             until(lambda ended=ended: ended or (tmp_path / "run.checkpoints" / "whole.json").exists())
             if process := process_of(tmp_path, 1, ended):
                 os.kill(process, signal.SIGSTOP)
+                stopped = time.monotonic()
         if process:
             break
     assert ended == [1]
+    fault(f"rank stopped, `hung_after_s: {limit_s}`, {engine}", stopped)
     assert f"rank 1 reported no progress for {limit_s} s, last at step " in capsys.readouterr().err
     with running(accuracy(engine, 10_000), tmp_path, **place) as ended:
         os.kill(process_of(tmp_path, 1, ended), signal.SIGKILL)
@@ -96,9 +105,10 @@ def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data
 
 
 @pytest.mark.parametrize("kib", [4, 16])
-def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, data, capsys):
-    disk = full(kib)
+def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, data, capsys, fault):
+    disk, begun = full(kib), time.monotonic()
     assert launch(accuracy("torch_dist", 60), Place(data={"cifar10": str(data)}), disk / "run", disk / "log") == 1
+    fault(f"disk of {kib} KiB, since the run's start", begun)
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "no space" in said.lower() and str(disk) in said and not (disk / "run").exists()
 
@@ -113,7 +123,7 @@ def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full)
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
 @pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_path):
+def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_path, fault):
     training, links = Training("resnet20", batch=8), {"network": "testbed", "rates_mbit": (200.0, 200.0)}
     scheme = Scheme("dlgs", options={"ratio": 0.1})
     spec = RunSpec("timing", training, scheme, Cluster(engine, **links), Measurement(blocks=60, repeats=1))
@@ -122,6 +132,9 @@ def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_pat
         subprocess.run([*inside, "down"], check=True)
         time.sleep(10)
         subprocess.run([*inside, "up"], check=True)
+        back, done = time.monotonic(), steps_of(tmp_path)
+        until(lambda: ended or steps_of(tmp_path) > done)
+        fault(f"network down for 10 s, until the next step, {engine}", back)
     assert ended == [0]
     waited = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
     assert waited.median() < 5 < waited.max()

@@ -210,7 +210,7 @@ def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
 
 
 STAGES: dict[str, Callable[[Path], bool]] = {
-    "the rules are read": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
+    "the first job is chosen": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
     "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.pid"))),
     "runs are collected": lambda folder: (folder / "results" / "small" / "logs" / "collect.log").exists(),
     "tables are made": lambda folder: (folder / "results" / "small" / "accuracy.csv").exists(),
@@ -221,7 +221,9 @@ def of_project(folder: Path) -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
 
 
-def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_command_goes_on(project, environment):
+def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_command_goes_on(
+    project, environment, fault
+):
     before = accuracies(project)
     for made in ("results", "figures", ".snakemake"):
         shutil.rmtree(project / made)
@@ -238,7 +240,9 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
                 time.sleep(0.02)
             assert there, stage
             os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
+            pressed = time.monotonic()
             said, _ = workflow.communicate(timeout=PATIENCE_S)
+            fault(f"Ctrl-C while {stage}", pressed)
         finally:
             workflow.kill()
         assert workflow.returncode != 0 and "Traceback" not in said, f"{stage}: {said}"

@@ -1,0 +1,55 @@
+"""Faults: how often each was made, how often nothing was lost, and how long it took until all was over.
+
+    python bench/faults.py results/bench 3
+
+Runs the tests that note it (the fixture ``fault``), so many times; config/faults.md says what they demand. Seconds are
+from the fault to the end of the last process, which has said what happened; of a network, to the next step.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pandas as pd
+import pytest
+from saving import save
+
+from harness.training.results import machine
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+
+
+class Noted:
+    """A plug-in of pytest that keeps the tests that make a fault, and what these note."""
+
+    def __init__(self):
+        self.notes: list[dict] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if "fault" in item.fixturenames]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.notes += [note | {"held": report.passed} for name, note in report.user_properties if name == "fault"]
+
+
+def main(folder: Path, times: int) -> int:
+    noted = Noted()
+    codes = [pytest.main(["-q", "--no-header", str(TESTS)], plugins=[noted]) for _ in range(times)]
+    rows = [
+        {
+            "fault": fault,
+            "made": len(found),
+            "nothing lost": int(found["held"].sum()),
+            "median (s)": found["seconds"].median(),
+            "longest (s)": found["seconds"].max(),
+        }
+        for fault, found in pd.DataFrame(noted.notes).groupby("fault", sort=False)
+    ]
+    save(rows, folder, "faults", f"{machine('cpu')}; {times} rounds.")
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
