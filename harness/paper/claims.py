@@ -241,11 +241,12 @@ def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
 
 
 def errors_at(points: pd.DataFrame, scale: float) -> list[float] | None:
-    """Training errors at the three epochs, each times ``scale``; None where the curve has no point within one."""
+    """Training errors at the three epochs, each times ``scale``; None where the curve has no point within one, or
+    within half an epoch of a scaled schedule, which has a point an epoch at best."""
     found = []
     for epoch in (SETTLED, BEFORE, AFTER):
         distance = (points["epoch"] / scale - epoch).abs()
-        if distance.min() > 1:
+        if distance.min() > max(1, 0.5 / scale):
             return None
         found.append(max(FLOOR, 1 - points.loc[distance.idxmin(), "train_accuracy"]))
     return found
