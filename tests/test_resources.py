@@ -1,0 +1,67 @@
+"""What the workflow's rules ask a cluster for: a run's own size, and more time with each attempt."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT, read
+
+from harness.config import grid, launching
+from harness.config import load as config
+from harness.spec import RunSpec
+
+FUNCTIONS = ROOT / "workflow" / "rules" / "functions.smk"
+CHANGES = {"methods": ["none", "dlgs"], "topologies": ["allgather", "ps-weights"], "network": "host", "workers": 3}
+RECIPE = read("smoke")["models"]["resnet20"] | {"train_epochs": 140}
+ON_SLURM = {"launch": {"by": "slurm", "per_node": 2}, "device": "cuda"}
+
+
+def asking(models: list[str], **changes) -> tuple[dict[str, RunSpec], Callable[..., dict]]:
+    """The runs of a configuration, and what their rules ask for in an attempt, by the name of the run."""
+    about = {"models": dict.fromkeys(models, RECIPE), "studies": {}}
+    found = config.load(read("smoke") | CHANGES | about | changes, "c")
+    names = {"CONFIG": found, "VALUES": found.values, "SPECS": found.every, "FOLDERS": defaultdict(str)}
+    names |= {"grid": grid, "launching": launching, "replace": replace}
+    exec(compile(FUNCTIONS.read_text(), FUNCTIONS, "exec"), names)
+
+    def asked(name: str, attempt: int = 1) -> dict:
+        kind, run = name.split("/")
+        resources = names["resources_of"](kind)
+        return {key: value(SimpleNamespace(run=run), attempt=attempt) for key, value in resources.items()}
+
+    return found.every, asked
+
+
+@pytest.mark.parametrize("where", [ON_SLURM, {}], ids=["slurm", "local"])
+def test_each_attempt_asks_for_more_time_and_for_nothing_else(where):
+    runs, asked = asking(["resnet20"], **where)
+    for name in runs:
+        first = asked(name)
+        assert first["runtime"] > 0
+        for attempt in (2, 3):
+            assert asked(name, attempt) == first | {"runtime": attempt * first["runtime"]}
+
+
+@pytest.mark.parametrize("where", [ON_SLURM, {}], ids=["slurm", "local"])
+def test_timed_runs_ask_for_nodes_of_their_own_and_training_does_not(where):
+    runs, asked = asking(["resnet20"], **where)
+    assert {"accuracy", "timing", "layers", "exchanges"} <= {spec.kind for spec in runs.values()}
+    for name, spec in runs.items():
+        assert asked(name)["slurm_extra"] == ("" if spec.kind == "accuracy" else "--exclusive"), name
+
+
+def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
+    runs, asked = asking(["resnet20", "vgg16"], **ON_SLURM)
+    for model in ("resnet20", "vgg16"):
+        own, alone = asking([model], **ON_SLURM)
+        shared = own.keys() & runs.keys()  # studies take the largest model, and that one alone
+        assert {f"accuracy/{model}-none-seed0", f"layers/{model}-3workers"} < shared
+        for name in shared:
+            assert asked(name) == alone(name), name
+    small, large = (asked(f"accuracy/{model}-none-seed0") for model in ("resnet20", "vgg16"))
+    assert small["mem_mb"] < large["mem_mb"] and small["runtime"] < large["runtime"]
+    assert {spec.processes for spec in runs.values()} == {3, 4}
+    for name, spec in runs.items():
+        assert (asked(name)["tasks"], asked(name)["gpu"]) == (spec.processes, spec.processes), name
