@@ -170,7 +170,7 @@ def test_a_job_asks_for_its_own_size_and_not_for_the_largest_runs():
     for spec in found.every.values():
         asked = launching.asked(spec, found.values)
         assert set(asked) == set(launching.ASKED)
-        assert (asked["tasks"], asked["gpu"], asked["nodes"]) == (spec.processes, spec.processes, 2)
+        assert (asked["tasks"], asked["gpu"], asked["nodes"]) == (spec.processes, 4, 2)  # as many GPUs on each node
     assert {spec.processes for spec in found.every.values()} == {3, 4}
     found = config.load(smoke(**changes), "c")  # each run in one task, which starts its processes
     for spec in found.every.values():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.config import launching
 from harness.launch import nodes
-from harness.spec import Cluster, Place, RunSpec
+from harness.spec import Cluster, Place, RunSpec, Training
 
 
 @pytest.fixture
@@ -108,18 +108,19 @@ def dealt(processes: int, names: list[str]) -> dict[str, int]:
     return given
 
 
-@given(processes=st.integers(1, 60), per_node=st.integers(1, 9))
-def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_node, monkeypatch):
-    """Of a job as large as it was asked for, no node gets more than a node may have."""
-    values = {
-        "launch": {"by": "slurm", "per_node": per_node, "per_gpu": 1},
-        "testbed": {"nodes": {"multiply_adds_s": 1}},
-    }
-    asked = launching.asked(RunSpec("timing", cluster=Cluster(workers=processes)), values)
+@given(processes=st.integers(1, 60), per_node=st.integers(1, 9), per_gpu=st.integers(1, 3))
+def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_node, per_gpu, monkeypatch):
+    """Of a job as large as it was asked for, no node gets more than a node may have, or than its GPUs can take."""
+    launch = {"by": "slurm", "per_node": per_node, "per_gpu": per_gpu}
+    spec = RunSpec("accuracy", Training("resnet20"), cluster=Cluster(workers=processes, device="cuda"))
+    asked = launching.asked(spec, {"launch": launch, "testbed": {"nodes": {"multiply_adds_s": 1e9}}})
     names = [f"a{number}" for number in range(asked["nodes"])]
-    answers = {"job": job(asked["tasks"], names), "hostnames": "\n".join(names) + "\n"}
+    answers = {"job": job(asked["tasks"], names, f"gpu:{asked['gpu']}"), "hostnames": "\n".join(names) + "\n"}
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(nodes, "_scontrol", lambda what, *about: answers[what])
-    taken = nodes.of(processes, Place(by="slurm"))
+    taken = nodes.of(processes, Place(by="slurm", per_gpu=per_gpu), "cuda")
     assert taken == dealt(processes, names) and list(taken) == names
     assert sum(taken.values()) == processes and min(taken.values()) >= 1 and max(taken.values()) <= per_node
+    gpus, more = divmod(asked["gpu"], len(names))
+    assert more == 0 and (gpus - 1) * per_gpu < max(taken.values()) <= gpus * per_gpu
+    assert asked["slurm_extra"] == (f"--gpus-per-node={gpus}" if len(names) > 1 else "")

@@ -33,18 +33,23 @@ def asked(spec: RunSpec, values: dict) -> dict[str, int | str]:
     per_node = min(values["launch"]["per_node"], spec.processes)
     tasks = spec.processes if values["launch"]["by"] == "slurm" else 1
     on_node = per_node if tasks > 1 else spec.processes
-    gpus = spec.cluster.device == "cuda"
+    nodes = -(-spec.processes // on_node)
+    most = -(-spec.processes // nodes)  # of its processes, on one node
+    gpus = -(-most // values["launch"]["per_gpu"]) if spec.cluster.device == "cuda" else 0
+    extra = [] if spec.kind == "accuracy" else ["--exclusive"]
+    # Of GPUs for a whole job Slurm gives one node more than another, and then no step can have them.
+    extra += [f"--gpus-per-node={gpus}"] if gpus and nodes > 1 else []
     return {
-        "nodes": -(-spec.processes // on_node),
+        "nodes": nodes,
         "tasks": tasks,
-        "gpu": -(-spec.processes // values["launch"]["per_gpu"]) if gpus else 0,
+        "gpu": nodes * gpus,
         "tasks_per_gpu": 0,  # Slurm binds no task to a GPU: each process takes the one of its local rank
         "cpus_per_task": spec.cluster.threads * spec.processes // tasks,
         "mem_mb": on_node * _process_mb(spec),
         "runtime": _minutes(spec, values["testbed"]["nodes"]["multiply_adds_s"]),
         # The job's command starts the processes in the job itself.
         "mpi": "srun" if tasks > 1 else "",
-        "slurm_extra": "" if spec.kind == "accuracy" else "--exclusive",
+        "slurm_extra": " ".join(extra),
     }
 
 
