@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, numbers
+from conftest import PATIENCE_S, ROOT, numbers, until
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -24,7 +24,7 @@ from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training import checkpoint
 from harness.training.checkpoint import WHOLE, Checkpoints, Stopped
 
-STEPS = 120
+STEPS = 200
 EQUALS = "allgather", ("rank 1", "rank 0", "the launcher")
 SERVED = "ps-weights", ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
@@ -56,6 +56,10 @@ def newest(folder: Path) -> int:
     return 0
 
 
+def wait_for_checkpoint(folder: Path, after: int, process: subprocess.Popen) -> None:
+    until(lambda: newest(folder) > after or process.poll() is not None)
+
+
 def ended(process: subprocess.Popen) -> str:
     """What the launcher said, when it has ended."""
     said = process.communicate(timeout=PATIENCE_S)[1]
@@ -75,13 +79,11 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
     whole = launcher(spec, data, tmp_path / "whole", every_s=600)
     ended(whole)
     assert whole.returncode == 0
-    folder, reached = tmp_path / "killed", 0
+    folder = tmp_path / "killed"
     for stop in stops:
+        before = newest(folder)
         process = launcher(spec, data, folder, every_s=0.1)
-        end = time.monotonic() + 120
-        while newest(folder) <= reached and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.02)
-        assert process.poll() is None and STEPS > newest(folder) > reached
+        wait_for_checkpoint(folder, before, process)
         time.sleep(0.5 * random.random())
         assert process.poll() is None
         reached, begun = newest(folder), time.monotonic()
@@ -103,17 +105,17 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
     assert len(numbers(folder / "run")[1]) == STEPS and not (folder / "run.checkpoints").exists()
 
 
-def train(folder: Path, until: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:
-    """Two workers go on from their checkpoint to step ``until``; their parameters, and where each began."""
+def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:
+    """Two workers go on from their checkpoint to step ``end``; their parameters, and where each began."""
 
     def work(comm):
         session = session_of(comm, "dlgs")
         checkpoints = Checkpoints(folder, every_s, run, lambda text: print(text, file=sys.stderr))
         checkpoints.resume(session)
         begun = session.done
-        while session.done < until:
+        while session.done < end:
             go_on(session, session.done + 1)
-            if stop and session.done == until and comm.rank == 1:
+            if stop and session.done == end and comm.rank == 1:
                 checkpoints.stop()
             checkpoints.look(session)
         return session.flat.parameters.clone(), begun

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from harness.comm import thread
+from harness.comm.collectives import Round
 from harness.comm.local import run_workers
+from harness.comm.torch_dist import TorchDist
 from harness.exchange import Bucket, Threshold, TopK, queued, sparsifier
 from harness.exchange.answers import answers
 from harness.exchange.driver import WorkerExchange
@@ -224,3 +226,19 @@ def test_what_is_only_queued_on_a_stream_is_not_done(monkeypatch):
 def test_numbers_are_read_together_in_their_order(numbers):
     mixed = [torch.tensor([number]) if there else number for there, number in numbers]
     assert queued.read(mixed) == [number for _, number in numbers]
+
+
+def test_the_memory_of_a_message_waits_for_the_stream_that_reads_it(monkeypatch):
+    """Else backward would write to it before it has left, as soon as its maker has dropped it."""
+    recorded, here, read = [], object(), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append((tensor, stream)))
+    comm = object.__new__(TorchDist)  # of one process, so that nothing leaves
+    vars(comm).update(rank=0, world_size=1, device=torch.device("cuda"), _pinned=False)
+    monkeypatch.setattr(comm, "_messages", lambda sends, rooms: read.append(len(recorded)) or (lambda: None))
+    gathered, sent = torch.zeros(2), torch.ones(2)
+    comm._allgather(gathered, equal=True)
+    comm._round(Round({1: sent}))()
+    assert [(id(tensor), stream) for tensor, stream in recorded] == [(id(gathered), here), (id(sent), here)]
+    assert read == [1, 2]  # before anything was read
