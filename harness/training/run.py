@@ -22,6 +22,8 @@ def main(folder: Path) -> None:
     place = Place.from_json((folder / "place.json").read_text())
     training, cluster = spec.training, spec.cluster
     torch.set_num_threads(cluster.threads)
+    # What cuDNN takes otherwise may add in another order each time; an accuracy run repeats its bits.
+    torch.backends.cudnn.deterministic = spec.kind == "accuracy"
     device = torch.device(cluster.device)
     comm = engines.connect(cluster.engine, device, shared=place.per_gpu > 1)
     if comm.world_size != spec.processes:
