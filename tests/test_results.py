@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -148,7 +147,7 @@ COMMAND = ["--configfile", "config/small.yaml"]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory, environment) -> Path:
+def made(tmp_path_factory, environment) -> Path:
     """A copy of the project in which a small configuration has run."""
     project = copy_project(tmp_path_factory.mktemp("project"))
     small = read("smoke") | {"name": "small", "engine": "torch_dist", "network": "host", "methods": ["none", "topk"]}
@@ -158,6 +157,12 @@ def project(tmp_path_factory, environment) -> Path:
     done = snakemake(project, environment, *COMMAND)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return project
+
+
+@pytest.fixture
+def project(made, tmp_path) -> Path:
+    """A copy of it for one test."""
+    return Path(shutil.copytree(made, tmp_path / "project", symlinks=True))
 
 
 def refused(project: Path, environment: dict, *command: str) -> str:
@@ -235,10 +240,8 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
             text=True, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         try:
-            end = time.monotonic() + 300
-            while not (there := reached(project)) and workflow.poll() is None and time.monotonic() < end:
-                time.sleep(0.02)
-            assert there, stage
+            assert until(lambda reached=reached, workflow=workflow: reached(project) or workflow.poll() is not None)
+            assert reached(project), stage
             os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
             pressed = time.monotonic()
             said, _ = workflow.communicate(timeout=PATIENCE_S)
