@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
