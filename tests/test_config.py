@@ -294,15 +294,8 @@ def test_whole_configurations_are_taken_or_refused_in_one_line():
     assert outcomes == {True, False}
 
 
-PLAIN = st.fixed_dictionaries({
-    "methods": st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=3, unique=True),
-    "variants": SOME_VARIANTS,
-    **{key: allowed(SCHEMA["properties"][key]) for key in ("engine", "seeds", "planner", "topologies", "wire")},
-})  # fmt: skip
-
-
-@settings(max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(PLAIN.map(lambda drawn: SMALL | drawn).filter(taken))
+@settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(whole().filter(taken))
 def test_what_is_taken_dry_runs(tmp_path, environment, values):
     path = tmp_path / "drawn.yaml"
     path.write_text(yaml.safe_dump(values))
