@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,8 @@ from harness.topology import ALL_GATHER, Topology  # noqa: E402
 from harness.training.clock import Clock  # noqa: E402
 from harness.training.optimizer import SGD  # noqa: E402
 
+# Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 disturbance.BUSY = 2.0  # a measurement is not repeated for what runs beside the tests
 METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}

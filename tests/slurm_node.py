@@ -1,4 +1,5 @@
-"""A Slurm cluster of this machine alone, for tests: Debian's slurm-wlm and munge, set up in a folder and torn down.
+"""A Slurm cluster for tests, of this machine alone or of a testbed's hosts: Debian's slurm-wlm and munge, set up in a
+folder and torn down.
 
 python tests/slurm_node.py <command ...>   runs a command in one, such as a shell
 """
@@ -23,18 +24,18 @@ STANDARD = Path("/etc/slurm")  # where Slurm looks: Snakemake's executor takes S
 GPUS = 4  # that the node seems to have: to be asked for, not to be used
 SETTINGS = """\
 ClusterName=test
-SlurmctldHost={host}
+SlurmctldHost={controller}
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -46,7 +47,7 @@ KillWait=20
 ReturnToService=2
 SchedulerParameters=sched_interval=2,bf_interval=5
 GresTypes=gpu
-NodeName={host} CPUs={cpus} RealMemory={memory_mb} Gres=gpu:{gpus} State=UNKNOWN
+NodeName={nodes} CPUs={cpus} RealMemory={memory_mb} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -61,18 +62,30 @@ def missing() -> str:
     return "only root may start Slurm's daemons" if os.geteuid() else ""
 
 
+class ThisMachine:
+    """A node that is this machine; several are ``ssh_hosts.Hosts``."""
+
+    def __init__(self):
+        self.names = [socket.gethostname()]
+
+    def start(self, command: list[str], host: int = 0, **settings) -> subprocess.Popen:
+        return subprocess.Popen(command, **settings)
+
+
 @contextmanager
-def cluster(folder: Path) -> Iterator[None]:
-    """The cluster runs meanwhile; all of it lies in the new ``folder`` but for links in ``STANDARD``."""
+def cluster(folder: Path, hosts=None) -> Iterator[None]:
+    """The cluster runs meanwhile, with each of ``hosts`` for a node; all of it lies in the new ``folder`` but for links
+    in ``STANDARD``."""
+    hosts = hosts or ThisMachine()
     sockets = [socket.create_server(("", 0)) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
-    for name in ("state", "spool"):
+    for name in ("state", *(f"spool-{node}" for node in hosts.names)):
         (folder / name).mkdir()
-    host, memory_mb = socket.gethostname(), psutil.virtual_memory().total >> 20
-    about = {"host": host, "ports": ports, "folder": folder, "cpus": 2 * os.cpu_count(), "memory_mb": memory_mb}
-    (folder / "slurm.conf").write_text(SETTINGS.format(gpus=GPUS, **about))
+    about = {"controller": hosts.names[0], "nodes": ",".join(hosts.names), "ports": ports, "folder": folder}
+    about |= {"cpus": 2 * os.cpu_count(), "memory_mb": psutil.virtual_memory().total >> 20, "gpus": GPUS}
+    (folder / "slurm.conf").write_text(SETTINGS.format(**about))
     for number in range(GPUS):
         (folder / f"gpu{number}").touch()
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
@@ -81,21 +94,23 @@ def cluster(folder: Path) -> Iterator[None]:
     links = [STANDARD / name for name in ("slurm.conf", "gres.conf")]
     places = [f"--{what}={folder}/munge.{what.removesuffix('-file')}" for what in ("socket", "key-file", "pid-file")]
     places += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"]
+    commands = [(0, ["munged", "--foreground", "--force", *places]), (0, ["slurmctld", "-D"])]
+    commands += [(number, ["slurmd", "-D", "-N", node]) for number, node in enumerate(hosts.names)]
     daemons = []
     try:
         for link in links:
             link.unlink(missing_ok=True)  # to a folder that is gone
             link.symlink_to(folder / link.name)
-        for command in (["munged", "--foreground", "--force", *places], ["slurmctld", "-D"], ["slurmd", "-D"]):
-            with (folder / f"{command[0]}.said").open("w") as said:
+        for host, command in commands:
+            with (folder / f"{command[0]}-{host}.said").open("w") as said:
                 command[0] = shutil.which(command[0], path=SBIN)
-                daemons.append(subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT))
+                daemons.append(hosts.start(command, host, stdout=said, stderr=subprocess.STDOUT))
             time.sleep(1)
-        _until_idle(folder)
+        _until_idle(folder, hosts)
         yield
     finally:
         with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["scancel", "--user=root", "--hurry"], timeout=60, capture_output=True)
+            hosts.start(["scancel", "--user=root", "--hurry"], stderr=subprocess.DEVNULL).wait(60)
         for daemon in reversed(daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(daemons):
@@ -108,15 +123,18 @@ def cluster(folder: Path) -> Iterator[None]:
             link.unlink(missing_ok=True)
 
 
-def _until_idle(folder: Path) -> None:
+def _until_idle(folder: Path, hosts) -> None:
     end = time.monotonic() + 600
     while True:
-        done = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True)
-        if done.stdout.strip() == "idle":
+        asked = hosts.start(
+            ["sinfo", "-h", "-N", "-o", "%T"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        said, _ = asked.communicate()
+        if said.split() == ["idle"] * len(hosts.names):
             return
         if time.monotonic() > end:
             logs = "\n".join(path.read_text()[-2000:] for path in sorted(folder.glob("*.log")))
-            raise RuntimeError(f"Slurm does not start: {done.stdout}{done.stderr}\n{logs}")
+            raise RuntimeError(f"Slurm does not start: {said}\n{logs}")
         time.sleep(0.5)
 
 

@@ -35,11 +35,11 @@ class Hosts:
     def __init__(self, bed: Testbed, count: int, path: str):
         self.names, self._bed, self._path = [bed.address(host) for host in range(count)], bed, path
 
-    def start(self, command: list[str], **settings) -> subprocess.Popen:
-        """Start a command on the first host, as a user who has logged in there; what it starts finds all by ssh."""
+    def start(self, command: list[str], host: int = 0, **settings) -> subprocess.Popen:
+        """Start a command on a host, as a user who has logged in there; what it starts finds all by ssh."""
         environment = os.environ | settings.pop("env", {})
         return self._bed.popen(
-            0, command, env=environment | {"PATH": f"{self._path}:{environment['PATH']}"}, **settings
+            host, command, env=environment | {"PATH": f"{self._path}:{environment['PATH']}"}, **settings
         )
 
 

@@ -76,6 +76,18 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
     assert run["provenance"]["network"] == "host"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_timed_run_on_two_hosts_is_timed_in_every_launch(engine, hosts, data, tmp_path):
+    training, how = Training("resnet20", batch=8, lr_steps=()), Measurement(launches=2, blocks=2, repeats=1)
+    spec = RunSpec("timing", training, Scheme("topk", options={"ratio": 0.1}), Cluster(engine), how)
+    process = launched(hosts, spec, over(hosts, 1, 1, data={"cifar10": str(data)}), tmp_path)
+    said = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 0, said + (tmp_path / "log").read_text()
+    table = pd.read_csv(tmp_path / "run" / "iterations.csv")
+    assert set(zip(table["launch"], table["block"], strict=True)) == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert (table["iteration_s"] > 0).all()
+
+
 def reported(folder: Path, process: subprocess.Popen) -> bool:
     """Whether both ranks have reported before the launcher ended."""
     ranks = "run.partial/*/rank*.json"

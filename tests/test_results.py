@@ -238,7 +238,7 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
             (project / "results" / "small" / made).unlink(missing_ok=True)
         workflow = subprocess.Popen(
             ["snakemake", *COMMAND], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            text=True, start_new_session=True,
         )  # fmt: skip
         try:
             assert until(lambda reached=reached, workflow=workflow: reached(project) or workflow.poll() is not None)
