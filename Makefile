@@ -33,7 +33,7 @@ reproduce: $(STAMP) ## every table and figure at the scale of this machine (conf
 test: $(STAMP) ## the tests
 	$(RUN) python -m pytest -q tests
 
-check: test lint ## the tests, the linters, and the smoke configuration end to end with the paper's methods
+check: lint test ## the linters, the tests, and the smoke configuration end to end with the paper's methods
 	$(RUN) snakemake --configfile config/smoke.yaml --config 'methods=[none, topk, lags, lags_adaptive, dlgs]'
 
 lint: $(STAMP) ## ruff, snakefmt, snakemake --lint

@@ -21,7 +21,7 @@ def ended(kind, error, trace, otherwise=sys.excepthook):
 sys.excepthook = ended
 
 from harness import code, plugins
-from harness.config import figures, files, grid, launching, studies, variants
+from harness.config import figures, files, grid, launching, remaining, studies, variants
 from harness.config import load as configuration
 from harness.data.fetch import DataError, cifar10, imagenet100
 from harness.launch import lock, progress

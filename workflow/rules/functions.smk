@@ -39,6 +39,11 @@ def finished(table):
     return [file for file in files if Path(file).exists()]
 
 
+def unfinished():
+    """The runs that are not finished, name -> spec."""
+    return remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+
+
 def layers_of(run):
     """The calibration of the layers that a timing run trains."""
     return f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"

@@ -1,14 +1,9 @@
 # What is still to run, and how long it will take: snakemake estimate. Trials run for it, and the calibrations that the
 # runs need anyway.
-from harness.config import remaining, trials
+from harness.config import trials
 
 FOLDERS["trials"] = CALIBRATION
 TRIALS = trials.of(CONFIG.runs)
-
-
-def left():
-    """The runs that are not finished."""
-    return remaining.left(Path(RUN_FOLDER), CONFIG.runs)
 
 
 use rule launch as trial with:
@@ -39,17 +34,21 @@ rule estimate:
         trials=lambda wildcards: [
             f"{CALIBRATION}/{name}/run.json"
             for name, trial in TRIALS.items()
-            if trial.labels.keys() & left()
+            if trial.labels.keys() & unfinished()
         ],
         plans=lambda wildcards: sorted(
             {
                 f"{RUN_FOLDER}/plans/{plan}.json"
-                for spec in left().values()
+                for spec in unfinished().values()
                 if (plan := grid.plan_name(spec, CONFIG.runs))
             }
         ),
         rates=lambda wildcards: sorted(
-            {rate_file(spec) for spec in left().values() if spec.cluster.in_proportion}
+            {
+                rate_file(spec)
+                for spec in unfinished().values()
+                if spec.cluster.in_proportion
+            }
         ),
     params:
         models=MODELS,
