@@ -44,7 +44,7 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 def launcher(spec: RunSpec, data: Path, folder: Path, every_s: float) -> subprocess.Popen:
     """The run as a process; at the end there is ``folder``/run."""
     folder.mkdir(exist_ok=True)
-    place = Place(data={"cifar10": str(data)}, checkpoint_every_s=every_s)
+    place = Place(data={"cifar10": str(data), "imagenet100": str(data)}, checkpoint_every_s=every_s)
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
@@ -103,6 +103,20 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
     before, after = (json.loads((place / "run/run.json").read_text()) for place in (tmp_path / "whole", folder))
     assert before["weights"] == after["weights"] and before["checkpoints"]["saved"] == 0
     assert len(numbers(folder / "run")[1]) == STEPS and not (folder / "run.checkpoints").exists()
+
+
+def test_training_whose_data_other_processes_read_saves_when_it_is_asked_to_end(imagenet, tmp_path):
+    """They are not asked with it: torch takes the end of one of them for an error."""
+    spec = RunSpec(
+        "accuracy", Training("resnet50", "imagenet100", batch=1, train_steps=STEPS, lr_steps=()),
+        Scheme("none"), Cluster("torch_dist"), Measurement(evaluations=1, test_samples=2, final_test_samples=2),
+    )  # fmt: skip
+    process = launcher(spec, imagenet, tmp_path, every_s=600)
+    ranks = [tmp_path / f"run.partial/launch1/rank{rank}.json" for rank in range(2)]
+    until(lambda: all(rank.exists() for rank in ranks) or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)
+    said = ended(process)
+    assert process.returncode == 1 and newest(tmp_path) > 0, said
 
 
 def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:

@@ -54,6 +54,10 @@ MISTAKES = {
         "collective": "halving-doubling",
         "workers": 3,
     },
+    "collective: halving-doubling refuses 6 workers: 6 is no power of two; give engine, or other studies": {
+        "collective": "halving-doubling",
+        "studies": {"advise": {"workers": 6}},
+    },
     "collective: ring adds up among equals, ps-weights on a server": {"collective": "ring"},
     "collective: omnireduce finds blocks of zeros on device: cpu; give engine": {
         "collective": "omnireduce",

@@ -171,8 +171,10 @@ def test_a_run_is_finished_if_it_is_the_one_that_is_asked_for(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"spec": json.loads(found_out.to_json()), "wall_s": 12.0}))
     assert remaining.record(tmp_path, asked)["wall_s"] == 12.0
     assert remaining.record(tmp_path, replace(asked, training=Training("resnet20", train_epochs=3))) is None
-    (tmp_path / "run.json").write_text("{")
-    assert remaining.record(tmp_path, asked) is None
+    earlier = {"cluster": {}, "an option of long ago": 1}
+    for damaged in ("{", "[]", "{}", "null", '{"spec": null}', json.dumps({"spec": earlier})):
+        (tmp_path / "run.json").write_text(damaged)
+        assert remaining.record(tmp_path, asked) is None
 
 
 def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):

@@ -211,6 +211,13 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
     assert "layers/transformer-2workers" in loaded.calibrations
 
 
+@pytest.mark.parametrize("epochs, points", [(0.3, 1), (0.5, 1), (1, 1), (2, 2), (30, 30)])
+def test_a_curve_by_epochs_has_a_point_at_the_end_of_less_than_one(epochs, points):
+    values = read("evening")
+    values["models"] = {"vgg16": values["models"]["vgg16"] | {"train_epochs": epochs}}
+    assert {spec.measurement.evaluations for spec in config.load(values, "c").runs.values()} == {points}
+
+
 def test_the_check_of_advice_runs_all_variants_in_turns_over_networks_that_were_not_calibrated():
     networks = [{"rate_mbit": 100}, {"workers": 3, "rate_mbit": 300, "latency_ms": 2}]
     values = read("advise") | {"network": "testbed"}
@@ -221,6 +228,8 @@ def test_the_check_of_advice_runs_all_variants_in_turns_over_networks_that_were_
     for spec in runs.values():
         assert spec.variant == "dlgs" and set(spec.scheme.beside) == set(values["methods"]) - {"none", "dlgs"}
     assert not config.load(values | {"network": "host"}, "c").studies["advise"]
+    halving = config.load(values | {"collective": "halving-doubling"}, "c").studies["advise"]
+    assert [spec.cluster.workers for spec in halving.values()] == [2]  # it refuses 3
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,8 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
         pass
     monkeypatch.setenv(gpus.VISIBLE, "2,0")  # what a person or Slurm leaves it
     assert gpus.visible() == ["2", "0"]
+    monkeypatch.setenv(gpus.VISIBLE, "-1")  # CUDA's way to say none
+    assert not gpus.visible()
 
 
 def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):

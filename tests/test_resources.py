@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, read
+from conftest import ROOT, copy_project, read, snakemake
 
 from harness.config import grid, launching
 from harness.config import load as config
@@ -65,3 +65,14 @@ def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
     assert {spec.processes for spec in runs.values()} == {3, 4}
     for name, spec in runs.items():
         assert (asked(name)["tasks"], asked(name)["gpu"]) == (spec.processes, spec.processes), name
+
+
+@pytest.mark.parametrize("launch, cores", [("{by: local}", 2), ("{by: ssh, hosts: [one:1, two:1]}", 8)])
+def test_training_on_other_hosts_takes_all_cores_so_that_one_run_follows_another(launch, cores, environment, tmp_path):
+    """Snakemake counts the cores of its own machine alone."""
+    project = copy_project(tmp_path / "project")
+    with (project / "workflow/rules/runs.smk").open("a") as rules:
+        rules.write('\nprint("training takes", workflow.get_rule("accuracy").resources["_cores"].value, file=sys.stderr)\n')
+    arguments = ["--configfile", "config/smoke.yaml", "--config", f"launch={launch}", "network=host"]
+    done = snakemake(project, environment, "-n", "--cores", "8", *arguments)
+    assert f"training takes {cores}" in done.stderr, done.stderr

@@ -96,8 +96,11 @@ def collective(values: dict) -> str | None:
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file harness/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
-    if name != "engine" and (why := _refuses(name, values["workers"])):
-        return f"collective: {why}; give engine, or other workers"
+    if name != "engine":
+        asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
+        for key, workers in asked.items():
+            if why := _refuses(name, workers):
+                return f"collective: {why}; give engine, or other {key}"
     if grid.streams(values) and values["device"] == "cuda":
         return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]

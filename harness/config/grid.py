@@ -86,7 +86,7 @@ def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None
     recipe, points = values["models"][model], values["accuracy"]["evaluations"]
     train_epochs = recipe.get("train_epochs", recipe["epochs"])
     samples = {key: values["accuracy"][key] for key in ("test_samples", "final_test_samples")}
-    evaluations = round(train_epochs) if points == "per epoch" else points
+    evaluations = max(1, round(train_epochs)) if points == "per epoch" else points
     learnt = {key: recipe[key] for key in RECIPE} | {"lr_steps": tuple(recipe["lr_steps"])}
     return RunSpec(
         "accuracy",

@@ -17,5 +17,5 @@ def record(folder: Path, spec: RunSpec) -> dict | None:
     try:
         run = json.loads((folder / "run.json").read_text())
         return run if RunSpec.from_dict(run["spec"]).asked() == RunSpec.from_json(spec.to_json()).asked() else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 from harness.launch.nodes import Refused
@@ -20,7 +21,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 def visible() -> list[str]:
     """The GPUs that this process may use, as ``VISIBLE`` names them."""
     if VISIBLE in os.environ:
-        return [gpu for gpu in os.environ[VISIBLE].split(",") if gpu]
+        named = takewhile(lambda gpu: gpu != "-1", os.environ[VISIBLE].split(","))  # CUDA reads no further
+        return [gpu for gpu in named if gpu]
     if not shutil.which("nvidia-smi"):
         return []
     shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout

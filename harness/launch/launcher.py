@@ -24,7 +24,9 @@ from harness.spec import Place, RunSpec
 SAY_EVERY_S = 10
 OBSERVED = ("iterations.csv", "layers.csv")  # tables of which every launch makes other rows
 LEAST_ROOM = 2**16  # bytes of a disk
+SAVING_S = 30  # an accuracy run that was asked to end may take so long: it ends its step, evaluates and saves
 MOST_AGAIN = 2  # disturbed launches of a run that are repeated
+ALONE = "the workflow has ended"
 RUN = [sys.executable, "-m", "harness.training.run"]
 
 
@@ -102,7 +104,7 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
     part.mkdir(parents=True)
     (part / "spec.json").write_text(spec.to_json())
     (part / "place.json").write_text(place.to_json())
-    process = None
+    process, trouble = None, ""
     try:
         ranks = Ranks(part, spec.processes)
         process = processes.start(spec, place, [*program, str(part)], log, own)
@@ -124,10 +126,19 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
         return process.returncode
     finally:
         if process:
-            if place.by != "local":  # its ranks are no children of this process
-                ranks.ask_to_end()
-                _wait(process, processes.POLITE_S)
+            if trouble in ("", ALONE):  # ranks of which one hangs save nothing together
+                _end_politely(spec, place, process, ranks)
             processes.stop(process)
+
+
+def _end_politely(spec: RunSpec, place: Place, process: subprocess.Popen, ranks: Ranks) -> None:
+    """Ask ranks to end that are no children of this process, and those that have steps to save. They alone are asked:
+    training cannot go on without the processes that read its data."""
+    ranks.beat()  # what they have said by now
+    training = spec.kind == "accuracy" and ranks.slowest() is not None
+    if training or place.by != "local":
+        ranks.ask_to_end()
+        _wait(process, SAVING_S if training else processes.POLITE_S)
 
 
 def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
@@ -149,14 +160,14 @@ def watch(process: subprocess.Popen, ranks: Ranks, place: Place, say: Voice) -> 
     try:
         above = [psutil.Process(pid) for pid in {os.getppid(), place.workflow} - {0}]
     except psutil.NoSuchProcess:
-        return "the workflow has ended"
+        return ALONE
     first, said = None, 0.0
     while process.poll() is None:
         ranks.beat()
         for news in ranks.news():
             say(news)
         if not all(map(processes.lives, above)):
-            return "the workflow has ended"
+            return ALONE
         if hung := ranks.hung(place.hung_after_s):
             return hung
         now, state = say.spent_s(), ranks.slowest()

@@ -124,13 +124,18 @@ class Checkpoints:
         if digest != b"%08x" % zlib.crc32(content):
             self._say(f"the checkpoint of step {step} is damaged, rank {rank}")
             return None
-        return torch.load(io.BytesIO(content), weights_only=True)
+        return torch.load(io.BytesIO(content), map_location=_to_own, weights_only=True)
 
 
 def identity(spec: RunSpec) -> str:
     """What decides a run's numbers, as a digest: its spec, the statements that it executes, and torch."""
     parts = [spec.to_json(), *code.fingerprints(code.behind_run(spec)), torch.__version__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _to_own(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
+    """What was saved from a GPU goes to this rank's own, which may have another number."""
+    return storage.cuda() if device.startswith("cuda") else storage
 
 
 def _all(session: Session, yes: bool) -> bool:

@@ -90,6 +90,13 @@ LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}"
 ALL_CORES = (
     workflow.resource_settings.cores or 1
 )  # a timed run has the machine to itself; the jobs of a cluster ask for their own
+# What a training run takes of them. On other hosts it takes processors and GPUs that Snakemake does not count: unless a
+# cluster does, one run goes after the other.
+TRAINING_CORES = (
+    VALUES["workers"] * VALUES["threads"]
+    if VALUES["launch"]["by"] == "local" or not workflow.local_exec
+    else ALL_CORES
+)
 VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
 # The paper's figures: a model and what is drawn of it -> number. The figures of other models carry their names.

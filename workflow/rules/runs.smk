@@ -28,7 +28,7 @@ use rule launch as accuracy with:
         **run_params("accuracy"),
     log:
         f"{RESULTS}/logs/accuracy/{{run}}.log",
-    threads: VALUES["workers"] * VALUES["threads"]
+    threads: TRAINING_CORES
     priority: in_order("accuracy")
     resources:
         **resources_of("accuracy"),

@@ -1,4 +1,6 @@
 # Whether compressing pays on a network that is described: snakemake advise. Only calibrations run for it.
+from harness.topology import ALL_GATHER
+
 ADVISE = VALUES["studies"]["advise"]
 ADVISE_LINK = VALUES["testbed"]["rate_mbit"]
 ADVISE_NODES = ADVISE_LINK == grid.PROPORTIONAL
@@ -13,6 +15,18 @@ ADVISE_ASKED = {
 ADVISE_CHECKED = f"{workflow.basedir}/workflow/studies/advise/checked.csv"
 ADVISE_TARGETS = [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
 ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.svg"]
+# What the check predicts from: of its own models, and without a server, as it is timed.
+ADVISE_CHECK_FOLDERS = sorted(
+    {
+        *map(layers_of, studied("advise")),
+        *(
+            exchanges_of(run)
+            for run in named("timing")
+            if timed(run).training.model in ADVISE["models"]
+            and timed(run).topology == ALL_GATHER
+        ),
+    }
+)
 
 
 # What a script reads that predicts: calibrations, and where the nodes are others, how much slower this machine is.
@@ -79,8 +93,7 @@ rule advice_figure:
 rule advice_check_table:
     input:
         timing=tables("timing", "iterations.csv", studied("advise")),
-        exchanges=calibrated("run.json", [exchanges_of]),
-        layers=sorted({f"{layers_of(run)}/run.json" for run in studied("advise")}),
+        calibration=[f"{folder}/run.json" for folder in ADVISE_CHECK_FOLDERS],
     output:
         **table_files("advice_check", "Advice against measurement"),
     params:

@@ -105,7 +105,7 @@ def main() -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     timed = summarise(read_each(snakemake.input.timing, []))
-    calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.exchanges, *snakemake.input.layers])
+    calibrations = Calibrations(Path(run).parent for run in snakemake.input.calibration)
     table = predict(timed[timed["variant"] != "none"], calibrations)
     if table.empty:
         refuse("advice has nothing to check: studies.advise.ratio must be one of timing.ratios, and none in methods")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from harness import plugins
 from harness.config import grid
 from harness.spec import RunSpec
 from harness.topology import ALL_GATHER
@@ -11,18 +12,22 @@ def changed(values: dict) -> list[dict]:
     """The configuration over each of the study's networks; none without a testbed.
 
     Of what is calibrated for them only plans are made. The advice knows the configuration's own calibration alone, and
-    how long so many workers compute on this machine.
+    how long so many workers compute on this machine. Networks with numbers of workers that the collective refuses are
+    left out.
     """
-    study = values["studies"]["advise"]
+    study, collective = values["studies"]["advise"], values["collective"]
     if values["network"] != "testbed":
         return []
+    refused = {} if collective == "engine" else plugins.describe("collectives", collective)["refuses"]
+    networks = [{"workers": values["workers"]} | network for network in study["check"]]
     models = grid.only(values, study["models"], [ALL_GATHER.name])
     timing = grid.shorter(values) | {"ratios": [study["ratio"]]}
     return [
         values
-        | {"models": models, "timing": timing, "workers": network.get("workers", values["workers"])}
+        | {"models": models, "timing": timing, "workers": network["workers"]}
         | {"testbed": values["testbed"] | {"host_rates_mbit": {}, "latency_ms": 0} | links}
-        for network in study["check"]
+        for network in networks
+        if str(network["workers"]) not in refused
         for links in [{key: value for key, value in network.items() if key != "workers"}]
     ]
 
