@@ -72,7 +72,8 @@ def test_training_on_other_hosts_takes_all_cores_so_that_one_run_follows_another
     """Snakemake counts the cores of its own machine alone."""
     project = copy_project(tmp_path / "project")
     with (project / "workflow/rules/runs.smk").open("a") as rules:
-        rules.write('\nprint("training takes", workflow.get_rule("accuracy").resources["_cores"].value, file=sys.stderr)\n')
+        rules.write('\ncores = workflow.get_rule("accuracy").resources["_cores"].value\n')
+        rules.write('print("training takes", cores, file=sys.stderr)\n')
     arguments = ["--configfile", "config/smoke.yaml", "--config", f"launch={launch}", "network=host"]
     done = snakemake(project, environment, "-n", "--cores", "8", *arguments)
     assert f"training takes {cores}" in done.stderr, done.stderr

@@ -15,11 +15,11 @@ from harness.topology import ALL_GATHER, TOPOLOGIES
 
 TERMS = (
     "Ratio: the share of the gradient's entries that a method is to send. Density: the share that it sent. s: DLGS "
-    "looks for new thresholds once in s iterations. Selection: how the entries are found, by plain torch operations as "
-    "in the paper (torch) or in compiled passes (fast). Times are measured in blocks, in which uncompressed and the "
-    "method take turns; n counts them. A launch is one start of the processes. In brackets: where 95 % of repeats "
-    "should lie, from the spread of launches, or of the blocks of a single launch. A machine's drift over hours is not "
-    "in it."
+    "looks for new thresholds once in s iterations (32: our choice, the paper gives none). Selection: how the entries "
+    "are found, by plain torch operations as in the paper (torch) or in compiled passes (fast). Times are measured in "
+    "blocks, in which uncompressed and the method take turns; n counts them. A launch is one start of the processes. "
+    "In brackets: where 95 % of repeats should lie, from the spread of launches, or of the blocks of a single launch. "
+    "A machine's drift over hours is not in it."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
