@@ -96,11 +96,10 @@ def collective(values: dict) -> str | None:
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file harness/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
-    if name != "engine":
-        asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
-        for key, workers in asked.items():
-            if why := _refuses(name, workers):
-                return f"collective: {why}; give engine, or other {key}"
+    asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
+    for key, workers in asked.items():
+        if why := _refuses(name, workers):
+            return f"collective: {why}; give engine, or other {key}"
     if grid.streams(values) and values["device"] == "cuda":
         return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
@@ -114,7 +113,7 @@ def collective(values: dict) -> str | None:
 def _refuses(collective: str, workers: int) -> str | None:
     """Why a collective cannot serve so many workers, or None."""
     try:
-        why = plugins.describe("collectives", collective)["refuses"].get(str(workers))
+        why = grid.refusal(collective, workers)
     except ValueError as error:
         return f"{error}; mend the file"
     return why and f"{collective} refuses {workers} workers: {why}"

@@ -97,6 +97,12 @@ def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None
     )
 
 
+def refusal(collective: str, workers: int) -> str | None:
+    """Why a collective cannot serve so many workers, or None; ValueError if its file cannot be described."""
+    refuses = {} if collective == "engine" else plugins.describe("collectives", collective)["refuses"]
+    return refuses.get(str(workers))
+
+
 def ratios(values: dict, variant: Variant, kind: str) -> list[float | None]:
     """The ratios at which a variant runs: its own, those of the kind of run, or none."""
     if "ratio" in variant.options:

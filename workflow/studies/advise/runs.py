@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from harness import plugins
 from harness.config import grid
 from harness.spec import RunSpec
 from harness.topology import ALL_GATHER
@@ -15,10 +14,9 @@ def changed(values: dict) -> list[dict]:
     how long so many workers compute on this machine. Networks with numbers of workers that the collective refuses are
     left out.
     """
-    study, collective = values["studies"]["advise"], values["collective"]
+    study = values["studies"]["advise"]
     if values["network"] != "testbed":
         return []
-    refused = {} if collective == "engine" else plugins.describe("collectives", collective)["refuses"]
     networks = [{"workers": values["workers"]} | network for network in study["check"]]
     models = grid.only(values, study["models"], [ALL_GATHER.name])
     timing = grid.shorter(values) | {"ratios": [study["ratio"]]}
@@ -27,7 +25,7 @@ def changed(values: dict) -> list[dict]:
         | {"models": models, "timing": timing, "workers": network["workers"]}
         | {"testbed": values["testbed"] | {"host_rates_mbit": {}, "latency_ms": 0} | links}
         for network in networks
-        if str(network["workers"]) not in refused
+        if not grid.refusal(values["collective"], network["workers"])
         for links in [{key: value for key, value in network.items() if key != "workers"}]
     ]
 

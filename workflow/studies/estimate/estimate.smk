@@ -3,7 +3,11 @@
 from harness.config import trials
 
 FOLDERS["trials"] = CALIBRATION
-TRIALS = trials.of(CONFIG.runs)
+TRIAL_OF = {
+    run: (name, label)
+    for name, trial in trials.of(CONFIG.runs).items()
+    for run, label in trial.labels.items()
+}
 
 
 use rule launch as trial with:
@@ -31,11 +35,9 @@ use rule launch as trial with:
 # Trials, plans and rates of the runs that are not finished. No output: it looks anew each time that it is asked.
 rule estimate:
     input:
-        trials=lambda wildcards: [
-            f"{CALIBRATION}/{name}/run.json"
-            for name, trial in TRIALS.items()
-            if trial.labels.keys() & unfinished()
-        ],
+        trials=lambda wildcards: sorted(
+            {f"{CALIBRATION}/{TRIAL_OF[run][0]}/run.json" for run in unfinished()}
+        ),
         plans=lambda wildcards: sorted(
             {
                 f"{RUN_FOLDER}/plans/{plan}.json"
@@ -55,9 +57,7 @@ rule estimate:
         variants=VARIANTS,
         folder=RUN_FOLDER,
         trial_of=lambda wildcards: {
-            run: (SPECS[run].to_json(), name, label)
-            for name, trial in TRIALS.items()
-            for run, label in trial.labels.items()
+            run: (SPECS[run].to_json(), *found) for run, found in TRIAL_OF.items()
         },
         at_once=max(1, ALL_CORES // (VALUES["workers"] * VALUES["threads"])),
     log:
