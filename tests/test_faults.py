@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import runpy
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -17,11 +20,12 @@ from conftest import PATIENCE_S, ROOT, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
-from harness.launch import testbed
+from harness.launch import quietly, testbed
 from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
+BEFORE = ROOT / "workflow" / "before"
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
 MAY_ENTER = os.geteuid() == 0 and shutil.which("nsenter")
 
@@ -118,6 +122,32 @@ def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full)
     values = read("quick") | {part: read("quick")[part] | {key: str(full(64, "ro") / "below" / "it")}}
     with pytest.raises(config.ConfigError, match=f"{part}.{key}: nobody may write into "):
         config.check_places(config.load(values, "c").values, "c")
+
+
+def test_a_project_on_a_read_only_disk_is_named_before_snakemake_writes_into_it(full):
+    disk = full(64, "ro")
+    mistake = runpy.run_path(str(BEFORE / "check.py"))["mistake"]
+    assert mistake(["-n", "-d", str(disk)]).startswith(f"{disk}: nobody may write here")
+
+
+def started(program: str) -> list[str]:
+    """A shell that becomes this Python program as the workflow's rules start it."""
+    return ["bash", "-c", f"exec {quietly.beginning(BEFORE)} {shlex.quote(sys.executable)} -c {shlex.quote(program)}"]
+
+
+def test_ctrl_c_at_any_moment_of_pythons_start_leaves_no_traceback():
+    for moment in range(40):  # most of them before Python has read its first module
+        process = subprocess.Popen(started(f"import time; time.sleep({PATIENCE_S})"), stderr=subprocess.PIPE, text=True)
+        time.sleep(0.002 * moment)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+        assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
+def test_a_program_that_ignores_ctrl_c_still_does():
+    command = started("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    ignoring = ["bash", "-c", "trap '' INT; \"$@\"", "bash", *command]
+    assert subprocess.run(command).returncode == -signal.SIGINT and subprocess.run(ignoring).returncode == 0
 
 
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")

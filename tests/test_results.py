@@ -215,16 +215,23 @@ def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
     assert "run.json: the run had lr 0.1, the configuration asks for 0.2" in said
 
 
+def of_project(folder: Path) -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
+
+
+def script_starts(folder: Path) -> bool:
+    """Whether the Python process of a table's script is there, which first imports for a second."""
+    commands = (one.as_dict(["cmdline"])["cmdline"] or [] for one in of_project(folder))
+    return any("/.snakemake/scripts/" in argument for command in commands for argument in command)
+
+
 STAGES: dict[str, Callable[[Path], bool]] = {
     "the first job is chosen": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
     "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.pid"))),
+    "a script starts": script_starts,
     "runs are collected": lambda folder: (folder / "results" / "small" / "logs" / "collect.log").exists(),
     "tables are made": lambda folder: (folder / "results" / "small" / "accuracy.csv").exists(),
 }
-
-
-def of_project(folder: Path) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
 
 
 def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_command_goes_on(

@@ -34,4 +34,8 @@ def problem(path: Path) -> str | None:
         return f"{path}: no YAML"
     except (ValueError, RecursionError) as error:  # a date that is none, a list that holds itself
         return f"{path}: {error}"
-    return None if isinstance(found, dict) else f"{path}: no mapping of keys to values"
+    if not isinstance(found, dict):
+        return f"{path}: no mapping of keys to values"
+    if "__use_yte__" in found:  # Snakemake would run what stands there
+        return f"{path}: __use_yte__ makes a program of a file; a configuration holds values alone"
+    return None

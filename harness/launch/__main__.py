@@ -1,12 +1,8 @@
 """Starts one run: python -m harness.launch '<spec as JSON>' '<place as JSON>' <run folder> <log file>
 [--plan <file>] [--rate <file>]; the files say what was found out for the run: its groups, the rate of its links."""
 
-# ruff: noqa: E402 - a Ctrl-C while the other files are read leaves no traceback
-import signal
-
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import argparse
+import signal
 import sys
 from pathlib import Path
 

@@ -1,6 +1,7 @@
 # Validation, discovery and targets. Nothing here imports torch.
 import json
 import shlex
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,16 @@ def ended(kind, error, trace, otherwise=sys.excepthook):
 
 
 sys.excepthook = ended
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+):  # as workflow/before/check.py left it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from harness import code, plugins
 from harness.config import figures, files, grid, launching, remaining, studies, variants
 from harness.config import load as configuration
 from harness.data.fetch import DataError, cifar10, imagenet100
-from harness.launch import lock, progress
+from harness.launch import lock, progress, quietly
 
 
 def stop(error):
@@ -52,6 +57,10 @@ def where():
 
 if workflow.is_main_process:
     lock.free()  # before Snakemake looks at it
+    beginning = quietly.beginning(Path(workflow.basedir, "workflow", "before"))
+    shell.prefix(
+        f"set -euo pipefail; {beginning} ".replace("{", "{{").replace("}", "}}")
+    )
 
 for file in workflow.configfiles:
     if wrong := files.problem(Path(file)):

@@ -1,5 +1,6 @@
 """Makes the files of a data set: see USAGE."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from harness.data.fetch import DataError, cifar10, imagenet100
 USAGE = """usage: python -m harness.data.fetch <CIFAR-10 to write>.npz
        python -m harness.data.fetch <folder of ImageNet> <folder of the copy> <threads>"""
 
+signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # by way of what takes half-made files away
 try:
     match sys.argv[1:]:
         case [target]:
