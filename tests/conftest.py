@@ -1,13 +1,16 @@
 """What several test files share: simulated workers, and copies of the project to change and run."""
 
+import fcntl
 import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +50,21 @@ METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
+WHOLE_WORKFLOWS = ("test_workflow", "test_results", "test_newcomer", "test_study_systems", "test_advice")
 PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    """The longest files first: where files are tested side by side, none of these begins when the others have ended."""
+    items.sort(key=lambda item: item.path.stem not in WHOLE_WORKFLOWS)
+
+
+@contextmanager
+def alone(what: str):
+    """Of the processes that test side by side only one at a time has ``what``."""
+    with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def read(name: str) -> dict:
@@ -147,8 +164,9 @@ def measured(record_property) -> Callable:
 def data() -> Path:
     """The folder of CIFAR-10, which is fetched if it is not there."""
     path = ROOT / "data" / "cifar10.npz"
-    if not path.exists():
-        cifar10.fetch(path)
+    with alone("data"):
+        if not path.exists():
+            cifar10.fetch(path)
     return path.parent
 
 

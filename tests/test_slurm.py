@@ -13,7 +13,7 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import PATIENCE_S, ROOT, copy_project, numbers, snakemake, until
+from conftest import PATIENCE_S, ROOT, alone, copy_project, numbers, snakemake, until
 
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
@@ -33,7 +33,7 @@ needs_slurm = pytest.mark.skipif(bool(slurm_node.missing()), reason=slurm_node.m
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory, environment):
-    with slurm_node.cluster(tmp_path_factory.mktemp("slurm")):
+    with alone("slurm"), slurm_node.cluster(tmp_path_factory.mktemp("slurm")):
         yield environment
 
 

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import PATIENCE_S, copy_project, snakemake
+from conftest import PATIENCE_S, alone, copy_project, snakemake
 from test_slurm import SLURM, accuracy, logs, needs_plugin, needs_slurm, the_same
 
 GRID = ["--configfile", "config/smoke.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: [0.1]}", "workers=3"]
@@ -17,7 +17,7 @@ pytestmark = [needs_plugin, needs_slurm, pytest.mark.skipif(bool(ssh_hosts.missi
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
     keys, folder = (tmp_path_factory.mktemp(name) for name in ("ssh", "slurm"))
-    with ssh_hosts.hosts(2, keys) as found, slurm_node.cluster(folder, found):
+    with alone("slurm"), ssh_hosts.hosts(2, keys) as found, slurm_node.cluster(folder, found):
         yield found
 
 
