@@ -7,6 +7,7 @@ an edit which can change a number repeats a run.
 import ast
 import hashlib
 import os
+import threading
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.spec import RunSpec
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "harness"
 SPEC = HARNESS / "spec.py"
+READING = threading.Lock()
 
 
 def behind_run(spec: RunSpec) -> list[Path]:
@@ -81,7 +83,7 @@ def digest(path: Path) -> str:
     """
     if path.suffix != ".py":
         return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     for node in ast.walk(tree):
         if path == SPEC and isinstance(node, ast.ClassDef):
             node.body = [item for item in node.body if not isinstance(item, ast.AnnAssign)] or [ast.Pass()]
@@ -109,7 +111,7 @@ def _imported(file: Path) -> list[Path]:
     """The project's own files that a file imports itself, and those of the packages they lie in, which Python runs
     first."""
     names = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(_tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
         elif isinstance(node, ast.Import):
@@ -121,4 +123,11 @@ def _imported(file: Path) -> list[Path]:
 
 def docstring(path: str) -> str:
     """The docstring of a file of this project, without running it."""
-    return ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
+    return ast.get_docstring(_tree(ROOT / path)) or ""
+
+
+def _tree(path: Path) -> ast.Module:
+    """The statements of a file, read by one thread at a time: Python 3.11 counts the depth of all threads' trees in one
+    number, and ends in a SystemError when it finds the others' in it."""
+    with READING:
+        return ast.parse(path.read_text())
