@@ -313,9 +313,19 @@ def test_variants_that_are_not_run_are_named():
     assert config.load(values, "c").warning == "c: variants: dgc not among methods, so not run"
 
 
-@pytest.mark.parametrize("has, decided", [(True, "bfloat16"), (False, "float32")])
-def test_precision_is_what_the_processor_has(has, decided, monkeypatch):
-    monkeypatch.setattr(checks, "computes_bfloat16", lambda: has)
+PROCESSORS = {  # words of /proc/cpuinfo: whether bfloat16 can be asked for, and what auto is
+    "AuthenticAMD avx512f": (False, "float32"),
+    "AuthenticAMD avx512f avx512_bf16": (True, "bfloat16"),
+    "GenuineIntel avx512f avx512_bf16": (True, "float32"),
+    "GenuineIntel avx512f avx512_bf16 amx_bf16": (True, "bfloat16"),
+    "asimd bf16": (True, "bfloat16"),
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_precision_is_what_the_processor_is_fastest_in(processor, monkeypatch):
+    monkeypatch.setattr(checks, "_processor", lambda: set(processor.split()))
+    has, decided = PROCESSORS[processor]
     loaded = config.load(read("evening"), "config/evening.yaml")
     assert {spec.training.precision for spec in loaded.runs.values()} == {decided}
     forced = read("evening") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}

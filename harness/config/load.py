@@ -160,7 +160,7 @@ def _with_defaults(values: dict, schema: dict) -> dict:
 
 def _with_precisions(values: dict) -> dict:
     """``values`` with auto decided for this machine."""
-    here = "bfloat16" if values["device"] == "cuda" or checks.computes_bfloat16() else "float32"
+    here = "bfloat16" if values["device"] == "cuda" or checks.gains_from_bfloat16() else "float32"
     asked = {name: model["precision"] for name, model in values["models"].items()}
     decided = {name: {"precision": here if one == "auto" else one} for name, one in asked.items()}
     return values | {"models": {name: model | decided[name] for name, model in values["models"].items()}}
