@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -153,15 +154,31 @@ def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     assert stayed
 
 
-def test_a_launcher_that_is_asked_to_end_cleans_up(tmp_path):
+@pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGHUP])
+def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
     asked = launcher(tmp_path, leave_after_s=600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
-        asked.send_signal(signal.SIGTERM)
+        asked.send_signal(ask)
         assert asked.wait(PATIENCE_S) == 1
     finally:
         asked.kill()
     assert nothing_left(tmp_path)
+
+
+def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(tmp_path, monkeypatch, capsys):
+    first = launcher(tmp_path, leave_after_s=600)
+    try:
+        assert until(lambda: ranks(tmp_path) == 2)
+        monkeypatch.setattr("harness.launch.launcher.SAVING_S", 0.5)
+        assert start(tmp_path, "ends") == 1 and first.poll() is None and ranks(tmp_path) == 2
+        assert capsys.readouterr().err.endswith(f"another process makes {tmp_path / 'run'}: wait for it, or end it\n")
+        monkeypatch.setattr("harness.launch.launcher.SAVING_S", PATIENCE_S)
+        threading.Timer(1, first.terminate).start()
+        assert start(tmp_path, "ends") == 0 and first.wait() == 1
+    finally:
+        first.kill()
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "run"}
 
 
 def test_a_run_ends_with_its_workflow(tmp_path, capsys):
@@ -189,7 +206,7 @@ def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, c
         for rank, state in states.items():
             (tmp_path / f"rank{rank}.json").write_text(json.dumps(state))
         assert known.slowest() is None  # as long as one has not reported
-        known.beat()
+        known.look()
         assert not known.hung(100)
     assert known.slowest() == (2, 10)
     clock[0] = 1110
@@ -203,13 +220,65 @@ def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, c
     assert late.hung(100) == "rank 0 reported no progress for 100 s, not one step since the launch"
 
 
-def test_each_beat_changes_the_heartbeat(tmp_path):
-    known = liveness.Ranks(tmp_path, 1)
-    seen = []
-    for _ in range(3):
-        seen.append((tmp_path / liveness.HEARTBEAT).read_text())
-        known.beat()
-    assert len(set(seen)) == 3
+def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(liveness, "BEAT_EVERY_S", 0.01)
+    beat, seen = tmp_path / liveness.HEARTBEAT, set()
+    with liveness.Heartbeat(tmp_path):
+        first = beat.stat()
+        assert until(lambda: seen.add(beat.read_text()) or len(seen) > 3)
+        last = beat.stat()
+    assert (first.st_ino, first.st_size, first.st_blocks) == (last.st_ino, last.st_size, last.st_blocks)
+    assert len({text.split()[0] for text in seen}) == 1
+    liveness.Heartbeat(tmp_path)
+    assert beat.read_text().split()[0] not in {text.split()[0] for text in seen}
+
+
+WAITS = """
+import sys, time
+from pathlib import Path
+from harness.launch.liveness import as_rank
+as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
+"""
+
+
+def waiting(folder: Path, leave_after_s: float) -> subprocess.Popen:
+    """A rank that does nothing, and has begun to."""
+    found = subprocess.Popen([sys.executable, "-c", WAITS, str(folder), f"{leave_after_s}"], cwd=ROOT)
+    assert until((folder / "waits").exists)
+    return found
+
+
+def test_a_rank_leaves_a_launch_for_another_one_and_says_nothing_into_its_folder(tmp_path):
+    liveness.Heartbeat(tmp_path)
+    rank = waiting(tmp_path, 3600)
+    time.sleep(2 * liveness.BEAT_EVERY_S)
+    assert rank.poll() is None
+    liveness.Heartbeat(tmp_path)
+    assert rank.wait(PATIENCE_S) == 1 and not (tmp_path / liveness.ERROR).exists()
+
+
+def test_a_rank_that_hears_nothing_says_why_it_leaves(tmp_path):
+    liveness.Heartbeat(tmp_path)
+    assert waiting(tmp_path, 1).wait(PATIENCE_S) == 1
+    assert liveness.Ranks(tmp_path, 1).ended().startswith("the launcher gave no sign of life for 1 s: it was stopped")
+
+
+def test_a_rank_that_was_stopped_itself_stays(tmp_path):
+    for leave_after_s in (2, 8, 32):  # on a busy machine a heartbeat may take longer than the shortest
+        folder = tmp_path / f"{leave_after_s}"
+        folder.mkdir()
+        with liveness.Heartbeat(folder):
+            rank = waiting(folder, leave_after_s)
+            rank.send_signal(signal.SIGSTOP)
+            time.sleep(leave_after_s + 1)
+            rank.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            stayed = rank.poll() is None
+            rank.kill()
+            rank.wait()
+        if stayed:
+            break
+    assert stayed
 
 
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():

@@ -32,6 +32,8 @@ def gone() -> int:
         ({"machine": "another"}, False),
         ({"machine": "another", "process": gone()}, False),
         ({"process": gone()}, True),
+        ({"numbers": "pid:[1]", "process": gone()}, False),
+        ({"numbers": "pid:[1]", "start": "before the machine was started anew"}, True),
         ({"born": "1"}, True),
         ({"start": "before the machine was started anew"}, True),
     ],

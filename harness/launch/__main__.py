@@ -11,7 +11,7 @@ from harness.spec import Place, RunSpec
 from harness.timemodel import plans
 from harness.timemodel.dilation import with_rate
 
-ENDS = (signal.SIGTERM, signal.SIGINT)
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def clean_up_when_ended() -> None:
-    """Have SIGTERM and SIGINT end this process by way of the launcher's clean-up, which no second one cuts short."""
+    """Have ``ENDS`` end this process by way of the launcher's clean-up, which no second one cuts short."""
 
     def leave(*_) -> None:
         for number in ENDS:
@@ -48,7 +48,8 @@ def clean_up_when_ended() -> None:
         sys.exit(1)
 
     for number in ENDS:
-        signal.signal(number, leave)
+        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # which nohup asks for
+            signal.signal(number, leave)
 
 
 if __name__ == "__main__":

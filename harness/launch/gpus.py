@@ -1,6 +1,5 @@
 """The GPUs of this machine, which runs take so that those beside them use others. No torch."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from pathlib import Path
 
+from harness.launch.lock import locked
 from harness.launch.nodes import Refused
 from harness.spec import Place, RunSpec
 
@@ -49,17 +49,9 @@ def taken(count: int) -> Iterator[list[str]]:
         with ExitStack() as locks:
             found: list[str] = []
             for gpu in visible():
-                if len(found) < count and _locked(locks.enter_context((folder / gpu).open("w"))):
+                if len(found) < count and locked(locks.enter_context((folder / gpu).open("w"))):
                     found.append(gpu)
             if len(found) == count:
                 yield found
                 return
         time.sleep(1)
-
-
-def _locked(file) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

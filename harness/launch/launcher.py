@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import psutil
 from harness.engines import ENGINES
 from harness.launch import gpus, processes, progress
 from harness.launch.disturbance import OtherWork, disturbed
-from harness.launch.liveness import BEAT_EVERY_S, Ranks
+from harness.launch.liveness import BEAT_EVERY_S, Heartbeat, Ranks
+from harness.launch.lock import locked
 from harness.launch.nodes import Refused
 from harness.spec import Place, RunSpec
 
@@ -55,10 +57,41 @@ def launch(
     measurement that something disturbed is repeated, and marked if it is disturbed once more; ``forward_s``: a
     forward pass as calibrated.
     """
+    say = Voice(spec, folder)
+    try:
+        with _alone(folder):
+            return _launch(spec, place, folder, log, program, forward_s, say)
+    except Refused as why:
+        say(f"{why}")
+    except OSError as error:
+        say(f"{error.strerror}: {error.filename or folder}")
+    return 1
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Have a run to oneself: the launcher of a workflow that was killed may still have its ranks save. Refused if the
+    other one goes on."""
+    lock, end = folder.with_name(f".{folder.name}.lock"), time.monotonic() + 2 * SAVING_S
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while time.monotonic() < end:
+        with lock.open("w") as file:
+            if locked(file) and os.fstat(file.fileno()).st_nlink:  # the one before takes its lock away
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
+        time.sleep(0.2)
+    raise Refused(f"another process makes {folder}: wait for it, or end it")
+
+
+def _launch(
+    spec: RunSpec, place: Place, folder: Path, log: Path, program: list[str], forward_s: float | None, say: Voice
+) -> int:
     partial, checkpoints = (folder.with_name(folder.name + end) for end in (".partial", ".checkpoints"))
     shutil.rmtree(partial, ignore_errors=True)
     place = replace(place, checkpoints=str(checkpoints.resolve()))
-    say = Voice(spec, folder)
     try:
         with gpus.taken(gpus.wanted(spec, place)) as own:
             kept, again = [], MOST_AGAIN
@@ -78,12 +111,6 @@ def launch(
         shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
-    except Refused as why:
-        say(f"{why}")
-        return 1
-    except OSError as error:
-        say(f"{error.strerror}: {error.filename or folder}")
-        return 1
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -104,37 +131,42 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
     part.mkdir(parents=True)
     (part / "spec.json").write_text(spec.to_json())
     (part / "place.json").write_text(place.to_json())
-    process, trouble = None, ""
-    try:
-        ranks = Ranks(part, spec.processes)
-        process = processes.start(spec, place, [*program, str(part)], log, own)
-        say("starting")
-        trouble = watch(process, ranks, place, say)
-        for news in ranks.news():
-            say(news)
-        if trouble:
-            say(f"{trouble}, stopped")
-            return 1
-        if process.returncode and (dead := _dead(spec, ranks, log)) is not None:
-            say(f"rank {dead}, {_role(spec, dead)}, has died, {ranks.place(dead)}; more in {log}")
-        elif process.returncode and (why := ranks.ended()):
-            say(f"{why}; more in {log}")
-        elif process.returncode and shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong
-            say(f"no space is left on the disk of {part.parent.parent}")
-        elif process.returncode:
-            say(f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}")
-        return process.returncode
-    finally:
-        if process:
-            if trouble in ("", ALONE):  # ranks of which one hangs save nothing together
-                _end_politely(spec, place, process, ranks)
-            processes.stop(process)
+    process, trouble, ranks = None, "", Ranks(part, spec.processes)
+    with Heartbeat(part):
+        try:
+            process = processes.start(spec, place, [*program, str(part)], log, own)
+            say("starting")
+            trouble = watch(process, ranks, place, say)
+            for news in ranks.news():
+                say(news)
+            if trouble:
+                say(f"{trouble}, stopped")
+                return 1
+            if process.returncode:
+                say(_failure(spec, ranks, part, log))
+            return process.returncode
+        finally:
+            if process:
+                if trouble in ("", ALONE):  # ranks of which one hangs save nothing together
+                    _end_politely(spec, place, process, ranks)
+                processes.stop(process)
+
+
+def _failure(spec: RunSpec, ranks: Ranks, part: Path, log: Path) -> str:
+    """Why the processes ended with an error, in a line if there is one that says it."""
+    if (dead := _dead(spec, ranks, log)) is not None:
+        return f"rank {dead}, {_role(spec, dead)}, has died, {ranks.place(dead)}; more in {log}"
+    if why := ranks.ended():
+        return f"{why}; more in {log}"
+    if shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong
+        return f"no space is left on the disk of {part.parent.parent}"
+    return f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}"
 
 
 def _end_politely(spec: RunSpec, place: Place, process: subprocess.Popen, ranks: Ranks) -> None:
     """Ask ranks to end that are no children of this process, and those that have steps to save. They alone are asked:
     training cannot go on without the processes that read its data."""
-    ranks.beat()  # what they have said by now
+    ranks.look()
     training = spec.kind == "accuracy" and ranks.slowest() is not None
     if training or place.by != "local":
         ranks.ask_to_end()
@@ -163,7 +195,7 @@ def watch(process: subprocess.Popen, ranks: Ranks, place: Place, say: Voice) -> 
         return ALONE
     first, said = None, 0.0
     while process.poll() is None:
-        ranks.beat()
+        ranks.look()
         for news in ranks.news():
             say(news)
         if not all(map(processes.lives, above)):
@@ -204,11 +236,21 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, la
     about["launched"] = launched
     about["files"] = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(last.glob("*.csv"))}
     run = json.loads((last / "run.json").read_text()) | about
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in [*last.glob("*.csv"), *last.glob("trace.json")]:
-        path.replace(folder / path.name)
     (last / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-    (last / "run.json").replace(folder / "run.json")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:
+        _to_disk(path)
+        path.replace(folder / path.name)
+    _to_disk(folder)  # before the checkpoints go: the machine may stop at any time
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until the file, or the folder's list of files, is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _end(text: str, lines: int = 20) -> str:

@@ -1,13 +1,15 @@
 """Signs of life between the launcher and the ranks of a run: small files in the run's folder. No torch.
 
-Each rank writes how far it is, and the launcher reads what all of them wrote. The launcher writes a number that
-grows, and each rank watches it. Nobody compares the clocks of two machines or looks at another machine's
-processes, so a file system that all share is enough.
+Each rank writes how far it is, and the launcher reads what all of them wrote. The launcher writes which launch this is
+and a number that grows, and each rank watches them. Nobody compares the clocks of two machines or looks at another
+machine's processes, so a file system that all share is enough. Files are overwritten in place, for which a disk that
+has become full still has room.
 """
 
 import errno
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -16,7 +18,9 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
@@ -32,6 +36,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what is wrong with a disk
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
 REPORT_EVERY_S = 0.5
 BEAT_EVERY_S = 1
+WIDTH = 48  # of the text of a file that is overwritten
 
 
 class Progress:
@@ -60,7 +65,7 @@ class Progress:
         while True:
             if (now := self._now) != written:
                 with suppress(OSError):  # of a shared file system: tried again
-                    _replace(_of_rank(self._folder, self._rank), json.dumps(now))
+                    _overwrite(_of_rank(self._folder, self._rank), json.dumps(now))
                     written = now
             time.sleep(REPORT_EVERY_S)
 
@@ -68,10 +73,10 @@ class Progress:
 def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
     """Do ``work(folder)`` as one rank of the run in ``folder``; if it fails, leave at once with status 1.
 
-    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``, or when the launcher has
-    taken the folder away; and it gets SIGTERM when the launcher asks the ranks to end. The first rank to
-    fail leaves its error in the folder, since the others fail in turn when it is gone. If it was killed, one of them
-    says so in its place.
+    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``, when the launcher has
+    taken the folder away, or when another launch has it; and it gets SIGTERM when the launcher asks the ranks to end.
+    The first rank to fail leaves its error in the folder, since the others fail in turn when it is gone. If it was
+    killed, one of them says so in its place.
     """
     _in_background(lambda: _leave_with_launcher(folder, leave_after_s))
     try:
@@ -88,15 +93,21 @@ def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = L
         # Engines say with a RuntimeError that a connection broke.
         if isinstance(error, RuntimeError) and (dead := _dead(folder)) is not None:
             text = f"{DIED}{dead}"
-        with suppress(OSError), (folder / ERROR).open("x") as file:
-            file.write(text)
-        os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
+        _leave(folder, text)
+
+
+def _leave(folder: Path, error: str) -> NoReturn:
+    """End this process, and have the launcher know why, unless another rank was first."""
+    with suppress(OSError), (folder / ERROR).open("x") as file:
+        file.write(error)
+    os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
 
 
 def _dead(folder: Path) -> int | None:
     """A rank on this machine whose process is gone, if there is one soon."""
-    processes = {int(path.stem.removeprefix("rank")): _text(path).split() for path in folder.glob("rank*.pid")}
-    ours = {rank: int(pid) for rank, (host, pid) in sorted(processes.items()) if host == socket.gethostname()}
+    processes = {int(path.stem.removeprefix("rank")): _words(path) for path in folder.glob("rank*.pid")}
+    here = [socket.gethostname()]
+    ours = {rank: int(words[1]) for rank, words in sorted(processes.items()) if words[:1] == here and words[1:]}
     end = time.monotonic() + DYING_S
     while time.monotonic() < end:
         for rank, pid in ours.items():
@@ -114,37 +125,72 @@ def _lives(pid: int) -> bool:
 
 
 def _leave_with_launcher(folder: Path, after_s: float) -> None:
-    known, changed, asked = None, time.monotonic(), False
-    while time.monotonic() - changed < after_s and (known is None or folder.exists()):
+    """Wait until this process should no longer be there, and end it.
+
+    Looks without news are counted, not seconds: a process that was itself stopped for long must not leave for that.
+    """
+    look_s = min(BEAT_EVERY_S, after_s / 5)
+    known, silent_s, asked = [], 0.0, False
+    while silent_s < after_s:
+        beat = _words(folder / HEARTBEAT)
+        if known and (not folder.exists() or beat[:1] not in ([], known[:1])):
+            os._exit(1)  # nobody waits for this launch any more
+        silent_s = 0.0 if beat not in ([], known) else silent_s + look_s
+        known = beat or known
         if not asked and (folder / END).exists():
             asked = True
             os.kill(os.getpid(), signal.SIGTERM)
-        beat = _text(folder / HEARTBEAT)
-        if beat not in (None, known):
-            known, changed = beat, time.monotonic()
-        time.sleep(min(BEAT_EVERY_S, after_s / 5))
-    os._exit(1)
+        time.sleep(look_s)
+    why = f"the launcher gave no sign of life for {after_s:g} s: it was stopped, or the disk does not answer"
+    with suppress(OSError):
+        print(why, file=sys.stderr, flush=True)
+    _leave(folder, f"{ENDED}{why}")
+
+
+class Heartbeat:
+    """The launcher's sign of life, while the ``with`` statement lasts, from a thread of its own: the launcher may have
+    to wait, for a terminal that shows nothing more for one.
+
+    ``OSError`` if there can be none in ``folder``.
+    """
+
+    def __init__(self, folder: Path):
+        self._file, self._launch, self._over = folder / HEARTBEAT, secrets.token_hex(8), threading.Event()
+        self._say(0)
+
+    def __enter__(self) -> None:
+        _in_background(self._beat)
+
+    def __exit__(self, *_) -> None:
+        self._over.set()
+
+    def _beat(self) -> None:
+        for number in count(1):
+            if self._over.wait(BEAT_EVERY_S):
+                return
+            with suppress(OSError):
+                self._say(number)
+
+    def _say(self, number: int) -> None:
+        _overwrite(self._file, f"{self._launch} {number}")
 
 
 class Ranks:
-    """The launcher's side: beats, and knows how far each rank is and since when."""
+    """The launcher's side: knows how far each rank is and since when."""
 
-    def __init__(self, folder: Path, count: int):
-        self._folder, self._beats = folder, 0
-        self._done: list[tuple[int, int] | None] = [None] * count
-        self._heard = [0] * count  # lines
-        self._changed = [time.monotonic()] * count  # a rank that has not reported yet counts from here
-        self.beat()
+    def __init__(self, folder: Path, ranks: int):
+        self._folder = folder
+        self._done: list[tuple[int, int] | None] = [None] * ranks
+        self._heard = [0] * ranks  # lines
+        self._changed = [time.monotonic()] * ranks  # a rank that has not reported yet counts from here
 
-    def beat(self) -> None:
-        """Give the ranks a sign of life, and look for theirs."""
-        self._beats += 1
-        with suppress(OSError):
-            _replace(self._folder / HEARTBEAT, str(self._beats))
+    def look(self) -> None:
+        """Learn how far the ranks are by now."""
         for rank, known in enumerate(self._done):
-            text = _text(_of_rank(self._folder, rank))
-            if text is not None and (found := tuple(json.loads(text))) != known:
-                self._done[rank], self._changed[rank] = found, time.monotonic()
+            with suppress(ValueError):  # half of a text: read again
+                found = tuple(json.loads(_text(_of_rank(self._folder, rank)) or "[]"))
+                if found and found != known:
+                    self._done[rank], self._changed[rank] = found, time.monotonic()
 
     def ask_to_end(self) -> None:
         """Have the ranks do what they do on SIGTERM."""
@@ -215,11 +261,14 @@ def _said_by(folder: Path, rank: int) -> Path:
     return _of_rank(folder, rank).with_suffix(".said")
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that readers see the old text or the new one."""
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(text)
-    fresh.replace(path)
+def _overwrite(path: Path, text: str) -> None:
+    """Write a file in place; readers may see a part of the old text and of the new one."""
+    with path.open("r+" if path.exists() else "w") as file:
+        file.write(f"{text:{WIDTH}}")
+
+
+def _words(path: Path) -> list[str]:
+    return (_text(path) or "").split()
 
 
 def _text(path: Path) -> str | None:
