@@ -235,6 +235,14 @@ def until(condition: Callable):
     return held
 
 
+def checkpointed(run: Path, ranks: int = 2) -> int:
+    """The step of the newest checkpoint of a run which so many ranks have written, 0 before there is one."""
+    for step in sorted(run.with_name(f"{run.name}.checkpoints").glob("*"), key=lambda path: -int(path.name)):
+        if len(list(step.glob("rank?"))) == ranks:
+            return int(step.name)
+    return 0
+
+
 def of_run(folder: Path) -> list[psutil.Process]:
     """The processes that have the folder of the run in ``folder`` among their arguments: ranks, on whatever host, and
     what started them."""

@@ -8,21 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, numbers, until
+from conftest import PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training import checkpoint
-from harness.training.checkpoint import WHOLE, Checkpoints, Stopped
+from harness.training.checkpoint import Checkpoints, Stopped
 
 STEPS = 200
 EQUALS = "allgather", ("rank 1", "rank 0", "the launcher")
@@ -49,17 +48,6 @@ def launcher(spec: RunSpec, data: Path, folder: Path, every_s: float) -> subproc
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def newest(folder: Path) -> int:
-    """The step of the newest checkpoint of the run, 0 before there is one."""
-    with suppress(OSError, ValueError, IndexError):
-        return json.loads((folder / "run.checkpoints" / WHOLE).read_text())[0]["step"]
-    return 0
-
-
-def wait_for_checkpoint(folder: Path, after: int, process: subprocess.Popen) -> None:
-    until(lambda: newest(folder) > after or process.poll() is not None)
-
-
 def ended(process: subprocess.Popen) -> str:
     """What the launcher said, when it has ended."""
     said = process.communicate(timeout=PATIENCE_S)[1]
@@ -80,13 +68,17 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
     ended(whole)
     assert whole.returncode == 0
     folder = tmp_path / "killed"
+
+    def newest() -> int:
+        return checkpointed(folder / "run", spec.processes)
+
     for stop in stops:
-        before = newest(folder)
+        before = newest()
         process = launcher(spec, data, folder, every_s=0.1)
-        wait_for_checkpoint(folder, before, process)
+        until(lambda before=before, process=process: newest() > before or process.poll() is not None)
         time.sleep(0.5 * random.random())
         assert process.poll() is None
-        reached, begun = newest(folder), time.monotonic()
+        reached, begun = newest(), time.monotonic()
         if stop == "the launcher":
             process.send_signal(signal.SIGTERM)  # asks the ranks to end
         else:
@@ -95,9 +87,9 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
         ended(process)
         fault(f"{stop} {'asked to end' if stop == 'the launcher' else 'killed'}, {engine}, {topology}", begun)
         assert process.returncode == 1 and not (folder / "run").exists()
-    assert newest(folder) > reached or stop != "the launcher"  # which saves when it is asked to end
+    assert newest() > reached or stop != "the launcher"  # which saves when it is asked to end
     process = launcher(spec, data, folder, every_s=600)
-    assert f"goes on after step {newest(folder)}" in ended(process) and process.returncode == 0
+    assert f"goes on after step {newest()}" in ended(process) and process.returncode == 0
     for before, after in zip(numbers(tmp_path / "whole" / "run"), numbers(folder / "run"), strict=True):
         pd.testing.assert_frame_equal(before, after)
     before, after = (json.loads((place / "run/run.json").read_text()) for place in (tmp_path / "whole", folder))
@@ -116,7 +108,7 @@ def test_training_whose_data_other_processes_read_saves_when_it_is_asked_to_end(
     until(lambda: all(rank.exists() for rank in ranks) or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
     said = ended(process)
-    assert process.returncode == 1 and newest(tmp_path) > 0, said
+    assert process.returncode == 1 and checkpointed(tmp_path / "run") > 0, said
 
 
 def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:
@@ -143,20 +135,24 @@ def every_step(monkeypatch):
     monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
 
 
-def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_step, tmp_path):
-    whole = train(tmp_path / "whole", 6)
+def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_step, tmp_path, capsys):
+    whole = train(tmp_path, 6, run="other")
     train(tmp_path, 4)
-    assert {path.name for path in tmp_path.iterdir()} == {"3", "4", WHOLE}
+    assert {path.name for path in tmp_path.iterdir()} == {"3", "4"}
     damaged = tmp_path / "4" / "rank1"
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    for broken in (bytes(content), damaged.read_bytes()[:-100], b""):
-        damaged.write_bytes(broken)
+    content = damaged.read_bytes()
+    flipped = []
+    for place in (0, 8, 20, len(content) // 2, len(content) - 1):  # in the checksum, in the run's name, in the state
+        flipped.append(bytearray(content))
+        flipped[-1][place] ^= 1
+    for broken in (*flipped, content[:-100], b"", None):
+        damaged.unlink() if broken is None else damaged.write_bytes(broken)
+        capsys.readouterr()
         found = train(tmp_path, 6, every_s=600)
         assert [begun for _, begun in found] == [3, 3]
         assert all(torch.equal(own, before) for (own, _), (before, _) in zip(found, whole, strict=True))
-    (tmp_path / WHOLE).write_text("[")
-    assert [begun for _, begun in train(tmp_path, 4, every_s=600)] == [0, 0]
+        said = "the checkpoint of step 4 is damaged, rank 1\n" if broken is not None else ""
+        assert capsys.readouterr().err == f"{said}goes on after step 3\n"
 
 
 def test_a_checkpoint_of_another_run_is_left_alone(every_step, tmp_path):
@@ -177,6 +173,9 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, mo
     monkeypatch.setattr(checkpoint, "_replace", full)
     found = train(tmp_path, 5)
     assert "no checkpoint of step 5: No space left on device" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}  # nothing of those that rank 0 alone could write
+    with pytest.raises(Stopped, match="stopped after step 4, with no checkpoint of it"):
+        train(tmp_path, 4, every_s=600, stop=True)
     monkeypatch.undo()
     assert [begun for _, begun in train(tmp_path, 2)] == [2, 2] and [begun for _, begun in found] == [2, 2]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PATIENCE_S, ROOT, read, until
+from conftest import PATIENCE_S, ROOT, checkpointed, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -61,7 +61,7 @@ def process_of(folder: Path, rank: int, ended: list) -> int | None:
 def steps_of(folder: Path) -> int:
     """How far the run's first rank is."""
     (file,) = folder.glob("run.partial/*/rank0.json")
-    return json.loads(file.read_text())[0]
+    return json.loads(until(file.read_text))[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -69,7 +69,7 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint
     place = {"data": {"cifar10": str(data)}, "checkpoint_every_s": 0.5}
     for limit_s in (20, 80, 320):  # on a busy machine ranks may need longer than the shortest to start
         with running(accuracy(engine, 10_000), tmp_path, **place, hung_after_s=limit_s) as ended:
-            until(lambda ended=ended: ended or (tmp_path / "run.checkpoints" / "whole.json").exists())
+            until(lambda ended=ended: ended or checkpointed(tmp_path / "run"))
             if process := process_of(tmp_path, 1, ended):
                 os.kill(process, signal.SIGSTOP)
                 stopped = time.monotonic()

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import ssh_hosts
 import yaml
-from conftest import PATIENCE_S, ROOT, numbers, of_run, until
+from conftest import PATIENCE_S, ROOT, checkpointed, numbers, of_run, until
 
 from harness.engines import ENGINES
 from harness.launch.launcher import launch
@@ -129,7 +129,7 @@ def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts
     assert reported(tmp_path, process)
     process.terminate()
     process.communicate(timeout=PATIENCE_S)
-    assert (tmp_path / "run.checkpoints" / "whole.json").exists(), (tmp_path / "log").read_text()
+    assert checkpointed(tmp_path / "run"), (tmp_path / "log").read_text()
     process = launched(hosts, spec, place, tmp_path)
     said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0 and "goes on after step " in said

@@ -1,7 +1,6 @@
 """A real Slurm of one node: every run a job, with the bits of a local run, retried, and cancelled without a trace."""
 
 import importlib.util
-import json
 import re
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import PATIENCE_S, ROOT, alone, copy_project, numbers, snakemake, until
+from conftest import PATIENCE_S, ROOT, alone, checkpointed, copy_project, numbers, snakemake, until
 
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
@@ -113,8 +112,7 @@ def submitted(project: Path, environment: dict) -> subprocess.Popen:
 
 def saved(project: Path) -> int:
     """The step of the newest checkpoint."""
-    whole = (project / POINTS).parent.with_name("resnet20-none-seed0.checkpoints") / "whole.json"
-    return json.loads(whole.read_text())[0]["step"] if whole.exists() else 0
+    return checkpointed((project / POINTS).parent)
 
 
 def logs(project: Path) -> str:

@@ -1,4 +1,4 @@
-"""The kernel's lock on a file, and Snakemake's on this folder, to be taken away if its workflow was killed. No torch."""
+"""The kernel's lock on a file, and Snakemake's on this folder, taken away if its workflow is gone. No torch."""
 
 import errno
 import fcntl

@@ -1,12 +1,11 @@
 """Checkpoints: all that an accuracy run needs to go on, bit for bit, after it was stopped anywhere.
 
-A checkpoint is a folder named after its step, with a file for each rank. It counts as soon as rank 0 has entered it in
-the list ``WHOLE``, which it does when all ranks have written theirs; the two newest are kept.
+A checkpoint is a folder named after its step, with a file for each rank, whose first line says by a checksum what it is
+and whose run it is of. It counts if every rank can read its own; the two newest are kept.
 """
 
 import hashlib
 import io
-import json
 import os
 import shutil
 import signal
@@ -23,13 +22,12 @@ from harness import code
 from harness.spec import RunSpec
 from harness.training.session import Session
 
-WHOLE = "whole.json"  # the newest first: step, and which run it is of
 KEPT = 2
 LOOK_S = 1.0  # about how often the ranks agree on whether to save
 
 
 class Stopped(SystemExit):
-    """The run was asked to end, and has left a checkpoint."""
+    """The run was asked to end, and has left a checkpoint if it could."""
 
 
 class Checkpoints:
@@ -41,7 +39,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]):
         self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
-        self._known: list[dict] = []  # checkpoints that are sound, the newest first
+        self._known: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
         self._left = self._steps = 1  # until the ranks agree again, and in all since they did
@@ -55,15 +53,16 @@ class Checkpoints:
 
     def resume(self, session: Session) -> None:
         """Take the newest checkpoint of this run that every rank can read, if there is one."""
-        entries = self._whole()
-        for place, entry in enumerate(entries):
-            state = self._read(entry["step"], session.comm.rank) if entry["run"] == self._run else None
+        found = self._steps_there() if session.comm.rank == 0 else []
+        while step := _of_rank_0(session, found[0] if found else 0):
+            state = self._read(step, session.comm.rank)
             if _all(session, state is not None):
                 session.load_state_dict(state)
-                self._known = entries[place:]
+                self._known = found
                 if session.comm.rank == 0:
                     self._say(f"goes on after step {session.done}")
                 return
+            found = found[1:]
 
     def look(self, session: Session) -> None:
         """Save if it is time to. Raise ``Stopped``, after that, if a rank was asked to end."""
@@ -75,54 +74,62 @@ class Checkpoints:
         steps = max(1, round(self._steps * LOOK_S / max(now - self._looked_at, 1e-9)))
         said = torch.tensor([self._stop.is_set(), due, steps * first], dtype=torch.float32, device=session.comm.device)
         stop, due, steps = session.comm.allreduce(said).tolist()
-        if stop or due:
-            self._save(session)
+        saved = (stop or due) and self._save(session)
         if stop:
-            raise Stopped(f"stopped after step {session.done}, to go on from there")
+            after = "to go on from there" if saved else "with no checkpoint of it"
+            raise Stopped(f"stopped after step {session.done}, {after}")
         self._left = self._steps = int(steps)
         self._looked_at = time.monotonic()
 
-    def _save(self, session: Session) -> None:
+    def _save(self, session: Session) -> bool:
+        """Whether there is a checkpoint of where the session is now. Nothing is left of one that not all ranks could
+        write: it would keep a full disk full."""
         begun, path = time.monotonic(), self._folder / str(session.done) / f"rank{session.comm.rank}"
         memory = io.BytesIO()
         torch.save(session.state_dict(), memory)
         content = memory.getvalue()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, b"%08x\n" % zlib.crc32(content) + content)
+            _replace(path, _head(self._run.encode(), content) + b"\n" + content)
             written = True
         except OSError as error:
             self._say(f"no checkpoint of step {session.done}: {error.strerror}")
             written = False
-        if _all(session, written) and session.comm.rank == 0:
-            self._enter(session.done)
+        whole = _all(session, written)
+        if session.comm.rank == 0:
+            self._keep(session.done, whole)
         self._saved_at = time.monotonic()
         seconds = self.cost["seconds"] + self._saved_at - begun
-        self.cost = {"saved": self.cost["saved"] + 1, "seconds": seconds, "bytes": len(content)}
+        self.cost = {"saved": self.cost["saved"] + whole, "seconds": seconds, "bytes": len(content)}
+        return whole
 
-    def _enter(self, step: int) -> None:
-        """Have the checkpoint count, and those before the last one no longer."""
-        self._known = [{"step": step, "run": self._run}, *self._known][:KEPT]
+    def _keep(self, step: int, whole: bool) -> None:
+        """Take away the checkpoints that the one of this step replaces, or itself if it is not whole."""
+        if not whole:
+            shutil.rmtree(self._folder / str(step), ignore_errors=True)
+            return
+        self._known = [step, *self._known][:KEPT]
+        for other in self._steps_there():
+            if other not in self._known:
+                shutil.rmtree(self._folder / str(other), ignore_errors=True)
+
+    def _steps_there(self) -> list[int]:
+        """Of which steps there are files, the newest first."""
         with suppress(OSError):
-            _replace(self._folder / WHOLE, json.dumps(self._known).encode())
-            for other in self._folder.iterdir():
-                if other.is_dir() and other.name not in {str(entry["step"]) for entry in self._known}:
-                    shutil.rmtree(other)
-
-    def _whole(self) -> list[dict]:
-        try:
-            return json.loads((self._folder / WHOLE).read_text())
-        except (OSError, ValueError):
-            return []
+            return sorted((int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()), reverse=True)
+        return []
 
     def _read(self, step: int, rank: int) -> dict | None:
-        """The state of a rank, or None if the file is not what was written."""
+        """The state of a rank, or None if there is none of this run, or if the file is not what was written."""
         try:
-            digest, _, content = (self._folder / str(step) / f"rank{rank}").read_bytes().partition(b"\n")
+            head, _, content = (self._folder / str(step) / f"rank{rank}").read_bytes().partition(b"\n")
         except OSError:
             return None
-        if digest != b"%08x" % zlib.crc32(content):
+        run = head.partition(b" ")[2]
+        if head != _head(run, content):
             self._say(f"the checkpoint of step {step} is damaged, rank {rank}")
+            return None
+        if run != self._run.encode():
             return None
         return torch.load(io.BytesIO(content), map_location=_to_own, weights_only=True)
 
@@ -131,6 +138,11 @@ def identity(spec: RunSpec) -> str:
     """What decides a run's numbers, as a digest: its spec, the statements that it executes, and torch."""
     parts = [spec.to_json(), *code.fingerprints(code.behind_run(spec)), torch.__version__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _head(run: bytes, content: bytes) -> bytes:
+    """The first line of a file."""
+    return b"%08x %s" % (zlib.crc32(run + content), run)
 
 
 def _to_own(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
@@ -142,6 +154,12 @@ def _all(session: Session, yes: bool) -> bool:
     """Whether all ranks say yes."""
     every = session.comm.allreduce(torch.tensor([float(yes)], device=session.comm.device))
     return int(every) == session.comm.world_size
+
+
+def _of_rank_0(session: Session, step: int) -> int:
+    """The step that rank 0 names."""
+    named = torch.tensor([step if session.comm.rank == 0 else -1], device=session.comm.device)
+    return int(session.comm.start_max(named).wait())
 
 
 def _replace(path: Path, content: bytes) -> None:
