@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -67,13 +68,13 @@ def _descriptions() -> dict[str, dict]:
     sources += [HARNESS / "describe.py", HARNESS / "training" / "head.py"]
     about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
     kept = CACHE / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
-    if not kept.exists():
-        said = subprocess.run([sys.executable, "-m", "harness.describe"], cwd=ROOT, capture_output=True, text=True)
-        if said.returncode:
-            raise ValueError(f"the plug-ins cannot be looked at: {said.stderr.strip().splitlines()[-1]}")
-        _keep(kept, said.stdout)
-        return json.loads(said.stdout)
-    return json.loads(kept.read_text())
+    with suppress(OSError, ValueError):  # there is none, or none that can be read
+        return json.loads(kept.read_text())
+    said = subprocess.run([sys.executable, "-m", "harness.describe"], cwd=ROOT, capture_output=True, text=True)
+    if said.returncode:
+        raise ValueError(f"the plug-ins cannot be looked at: {said.stderr.strip().splitlines()[-1]}")
+    _keep(kept, said.stdout)
+    return json.loads(said.stdout)
 
 
 def _bytes(path: Path) -> str:
@@ -81,14 +82,14 @@ def _bytes(path: Path) -> str:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write it whole or not at all: two workflows may start at once, and the folder may be read-only."""
-    try:
+    """Write it whole or not at all, and for all to read: two workflows may start at once, the folder may be
+    read-only."""
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             file.write(text)
+        Path(file.name).chmod(0o644)
         Path(file.name).replace(path)
-    except OSError:
-        pass
 
 
 def fields(method: str) -> dict[str, dict]:

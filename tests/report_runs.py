@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from harness import seals
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 
 MODELS = {"resnet20": "ResNet-20", "resnet50": "ResNet-50", "transformer": "Transformer", "vgg16": "VGG16"}
@@ -68,7 +69,7 @@ class Runs:
         }  # fmt: skip
         run = {"spec": json.loads(spec.to_json()), "provenance": provenance, "train_samples": 640}
         run |= {"titles": {"data": "Made-up data"}} if spec.training.data == "cifar10" else {}
-        (place / "run.json").write_text(json.dumps(run))
+        (place / "run.json").write_text(json.dumps(seals.signed(run | {"files": {}})))
         for name, rows in tables.items():
             rows.to_csv(place / f"{name}.csv", index=False)
         return place

@@ -38,14 +38,15 @@ ROOMS = {
     "plugins": {"code"},
     "comm": {"plugins"},
     "exchange": {"comm", "plugins", "topology"},
-    "timemodel": {"plugins", "spec", "statistics", "topology"},
+    "timemodel": {"plugins", "seals", "spec", "statistics", "topology"},
     "training": {"code", "comm", "data", "engines", "exchange", "launch", "plugins", "spec", "statistics", "timemodel"},
     "describe": {"data", "exchange", "plugins", "training"},
     "mistakes": set(),
+    "seals": set(),
     "hooks": {"comm", "exchange", "mistakes", "plugins", "timemodel", "topology"},
-    "launch": {"engines", "mistakes", "spec", "timemodel"},
+    "launch": {"engines", "mistakes", "seals", "spec", "timemodel"},
     "config": {"code", "data", "engines", "launch", "mistakes", "plugins", "spec", "timemodel", "topology"},
-    "report": {"plugins", "spec", "statistics", "timemodel", "topology"},
+    "report": {"plugins", "seals", "spec", "statistics", "timemodel", "topology"},
     "paper": {"report", "statistics", "topology"},
 }
 TORCH = {"comm", "data", "describe", "exchange", "hooks", "training"}  # the other rooms must not import it

@@ -8,6 +8,7 @@ import torch
 from conftest import CPU
 from test_server import Images
 
+from harness import seals
 from harness.code import ROOT, behind_run
 from harness.comm.local import run_workers
 from harness.report.summary import summarise
@@ -42,8 +43,8 @@ def test_rows_of_each_variant_read_as_if_it_had_a_run_of_its_own(tables, tmp_pat
     place.mkdir()
     pd.DataFrame(tables["iterations"]).to_csv(place / "iterations.csv")
     about = {"machine": "a machine", "network": "testbed", "rate_mbit": 100.0}
-    run = {"spec": json.loads(SPEC.to_json()), "provenance": about, "train_samples": 24}
-    (place / "run.json").write_text(json.dumps(run))
+    run = {"spec": json.loads(SPEC.to_json()), "provenance": about, "train_samples": 24, "files": {}}
+    (place / "run.json").write_text(json.dumps(seals.signed(run)))
     rows = read_each([place / "iterations.csv"], ["cast"])
     assert set(rows[rows["variant"] == "often"]["timed"]) == {"none", "cast", "often"}
     table = summarise(rows).set_index("variant")

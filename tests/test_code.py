@@ -1,12 +1,13 @@
 """Reading the code behind runs."""
 
 import gc
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import code
+from harness import code, plugins
 
 
 @pytest.fixture
@@ -24,3 +25,14 @@ def test_threads_may_read_code_at_the_same_time(interrupted):
     files = sorted(code.HARNESS.rglob("*.py"))[:40] * 10
     with ThreadPoolExecutor(4) as pool:
         assert len(list(pool.map(code.digest.__wrapped__, files))) == 400
+
+
+def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobody_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "CACHE", tmp_path)
+    known = plugins._descriptions.__wrapped__()
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o644 and json.loads(whole) == known
+    for half in ("", whole[:100]):
+        kept.write_text(half)
+        assert plugins._descriptions.__wrapped__() == known and kept.read_text() == whole

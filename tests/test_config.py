@@ -386,6 +386,7 @@ def test_the_machine_is_checked_for_cores():
 
 def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "file.html").write_text("")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     for key, place, said in [
@@ -393,13 +394,20 @@ def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
         ("output.results", "link/below", "is a link to nothing; give a folder"),
         ("output.figures", "file/below", "is a file; give a folder"),
         ("output.report", "folder", "is a folder; give a file"),
-        ("output.report", "file", "is there and no report; give another file"),
+        ("output.report", "file.html", "is there and no report; give another file"),
+        ("output.report", "table1.csv", "does not end in .html; give a file that does"),
         ("data.root", "file", "is a file; give a folder"),
     ]:
         part, _, name = key.partition(".")
         own = read("quick")[part] | {name: str(tmp_path / place)}
         with pytest.raises(config.ConfigError, match=f"{key}: .*{said}"):
             config.check_places(config.load(read("quick") | {part: own}, "c").values, "c")
+
+
+def test_a_place_that_no_disk_could_have_is_refused():
+    data = {"root": "d" * 300}
+    with pytest.raises(config.ConfigError, match=r"c: d{300}/cifar10\.npz: File name too long; give another place"):
+        config.check_places(config.load(read("quick") | {"data": data}, "c").values, "c")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -459,7 +467,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environment, arguments, expected):
     if "cuda" in expected and __import__("torch").cuda.is_available():
         pytest.skip("this machine has GPUs")
-    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
     done = snakemake(ROOT, environment, "--nolock", *arguments, output)
     said = done.stdout + done.stderr
     assert done.returncode != 0
@@ -487,7 +495,7 @@ def test_what_snakemake_reads_before_its_rules_is_checked_before(arguments, expe
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_results_that_are_a_file_stop_the_workflow_in_one_line(place, tmp_path, environment):
     (tmp_path / "file").write_text("kept")
-    output = f"output={{results: {tmp_path / place}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    output = f"output={{results: {tmp_path / place}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
     done = snakemake(ROOT, environment, "--nolock", "--config", output)
     said = done.stdout + done.stderr
     assert done.returncode != 0 and f"output.results: {tmp_path}/file is a file; give a folder" in said, said

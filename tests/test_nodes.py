@@ -124,3 +124,10 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
     gpus, more = divmod(asked["gpu"], len(names))
     assert more == 0 and (gpus - 1) * per_gpu < max(taken.values()) <= gpus * per_gpu
     assert asked["slurm_extra"] == (f"--gpus-per-node={gpus}" if len(names) > 1 else "")
+
+
+def test_a_host_that_takes_ssh_and_then_hangs_is_named(programs, tmp_path, monkeypatch):
+    programs("ssh", "exec sleep 600")
+    monkeypatch.setattr(nodes, "LOOK_S", 0.5)
+    with pytest.raises(nodes.Refused, match=f"one has not said within 0.5 s what it sees of {tmp_path}; give hosts"):
+        nodes.reach({"one": 2}, "cpu", 1, tmp_path)

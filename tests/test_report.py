@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
 
-from harness import plugins
+from harness import plugins, seals
 from harness.paper import claims
 from harness.report import tables
 from harness.report.tidy import ABOUT, read
@@ -219,7 +219,7 @@ def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_pr
         folder = shutil.copytree(report.runs.root / kind / name, tmp_path / kind)
         run = json.loads((folder / "run.json").read_text())
         run["spec"]["scheme"] |= {"collective": "omnireduce", "streams": {"block": 256}}
-        (folder / "run.json").write_text(json.dumps(run))
+        (folder / "run.json").write_text(json.dumps(seals.signed(run)))
     inputs = {"timing": [tmp_path / "timing" / "groups.csv"], "samples": [tmp_path / "exchanges" / "samples.csv"]}
     inputs["layers"] = report.runs.every("layers", "layers.csv")
     table, shown = report.table("studies/prediction/table.py", "streams", **inputs)

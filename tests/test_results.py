@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import yaml
 from conftest import PATIENCE_S, ROOT, copy_project, read, snakemake, until
 
+from harness import seals
 from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
@@ -50,8 +50,8 @@ def with_true_sums(folder: Path) -> None:
     """As if the run had written its tables as they are now."""
     record = folder / "run.json"
     run = json.loads(record.read_text())
-    run["files"] = {name: zlib.crc32((folder / name).read_bytes()) for name in run["files"]}
-    record.write_text(json.dumps(run))
+    run["files"] = {name: seals.of(folder / name) for name in run["files"]}
+    record.write_text(json.dumps(seals.signed(run)))
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -82,6 +82,18 @@ def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
         assert runs.wrong(folder) == f"{record} is damaged"
     record.unlink()
     assert runs.wrong(folder, spec) == f"{record} is missing"
+
+
+@pytest.mark.parametrize(
+    "old, new", [('"disturbed"', '"disturbee"'), ('"files"', '"filet"'), ("0, ", "1, "), ('"crc32"', '"crc33"')]
+)
+def test_a_record_of_which_one_letter_changed_is_refused(old, new, copied):
+    record = copied / "timing" / "run.json"
+    text = json.dumps(json.loads(record.read_text()))
+    record.write_text(text)
+    assert old in text and not runs.wrong(record.parent)
+    record.write_text(text.replace(old, new, 1))
+    assert runs.wrong(record.parent).startswith(f"{record} is ")
 
 
 @pytest.mark.parametrize("kind", ["accuracy", "timing"])
@@ -125,13 +137,13 @@ def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copi
     run = json.loads(record.read_text())
     run["spec"]["scheme"]["groups"] = [[0, 65]]
     run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
-    record.write_text(json.dumps(run))
+    record.write_text(json.dumps(seals.signed(run)))
     assert runs.wrong(folder, asked).endswith("had in_proportion True, the configuration asks for False")
     assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
 
 
 @pytest.mark.parametrize("file", ["--plan", "--rate"])
-@pytest.mark.parametrize("content", ["", '{"model": "resn', "\0"])
+@pytest.mark.parametrize("content", ["", '{"model": "resn', "\0", "[1]", '{"mode1": "resnet20"}'])
 def test_a_plan_or_a_rate_that_was_cut_stops_the_launch_in_one_line(file, content, tmp_path):
     path = tmp_path / "found.json"
     path.write_text(content)

@@ -272,6 +272,8 @@ def writable(values: dict) -> str | None:
             return f"{key}: nobody may write into {there}; give another folder, or make it writable"
     if report.is_dir():
         return f"output.report: {report} is a folder; give a file, such as report.html"
+    if report.suffix != ".html":
+        return f"output.report: {report} does not end in .html; give a file that does, such as report.html"
     if report.exists() and PAGE not in report.read_bytes()[:100].lower():
         return f"output.report: {report} is there and no report; give another file, such as report.html"
     return None

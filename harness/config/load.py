@@ -91,7 +91,10 @@ def check_machine(values: dict, where: str, jobs: bool = False) -> None:
 
 def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) -> None:
     for problem in problems:
-        found = problem(values)
+        try:
+            found = problem(values)
+        except OSError as error:  # of a place that nobody may look into, or that no disk could have
+            found = f"{error.filename}: {error.strerror}; give another place"
         if found:
             raise ConfigError(f"{where}: {found}")
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from harness import seals
 from harness.engines import ENGINES
 from harness.launch import gpus, processes, progress
 from harness.launch.disturbance import OtherWork, disturbed
@@ -221,7 +221,7 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
 
 def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
     """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
-    they are whole, and by a checksum of each table what they are.
+    they are whole, and by checksums of each table and of itself what they are.
 
     Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
     the last one's. ``launched``: how many there were, with those that were repeated.
@@ -234,8 +234,8 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, la
             (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
     about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
     about["launched"] = launched
-    about["files"] = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(last.glob("*.csv"))}
-    run = json.loads((last / "run.json").read_text()) | about
+    about["files"] = {path.name: seals.of(path) for path in sorted(last.glob("*.csv"))}
+    run = seals.signed(json.loads((last / "run.json").read_text()) | about)
     (last / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
     for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:

@@ -20,6 +20,7 @@ from harness.engines import ENGINES
 from harness.spec import Place, RunSpec
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+LOOK_S = 60  # a host may take so long to say what it has
 # What the processes of a run find in their environment on every node, beside what their engine wants.
 CARRIED = re.compile(r"PATH|LD_LIBRARY_PATH|(PYTHON|GLOO|NCCL|TORCH|OMP|MKL|MALLOC|NUMBA)_?\w*")
 
@@ -75,9 +76,12 @@ def free_port() -> int:
 def _look(node: str, folder: Path) -> dict:
     """What ``harness.launch.probe`` says of a node."""
     look = [sys.executable, "-m", "harness.launch.probe", str(folder)]
-    done = subprocess.run(
-        [*SSH, node, _in_this_folder(look)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
-    )
+    quietly = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+    try:
+        done = subprocess.run([*SSH, node, _in_this_folder(look)], timeout=LOOK_S, **quietly)
+    except subprocess.TimeoutExpired:
+        hangs = f"{node} has not said within {LOOK_S} s what it sees of {folder.resolve()}"
+        raise Refused(f"launch.hosts: {hangs}; give hosts that answer") from None
     if done.returncode:
         why = (done.stderr.strip() or f"ssh ended with status {done.returncode}").splitlines()[-1]
         raise Refused(f"launch.hosts: {node}: {why.strip()}; give hosts that ssh reaches and that share this folder")

@@ -1,17 +1,14 @@
-"""How a script begins and ends: where its complaints go, what it refuses to read, what its tables were. No torch."""
+"""How a script begins and ends: where its complaints go, what it refuses to read, the seals of its tables. No torch."""
 
 import atexit
 import sys
 import traceback
-import zlib
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from harness import seals
 from harness.report import runs
 from harness.spec import RunSpec
-
-SEALED = (".csv", ".json")  # what other scripts read
 
 
 def log_errors(snakemake) -> None:
@@ -34,32 +31,14 @@ def log_errors(snakemake) -> None:
         if why := runs.wrong(folder, asked.get(folder)):
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
-        if altered(path):
+        if seals.altered(path):
             refuse(f"{path} is not what was written; delete it, and the same command makes it again")
     for path in written:
-        _seal(path).unlink(missing_ok=True)
-    atexit.register(seal, written)
+        seals.unseal(path)
+    atexit.register(seals.seal, written)
 
 
 def refuse(why: str) -> NoReturn:
     """End the script, which cannot do what it was asked, with one line."""
     print(f"error: {why}", file=sys.__stderr__)
     sys.exit(f"error: {why}")
-
-
-def seal(paths: list[Path]) -> None:
-    """Leave the checksum of each table beside it, as far as the disk has room."""
-    for path in paths:
-        if path.suffix in SEALED and path.exists():
-            with suppress(OSError):
-                _seal(path).write_text(f"{zlib.crc32(path.read_bytes())}\n")
-
-
-def altered(path: Path) -> bool:
-    """Whether a table is not what a script wrote; of one without a checksum nobody knows."""
-    known = _seal(path)
-    return known.exists() and known.read_text() != f"{zlib.crc32(path.read_bytes())}\n"
-
-
-def _seal(path: Path) -> Path:
-    return path.with_name(f".{path.name}.crc32")

@@ -1,11 +1,11 @@
 """Run folders: what is wrong with one that a table is to be made from. No torch."""
 
 import json
-import zlib
 from pathlib import Path
 
 import pandas as pd
 
+from harness import seals
 from harness.spec import RunSpec
 
 
@@ -21,9 +21,11 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
     try:
         run = json.loads(record.read_text())
         spec = RunSpec.from_dict(run["spec"])
-        damaged = [name for name, known in run.get("files", {}).items() if _checksum(folder / name) != known]
+        damaged = [name for name, known in run["files"].items() if seals.of(folder / name) != known]
     except (ValueError, TypeError, KeyError, AttributeError):
         return f"{record} is damaged"
+    if run != seals.signed(run):
+        return f"{record} is not what the run left"
     if damaged:
         return f"{folder / damaged[0]} is not what its run wrote"
     if not asked:
@@ -34,10 +36,6 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
         return _unfinished(folder, spec, run)
     except (ValueError, KeyError, OSError) as error:
         return f"{folder}: a table is damaged: {error}"
-
-
-def _checksum(path: Path) -> int | None:
-    return zlib.crc32(path.read_bytes()) if path.exists() else None
 
 
 def _difference(spec: RunSpec, asked: RunSpec) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness import plugins
+from harness import plugins, seals
 from harness.spec import RunSpec
 
 LEAST_MBIT, MOST_MBIT = 1, 4000  # what the testbed can shape: above, a core is busy with packets alone
@@ -57,11 +57,15 @@ def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
     ValueError in one line if it is no such file, or one for another model.
     """
     try:
+        if seals.altered(path):
+            raise ValueError("it is not what was written")
         rate = json.loads(path.read_text())
         if rate["model"] != spec.training.model:
             raise ValueError(f"the rate is for {rate['model']}, this run trains {spec.training.model}")
+        rates = (rate["rate_mbit"],) * spec.processes
+        cluster = replace(spec.cluster, rates_mbit=rates, calibrated_s=rate["computation_s"])
+        return replace(spec, cluster=cluster), rate["forward_s"]
+    except (KeyError, TypeError):
+        raise ValueError(f"{path}: it is no rate") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    rates = (rate["rate_mbit"],) * spec.processes
-    cluster = replace(spec.cluster, rates_mbit=rates, calibrated_s=rate["computation_s"])
-    return replace(spec, cluster=cluster), rate["forward_s"]

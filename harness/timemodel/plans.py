@@ -4,15 +4,20 @@ import hashlib
 import json
 from pathlib import Path
 
+from harness import seals
 from harness.spec import PLANNED_FOR, RunSpec
 
 
 def read(path: Path, spec: RunSpec) -> RunSpec:
     """``spec`` with the groups of the plan file; ValueError in one line if the plan is not for this run."""
     try:
+        if seals.altered(path):
+            raise ValueError("it is not what was written")
         plan = json.loads(path.read_text())
         check_calibration(plan)
         return planned(spec, plan)
+    except (KeyError, TypeError):
+        raise ValueError(f"{path}: it is no plan") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
