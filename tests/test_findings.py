@@ -79,7 +79,7 @@ def test_what_selection_decides_needs_both_kinds():
     assert "global Top-K, DLGS is 3.00 [" in sentence and ", it is 1.00 [" in sentence
     assert "(VGG16: ratio 0.01" in sentence
     assert (
-        "gain over Top-K on VGG16 is certain only where Top-K selects slowly" in sentence
+        "gain over Top-K on VGG16 is certain, over these links, only where Top-K selects slowly" in sentence
         and "Where an interval" in sentence
     )
     (sentence,) = selections(cell(about={"selection": "fast"}), cell())
