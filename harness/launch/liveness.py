@@ -159,10 +159,11 @@ class Heartbeat:
         self._say(0)
 
     def __enter__(self) -> None:
-        _in_background(self._beat)
+        self._thread = _in_background(self._beat)
 
     def __exit__(self, *_) -> None:
         self._over.set()
+        self._thread.join(BEAT_EVERY_S)  # it might still write, into a folder that is being taken away
 
     def _beat(self) -> None:
         for number in count(1):
@@ -278,5 +279,7 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _in_background(work) -> None:
-    threading.Thread(target=work, daemon=True).start()
+def _in_background(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread

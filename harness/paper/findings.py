@@ -124,7 +124,8 @@ def selection(tables, names: Names) -> str:
     elif any(uncertain):
         words.append("Where an interval holds 1, no difference is certain.")
     if gone:
-        words.append(f"So {dlgs}'s gain over {topk} {listed(gone)} is certain, over these links, only where {topk} selects slowly.")
+        certain = "is certain, over these links, only where"
+        words.append(f"So {dlgs}'s gain over {topk} {listed(gone)} {certain} {topk} selects slowly.")
     return " ".join(words)
 
 
