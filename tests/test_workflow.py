@@ -456,7 +456,7 @@ def test_one_target_in_a_fresh_folder_ends_without_a_report(tmp_path, environmen
 def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")
-    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r}}"
+    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
     data = f"data={{root: {tmp_path}/data, imagenet: ''}}"
     done = snakemake(ROOT, environment, "--nolock", *SMOKE, output, data)
     said = done.stdout + done.stderr
