@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 SEALED = (".csv", ".json")  # what other scripts read
 SIGNATURE = "crc32"  # of a record's other values
@@ -32,6 +33,13 @@ def altered(path: Path) -> bool:
     """Whether a table is not what was sealed; of one without a checksum nobody knows."""
     known = _beside(path)
     return known.exists() and known.read_text() != f"{of(path)}\n"
+
+
+def read(path: Path) -> Any:
+    """What a JSON file says; ValueError in one line if it is not what was sealed."""
+    if altered(path):
+        raise ValueError("it is not what was written")
+    return json.loads(path.read_text())
 
 
 def signed(record: dict) -> dict:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -237,9 +237,10 @@ def until(condition: Callable):
 
 def checkpointed(run: Path, ranks: int = 2) -> int:
     """The step of the newest checkpoint of a run which so many ranks have written, 0 before there is one."""
-    for step in sorted(run.with_name(f"{run.name}.checkpoints").glob("*"), key=lambda path: -int(path.name)):
-        if len(list(step.glob("rank?"))) == ranks:
-            return int(step.name)
+    with suppress(OSError):  # ranks take old ones away meanwhile
+        for step in sorted(run.with_name(f"{run.name}.checkpoints").glob("*"), key=lambda path: -int(path.name)):
+            if len(list(step.glob("rank?"))) == ranks:
+                return int(step.name)
     return 0
 
 

@@ -142,7 +142,7 @@ def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_ste
     damaged = tmp_path / "4" / "rank1"
     content = damaged.read_bytes()
     flipped = []
-    for place in (0, 8, 20, len(content) // 2, len(content) - 1):  # in the checksum, in the run's name, in the state
+    for place in (0, 8, 10, len(content) // 2, len(content) - 1):  # in the checksum, in the run's name, in the state
         flipped.append(bytearray(content))
         flipped[-1][place] ^= 1
     for broken in (*flipped, content[:-100], b"", None):

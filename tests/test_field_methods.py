@@ -250,8 +250,8 @@ def test_power_sgd_of_full_rank_is_the_exact_mean(measured, shape):
     worker = run("powersgd", steps, (shape, (4,)), rank=min(shape[0], size // shape[0]))[0]
     for found, step in zip(worker.aggregates, steps, strict=True):
         error = (found - mean(step)).abs().max()
-        # float32, through a basis whose condition is chance: below 1e-5 on most processors, 1.6e-5 on one
-        measured("powersgd", "largest difference from the dense mean, full rank", error, at_most=1e-4)
+        # float32, through a basis whose condition is chance: below 1e-5 on AMD's processors, 1.6e-5 on Intel's
+        measured("powersgd", "largest difference from the dense mean, full rank", error, at_most=3e-5)
 
 
 def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_its_last_factors(measured):

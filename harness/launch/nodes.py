@@ -76,9 +76,11 @@ def free_port() -> int:
 def _look(node: str, folder: Path) -> dict:
     """What ``harness.launch.probe`` says of a node."""
     look = [sys.executable, "-m", "harness.launch.probe", str(folder)]
-    quietly = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
     try:
-        done = subprocess.run([*SSH, node, _in_this_folder(look)], timeout=LOOK_S, **quietly)
+        done = subprocess.run(
+            [*SSH, node, _in_this_folder(look)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=LOOK_S,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         hangs = f"{node} has not said within {LOOK_S} s what it sees of {folder.resolve()}"
         raise Refused(f"launch.hosts: {hangs}; give hosts that answer") from None

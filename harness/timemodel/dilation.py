@@ -57,9 +57,7 @@ def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
     ValueError in one line if it is no such file, or one for another model.
     """
     try:
-        if seals.altered(path):
-            raise ValueError("it is not what was written")
-        rate = json.loads(path.read_text())
+        rate = seals.read(path)
         if rate["model"] != spec.training.model:
             raise ValueError(f"the rate is for {rate['model']}, this run trains {spec.training.model}")
         rates = (rate["rate_mbit"],) * spec.processes
