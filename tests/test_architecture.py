@@ -36,7 +36,7 @@ ROOMS = {
     "spec": {"topology"},
     "code": {"spec"},
     "plugins": {"code"},
-    "comm": {"plugins"},
+    "comm": {"engines", "plugins"},
     "exchange": {"comm", "plugins", "topology"},
     "timemodel": {"plugins", "seals", "spec", "statistics", "topology"},
     "training": {"code", "comm", "data", "engines", "exchange", "launch", "plugins", "spec", "statistics", "timemodel"},

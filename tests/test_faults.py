@@ -73,15 +73,29 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint
             if process := process_of(tmp_path, 1, ended):
                 os.kill(process, signal.SIGSTOP)
                 stopped = time.monotonic()
-        if process:
+        assert ended == [1]
+        if named := f"rank 1 reported no progress for {limit_s} s, last at step " in capsys.readouterr().err:
             break
-    assert ended == [1]
+    assert named
     fault(f"rank stopped, `hung_after_s: {limit_s}`, {engine}", stopped)
-    assert f"rank 1 reported no progress for {limit_s} s, last at step " in capsys.readouterr().err
     with running(accuracy(engine, 10_000), tmp_path, **place) as ended:
         os.kill(process_of(tmp_path, 1, ended), signal.SIGKILL)
     assert ended == [1]
     assert "goes on after step " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rank_that_is_stopped_for_a_while_delays_a_run(engine, data, tmp_path):
+    """Longer than Horovod's 30 s, after which Gloo would give it up by itself."""
+    with running(accuracy(engine, 10_000), tmp_path, data={"cifar10": str(data)}) as ended:
+        process = process_of(tmp_path, 1, ended)
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(35)
+        os.kill(process, signal.SIGCONT)
+        before = steps_of(tmp_path)
+        assert until(lambda: ended or steps_of(tmp_path) > before) and not ended
+        os.kill(process, signal.SIGKILL)
+    assert ended == [1]
 
 
 @pytest.fixture
