@@ -31,7 +31,7 @@ reproduce: $(STAMP) ## every table and figure at the scale of this machine (conf
 	$(RUN) snakemake
 
 test: $(STAMP) ## the tests
-	$(RUN) python -m pytest -q -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder tests
+	$(RUN) python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder tests
 
 check: lint test ## the linters, the tests, and the smoke configuration end to end with the paper's methods
 	$(RUN) snakemake --configfile config/smoke.yaml --config 'methods=[none, topk, lags, lags_adaptive, dlgs]'

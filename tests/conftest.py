@@ -1,5 +1,6 @@
 """What several test files share: simulated workers, and copies of the project to change and run."""
 
+import csv
 import fcntl
 import math
 import os
@@ -50,13 +51,24 @@ METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
-WHOLE_WORKFLOWS = ("test_workflow", "test_results", "test_newcomer", "test_study_systems", "test_advice")
+LONGEST = [
+    "test_workflow", "test_studies", "test_checkpoint", "test_results", "test_workflow_stops", "test_faults",
+    "test_config", "test_newcomer", "test_comm",
+]  # fmt: skip
+# More values may follow. The report must see the name: under the configuration's own there are no runs.
+SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
 
 
 def pytest_collection_modifyitems(items: list) -> None:
     """The longest files first: where files are tested side by side, none of these begins when the others have ended."""
-    items.sort(key=lambda item: item.path.stem not in WHOLE_WORKFLOWS)
+    turns = {name: turn for turn, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.path.stem, len(turns)))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One file more than there are cores, since tests of whole runs often wait; eight at most, for their memory."""
+    return min(len(os.sched_getaffinity(0)) + 1, 8)
 
 
 @contextmanager
@@ -252,6 +264,12 @@ def of_run(folder: Path) -> list[psutil.Process]:
         for process in psutil.process_iter(["cmdline"])
         if any(str(folder / "run") in argument for argument in process.info["cmdline"] or [])
     ]
+
+
+def rows_of(path: Path) -> list[dict]:
+    """The lines of a table, each a text by column."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
 
 
 def snakemake(project: Path, environment: dict, *arguments: str) -> subprocess.CompletedProcess:

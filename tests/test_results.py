@@ -1,6 +1,5 @@
 """Results that were cut, edited, exchanged or interrupted: refused by name, and the same command mends them."""
 
-import csv
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from conftest import PATIENCE_S, ROOT, copy_project, read, snakemake, until
+from conftest import PATIENCE_S, ROOT, copy_project, read, rows_of, snakemake, until
 
 from harness import seals
 from harness.launch.launcher import launch
@@ -187,8 +186,8 @@ def refused(project: Path, environment: dict, *command: str) -> str:
 
 
 def accuracies(project: Path) -> list[tuple]:
-    with (project / "results" / "small" / "table1.csv").open() as file:
-        return [(row["variant"], row["train_loss"], row["test_loss"]) for row in csv.DictReader(file)]
+    rows = rows_of(project / "results" / "small" / "table1.csv")
+    return [(row["variant"], row["train_loss"], row["test_loss"]) for row in rows]
 
 
 def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project, environment):

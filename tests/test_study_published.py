@@ -1,12 +1,11 @@
 """The study of published accuracies: its runs, and its verdicts on made-up ones."""
 
-import csv
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT, read
+from conftest import ROOT, read, rows_of
 from report_runs import Runs
 from test_report import Items, Report
 
@@ -24,8 +23,7 @@ def runs_of(**study) -> dict[str, RunSpec]:
 
 def test_every_published_accuracy_has_a_run_with_its_optimizer():
     runs, learnt = runs_of(train_epochs=0.2), read("quick")["models"]["resnet20"]["lr"]
-    with PUBLISHED.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(PUBLISHED)
     assert len(rows) == len(runs) == 10 and all(row["source"] for row in rows)
     for row, spec in zip(rows, runs.values(), strict=True):
         assert (spec.scheme.method, spec.variant, str(spec.ratio or "")) == (

@@ -1,26 +1,20 @@
 """The workflow end to end, on real Horovod processes, in a copy of the project."""
 
-import csv
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
-from conftest import ROOT, copy_project, snakemake, until
+from conftest import ROOT, SMOKE, copy_project, rows_of, snakemake
 
 from harness.launch import testbed
-from harness.report.summary import MEASURED
 
 KINDS = ("accuracy", "timing")
 TABLES = ("table1", "table2", "claims")
-# More values may follow. The report must see the name: under the configuration's own there are no runs.
-SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 LINKS = "host" if testbed.available() else "proportional"
 
 
@@ -51,11 +45,6 @@ def planned(project: Path, environment: dict, *arguments: str) -> set[str]:
     return set(re.findall(r"^Job \d+: (.*)$", done.stdout + done.stderr, re.M))
 
 
-def rows_of(path: Path) -> list[dict]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_everything_is_there_and_a_second_call_says_that_there_is_nothing_to_do(smoke, environment):
     for name in (*(f"{table}.{kind}" for table in TABLES for kind in ("csv", "md", "tex")), "report.html"):
         assert (smoke / "results" / "smoke" / name).stat().st_size > 100
@@ -78,7 +67,7 @@ def test_timed_runs_used_the_testbed_and_say_so(smoke):
     assert {float(row["rate_mbit"]) for row in rows_of(folder / "timing.csv")} == {rate}
 
 
-def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
+def test_plans_reach_the_runs(smoke):
     folder = smoke / "results/smoke/runs/tested"
     plan = json.loads(next(folder.glob("plans/resnet20-dlgs-0.1-allgather-2workers-*.json")).read_text())
     timing = next(folder.glob("timing/resnet20-dlgs-0.1-allgather-*"))
@@ -87,36 +76,6 @@ def test_plans_reach_the_runs_and_studies_are_made(smoke, environment):
     assert learnt["planner"] == "size" and "groups" not in learnt  # the same on every machine
     best = min(c["iteration_s"] for c in plan["comparison"].values())
     assert plan["comparison"]["exact"]["iteration_s"] == best
-    # Without LAGS, whose code runs as LAGS, adaptive. So DLGS has nothing beside it where advice is checked.
-    done = snakemake(smoke, environment, "studies", *SMOKE, "methods=[none, topk, lags_adaptive, dlgs]")
-    assert done.returncode == 0, done.stderr[-3000:]
-    trace = json.loads((timing / "trace.json").read_text())
-    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
-    assert all(e["dur"] >= 0 for e in trace["traceEvents"] if e["ph"] == "X")
-    for row in (row for path in folder.glob("timing/*/iterations.csv") for row in rows_of(path)):
-        parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
-        assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
-    rows = rows_of(smoke / "results" / "smoke" / "prediction.csv")
-    assert len(rows) >= 4 and all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
-    if not testbed.available():
-        check_hybrids(rows_of(smoke / "results" / "smoke" / "hybrid.csv"))
-
-
-def check_hybrids(rows: list[dict]) -> None:
-    """ResNet-20 on 2 workers by every way: parts that add up, and the bytes of the formulas."""
-    assert {row["workers"] for row in rows if not row["iteration_s"]} == {"8"}  # predicted only
-    assert all(float(row["predicted_s"]) > 0 for row in rows)
-    rows = [row for row in rows if row["iteration_s"]]
-    for row in rows:
-        parts = sum(
-            float(row[f"{part}_s"]) for part in ("computing", "features", "columns", "input_gradients", "gradients")
-        )
-        assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
-    sent = {row["way"]: (row["sender"], row["samples"], int(row["messages"]), int(row["bytes"])) for row in rows}
-    whole = 4 * 269_722
-    assert sent.pop("hybrid") == ("backbone", "8", 1, 4 * 8 * 65)
-    assert sent.pop("ring") == sent.pop("halving-doubling") == ("worker", "8", 2, whole)
-    assert list(sent.values()) == [("server", "8", 2, 2 * whole)]
 
 
 # The table of edits: an edit, and exactly which jobs it repeats.
@@ -386,125 +345,6 @@ def test_a_server_is_a_process_more(smoke, environment):
     rows = rows_of(smoke / target / "iterations.csv")
     assert {row["variant"] for row in rows} == {"none", "dlgs"}
     assert {float(row["received_bytes"]) for row in rows} == {4 * 269_722}  # weights, whatever was pushed
-
-
-BROKEN = '''"""Fails at its third step."""
-
-from dataclasses import dataclass
-
-from harness.exchange import At, Bucket, Method, Sum
-
-
-@dataclass
-class Broken(Method):
-    exact_when = {}
-
-    def exchange(self, bucket: Bucket, at: At):
-        if at.step == 3:
-            raise ArithmeticError("broken on purpose")
-        return (yield Sum(bucket.gradient))
-'''
-
-
-def test_a_failed_run_shows_its_log_and_leaves_no_result(smoke, environment):
-    (smoke / "methods" / "broken.py").write_text(BROKEN)
-    target = "results/smoke/runs/tested/accuracy/resnet20-broken-seed0/points.csv"
-    done = snakemake(smoke, environment, target, *SMOKE)
-    assert done.returncode != 0
-    assert "broken on purpose" in done.stdout + done.stderr
-    assert not (smoke / target).exists()
-    assert not list((smoke / "results").rglob("*.partial"))
-
-
-def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(smoke, environment):
-    target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
-    command = [target, *SMOKE, "name=killed", "checkpoint_every_s=0.1", "models={resnet20: {train_epochs: 0.2}}"]
-    workflow = subprocess.Popen(
-        ["snakemake", *command], cwd=smoke, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-    def workers() -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(smoke):
-                found.append(process)
-        return found
-
-    try:
-        assert until(lambda: (smoke / target).parent.with_suffix(".checkpoints").exists())
-        second = snakemake(smoke, environment, *command)
-        assert "cannot be locked" in second.stderr, second.stderr
-        workflow.send_signal(signal.SIGKILL)
-        assert until(lambda: not workers())
-    finally:
-        workflow.kill()
-    done = snakemake(smoke, environment, *command)
-    assert done.returncode == 0 and "goes on after step" in done.stderr, done.stderr
-    assert not (smoke / target).parent.with_suffix(".checkpoints").exists()
-
-
-def test_one_target_in_a_fresh_folder_ends_without_a_report(tmp_path, environment):
-    project = copy_project(tmp_path / "project")
-    target = "results/smoke/runs/tested/calibration/layers/resnet20-2workers/layers.csv"
-    done = snakemake(project, environment, target, *SMOKE)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert re.search(r"^done: tables in \S+, figures in \S+/$", done.stdout, re.M)
-    assert "Traceback" not in done.stdout + done.stderr
-    assert not (project / "results" / "smoke" / "report.html").exists()
-
-
-def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")
-    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
-    data = f"data={{root: {tmp_path}/data, imagenet: ''}}"
-    done = snakemake(ROOT, environment, "--nolock", *SMOKE, output, data)
-    said = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in said
-    assert "error: " in said and "cifar10.npz: cannot be read" in said
-    assert not list(tmp_path.glob("runs/*/*/*"))
-
-
-POOLED = '''"""A linear model of ImageNet's images."""
-
-from torch import nn
-from torch.nn import functional as F
-
-TITLE = "Pooled"
-DATA = "imagenet100"
-loss = F.cross_entropy
-
-
-def build():
-    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(3 * 4 * 4, 100))
-'''
-
-
-def test_imagenet_is_copied_before_it_is_read_and_damage_is_one_line(tmp_path, environment, imagenet):
-    project, root = copy_project(tmp_path / "project"), tmp_path / "data"
-    (project / "models" / "pooled.py").write_text(POOLED)
-    data = f"data={{root: {root}, imagenet: {imagenet}/images}}"
-    settings = [*SMOKE, "methods=[none, topk]", data, "models={pooled: {batch: 8, epochs: 1, lr: 0.1}}"]
-
-    def run(variant: str) -> subprocess.CompletedProcess:
-        runs = "results/smoke/runs/tested/accuracy"
-        return snakemake(project, environment, f"{runs}/pooled-{variant}-seed0/run.json", *settings)
-
-    done = run("none")
-    assert done.returncode == 0 and "(Rule: imagenet100)" in done.stderr, done.stderr[-3000:]
-    with (root / "imagenet100" / "train.npy").open("r+b") as file:
-        file.seek(-1000, 2)
-        file.write(bytes(999))  # of the last image
-    done = run("topk-0.1")
-    assert done.returncode != 0 and "(Rule: imagenet100)" not in done.stderr
-    damaged = r"train.npy: image 199 is damaged; delete the folder and run again; more in \S+$"
-    assert re.search(damaged, done.stderr, re.M), done.stderr[-3000:]
-    assert "Traceback" not in done.stdout + done.stderr
-    (root / "imagenet100" / "val.npy").unlink()
-    done = run("topk-0.1")
-    said = done.stdout + done.stderr
-    assert done.returncode != 0 and "Traceback" not in said
-    assert re.search(r"^error: \S+val.npy: cannot be read .*; delete the folder and run again$", said, re.M)
 
 
 def test_the_papers_configuration_lists_its_grid(environment):
