@@ -204,8 +204,9 @@ def imagenet(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def environment() -> dict[str, str]:
-    """The environment with this project's Python first on the PATH."""
+def environment(data) -> dict[str, str]:
+    """The environment with this project's Python first on the PATH; the data are there, since a workflow that fetched
+    them would take them away meanwhile from the tests beside it."""
     return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
