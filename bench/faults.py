@@ -3,7 +3,8 @@
     python bench/faults.py results/bench 3
 
 Runs the tests that note it (the fixture ``fault``), so many times; config/faults.md says what they demand. Seconds are
-from the fault to the end of the last process, which has said what happened; of a network, to the next step.
+from the fault to the end of the last process, which has said what happened; of what only delays a run, from the fault's
+end to the next step.
 """
 
 import sys

@@ -85,15 +85,16 @@ def test_a_rank_that_is_stopped_is_named_and_the_run_goes_on_from_its_checkpoint
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_is_stopped_for_a_while_delays_a_run(engine, data, tmp_path):
+def test_a_rank_that_is_stopped_for_a_while_delays_a_run(engine, data, tmp_path, fault):
     """Longer than Horovod's 30 s, after which Gloo would give it up by itself."""
     with running(accuracy(engine, 10_000), tmp_path, data={"cifar10": str(data)}) as ended:
         process = process_of(tmp_path, 1, ended)
         os.kill(process, signal.SIGSTOP)
         time.sleep(35)
         os.kill(process, signal.SIGCONT)
-        before = steps_of(tmp_path)
+        before, again = steps_of(tmp_path), time.monotonic()
         assert until(lambda: ended or steps_of(tmp_path) > before) and not ended
+        fault(f"rank stopped for 35 s, until the next step, {engine}", again)
         os.kill(process, signal.SIGKILL)
     assert ended == [1]
 
