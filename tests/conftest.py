@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -217,10 +217,10 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def copy_project(folder: Path) -> Path:
+def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project without what it produced, but with what was compiled; the data are shared.
 
-    Its runs measure once, whatever runs beside the tests.
+    Of the methods it has only ``methods``. Its runs measure once, whatever runs beside the tests.
     """
     ignored = shutil.ignore_patterns(
         ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", "results", "smoke",
@@ -229,6 +229,9 @@ def copy_project(folder: Path) -> Path:
     shutil.copytree(ROOT / "harness" / "data", folder / "harness" / "data", dirs_exist_ok=True)
     edit(folder / "harness" / "launch" / "disturbance.py", "BUSY = 0.1 ", "BUSY = 2.0 ")
     edit(folder / "harness" / "launch" / "disturbance.py", "DEPARTS = 0.25 ", "DEPARTS = 1e3 ")
+    for path in (folder / "methods").glob("*.py"):
+        if path.stem not in methods:
+            path.unlink()
     (ROOT / "data").mkdir(exist_ok=True)
     (folder / "data").symlink_to(ROOT / "data")
     return folder

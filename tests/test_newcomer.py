@@ -19,10 +19,7 @@ NEW = sorted(p.stem for p in (ROOT / "tests" / "newcomer").glob("*.py"))
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Path:
     """A copy of the project whose methods are uncompressed, DLGS, which one inherits from, and the new ones."""
-    folder = copy_project(tmp_path_factory.mktemp("newcomer"))
-    for path in (folder / "methods").glob("*.py"):
-        if path.stem not in ("none", "dlgs"):
-            path.unlink()
+    folder = copy_project(tmp_path_factory.mktemp("newcomer"), ("none", "dlgs"))
     for name in NEW:
         shutil.copy(ROOT / "tests" / "newcomer" / f"{name}.py", folder / "methods")
     return folder

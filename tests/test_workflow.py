@@ -21,10 +21,7 @@ LINKS = "host" if testbed.available() else "proportional"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, environment) -> Path:
     """A copy of the project, with the paper's methods alone, in which the smoke configuration has run."""
-    project = copy_project(tmp_path_factory.mktemp("project"))
-    for path in (project / "methods").glob("*.py"):
-        if path.stem not in ALL:
-            path.unlink()
+    project = copy_project(tmp_path_factory.mktemp("project"), ALL)
     done = snakemake(project, environment, *SMOKE)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "runs done" in done.stderr
