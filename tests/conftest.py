@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +28,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
 unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-settings.register_profile("patient", deadline=None, max_examples=50, suppress_health_check=unchecked)
-settings.load_profile("patient")
+for profile, examples in (("quick", 12), ("thorough", 50)):  # `pytest --hypothesis-profile=thorough`
+    settings.register_profile(profile, deadline=None, max_examples=examples, suppress_health_check=unchecked)
+settings.load_profile("quick")
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from world import World  # noqa: E402
 
 from harness import plugins  # noqa: E402
 from harness.data.fetch import cifar10, imagenet100  # noqa: E402
+from harness.engines import ENGINES  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
@@ -55,10 +59,22 @@ LONGEST = [
     "test_workflow", "test_studies", "test_checkpoint", "test_results", "test_workflow_stops", "test_faults",
     "test_config", "test_newcomer", "test_comm",
 ]  # fmt: skip
+HOROVOD = find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed; `make env` builds it")
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 TIERS = {"unit", "engine", "workflow", "root"}
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
+
+
+def pytest_configure() -> None:
+    if os.environ.get("CI") and not HOROVOD:
+        raise pytest.UsageError("CI is set, where no test is skipped for want of Horovod, and Horovod is not installed")
+
+
+def engine_marks(engine: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test that starts ranks of this engine."""
+    return [pytest.mark.engine, *([needs_horovod] if engine == "horovod" else [])]
 
 
 def pytest_collection_modifyitems(items: list) -> None:
@@ -177,6 +193,15 @@ def measured(record_property) -> Callable:
         assert at_least <= figure <= at_most, f"{method}: {what}: {figure}, not from {at_least} to {at_most}"
 
     return note
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[Callable[[str], World]]:
+    """The two ranks of an engine, started once."""
+    started = {engine: World(engine, 2) for engine in ENGINES}
+    yield started.__getitem__
+    for world in started.values():
+        world.stop()
 
 
 @pytest.fixture(scope="session")
