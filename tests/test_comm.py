@@ -23,7 +23,7 @@ from comm_parts import (
     seen,
     summed,
 )  # fmt: skip
-from conftest import engine_marks
+from conftest import NEEDS
 from hybrid_parts import ROWS
 from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
@@ -38,7 +38,7 @@ from harness.engines import ENGINES
 SIZES = (2, 3, 4)
 WORLDS = {"local": [pytest.param(("local", size), marks=pytest.mark.unit, id=f"local-{size}") for size in SIZES]}
 for name in ENGINES:
-    marks = {size: [*engine_marks(name), *([pytest.mark.slow] if size > 2 else [])] for size in SIZES}
+    marks = {size: [pytest.mark.engine, *NEEDS[name], *([pytest.mark.slow] if size > 2 else [])] for size in SIZES}
     WORLDS[name] = [pytest.param((name, size), marks=marks[size], id=f"{name}-{size}") for size in SIZES]
 
 

@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, engine_marks, exchange_of, gradients, make, needs_horovod, one_step
+from conftest import CLASSES, METHODS, every_engine, exchange_of, gradients, make, needs_horovod, one_step
 from equal_worker import STEPS, parameters_after, trained
 from world import World
 
@@ -16,7 +16,6 @@ from harness.topology import TOPOLOGIES
 STOPPED = STEPS // 2
 SERVERS = tuple(name for name, topology in TOPOLOGIES.items() if topology.servers)
 SERVED = [m for m in METHODS if CLASSES[m].one_sum]
-every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=engine_marks(name)) for name in ENGINES])
 
 
 @cache
@@ -59,17 +58,20 @@ def goes_on_as_if_never_stopped(world: World, methods: list[str], topologies: tu
     return list(ended)
 
 
+@pytest.mark.engine
 @every_engine
 def test_two_workers_end_with_the_same_bits_as_local_threads_stopped_or_not(engine, worlds):
     """The contract tests run on local threads; here every method runs on each real engine."""
     equals_local_threads(goes_on_as_if_never_stopped(worlds(engine), METHODS, ("allgather",)))
 
 
+@pytest.mark.engine
 @every_engine
 def test_a_worker_and_a_server_end_with_the_same_bits_as_a_worker_alone(engine, worlds):
     equals_local_threads(goes_on_as_if_never_stopped(worlds(engine), ["none", "dlgs"], SERVERS), servers=1)
 
 
+@pytest.mark.engine
 @pytest.mark.slow
 @every_engine
 def test_two_workers_and_a_server_end_with_the_same_bits_as_without(engine):

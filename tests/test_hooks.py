@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, PATIENCE_S, ROOT, engine_marks
+from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given, in_world
 from torch.nn import functional as F
@@ -60,7 +60,9 @@ def installed(tmp_path_factory) -> Path:
     return python
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=engine_marks(name)) for name in ENGINES])
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.engine, *NEEDS[name]]) for name in ENGINES]
+)
 def ranks(request, worlds) -> tuple[str, list[dict]]:
     """The engine, and by rank what the script observes in a few methods, one for each kind of bucket and state."""
     methods = {name: OPTIONS[name] for name in FEW}
@@ -68,7 +70,7 @@ def ranks(request, worlds) -> tuple[str, list[dict]]:
 
 
 def on(engine: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("ranks", [pytest.param(engine, marks=engine_marks(engine))], indirect=True)
+    return pytest.mark.parametrize("ranks", [WORLDS[engine]], indirect=True)
 
 
 class PlainSGD:
@@ -119,15 +121,17 @@ def test_a_script_gets_the_bits_of_our_own_loop_stopped_or_not(ranks):
     has_the_bits_of_our_own_loop(ranks[1], FEW)
 
 
+@pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [pytest.param(name, marks=engine_marks(name)) for name in ENGINES])
+@every_engine
 def test_so_it_does_with_every_method(engine, worlds):
     others = {name: options for name, options in OPTIONS.items() if name not in FEW}
     has_the_bits_of_our_own_loop(worlds(engine).run(in_world, engine, others, timeout_s=600), others)
 
 
+@pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [pytest.param(name, marks=engine_marks(name)) for name in ENGINES])
+@every_engine
 def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_use_it(
     engine, installed, environment, tmp_path
 ):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PATIENCE_S, ROOT, of_run, until
+from conftest import PATIENCE_S, ROOT, every_engine, of_run, until
 
 from harness import code
 from harness.engines import ENGINES
@@ -24,11 +24,11 @@ from harness.spec import Cluster, Measurement, Place, RunSpec, Training
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 
-def run_spec(engine: str = "horovod") -> RunSpec:
+def run_spec(engine: str = "torch_dist") -> RunSpec:
     return RunSpec("accuracy", Training("resnet20", batch=7), cluster=Cluster(engine))
 
 
-def start(folder: Path, what: str, engine: str = "horovod", leave_after_s: float = 30, **place) -> int:
+def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
     place = Place(data={"cifar10": "here"}, **place)
     return launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
@@ -44,7 +44,7 @@ def nothing_left(folder: Path) -> bool:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
     assert start(tmp_path, "ends", engine) == 0, (tmp_path / "log").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"log", "run"}
@@ -56,7 +56,7 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "fails", engine) != 0
     shown = capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_p
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "killed", engine) != 0
     place = r"(last at step \d+ of \d+|not one step since the launch)"
@@ -106,27 +106,24 @@ def test_a_run_that_stays_disturbed_is_marked(tmp_path):
 
 @pytest.mark.unit
 def test_other_work_is_noticed_and_the_work_of_children_is_not():
-    spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 1.5: pass"]
+    spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.6: pass"]
     own_s = disturbance._own_s()
     subprocess.run(spin)
-    assert disturbance._own_s() - own_s >= 1.5
+    assert disturbance._own_s() - own_s >= 0.6
     began, begun = time.monotonic(), disturbance.OtherWork()
     other = subprocess.Popen(spin)
     assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
     share = begun.share()  # nobody has waited for it: the work of a stranger
-    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.7
+    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.3
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
-    for limit_s in (4, 16, 64):  # on a busy machine ranks may need longer than the shortest to start or to report
-        assert start(tmp_path, "hangs", hung_after_s=limit_s) == 1
-        *_, last = capsys.readouterr().err.splitlines()
-        assert nothing_left(tmp_path)
-        expected = f" none: rank 1 reported no progress for {limit_s} s, last at step 4 of 50, stopped"
-        if last.endswith(expected):
-            break
-    assert last.endswith(expected)
+    assert start(tmp_path, "hangs", hung_after_s=30) == 1
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.endswith(" none: rank 1 reported no progress for 30 s, last at step 4 of 50, stopped")
+    assert nothing_left(tmp_path)
 
 
 LAUNCHER = """
@@ -149,18 +146,14 @@ def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
 
 @pytest.mark.engine
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
-    for leave_after_s in (3, 12, 48):  # on a busy machine a heartbeat may take longer than the shortest
-        folder = tmp_path / f"{leave_after_s}"
-        killed = launcher(folder, leave_after_s)
-        until(lambda folder=folder, killed=killed: ranks(folder) == 2 or killed.poll() is not None)
-        time.sleep(leave_after_s + 1)  # longer than ranks wait for a heartbeat: it arrives
-        stayed = len(of_run(folder)) >= 3
+    killed = launcher(tmp_path, leave_after_s=15)
+    try:
+        assert until(lambda: ranks(tmp_path) == 2)
+        assert len(of_run(tmp_path)) >= 3
+    finally:
         killed.kill()
         killed.wait()
-        assert until(lambda folder=folder: not of_run(folder))
-        if stayed:
-            break
-    assert stayed
+    assert until(lambda: not of_run(tmp_path))
 
 
 @pytest.mark.engine
@@ -280,22 +273,17 @@ def test_a_rank_that_hears_nothing_says_why_it_leaves(tmp_path):
 
 
 @pytest.mark.engine
-def test_a_rank_that_was_stopped_itself_stays(tmp_path):
-    for leave_after_s in (2, 8, 32):  # on a busy machine a heartbeat may take longer than the shortest
-        folder = tmp_path / f"{leave_after_s}"
-        folder.mkdir()
-        with liveness.Heartbeat(folder):
-            rank = waiting(folder, leave_after_s)
-            rank.send_signal(signal.SIGSTOP)
+@pytest.mark.slow
+def test_a_rank_stays_while_there_are_heartbeats_though_it_was_stopped_itself(tmp_path):
+    leave_after_s = 8
+    with liveness.Heartbeat(tmp_path):
+        rank = waiting(tmp_path, leave_after_s)
+        for ask in (signal.SIGSTOP, signal.SIGCONT):
+            rank.send_signal(ask)
             time.sleep(leave_after_s + 1)
-            rank.send_signal(signal.SIGCONT)
-            time.sleep(1)
-            stayed = rank.poll() is None
-            rank.kill()
-            rank.wait()
-        if stayed:
-            break
-    assert stayed
+        assert rank.poll() is None
+        rank.kill()
+        rank.wait()
 
 
 @pytest.mark.unit

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, read, until
+from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -176,7 +176,7 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     target = tmp_path / engine
     # Three workers, and two with a parameter server on the third host.
@@ -212,6 +212,7 @@ hvd.shutdown()
 """
 
 
+@needs_horovod
 @pytest.mark.root
 def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
     command = hosts("horovod", "200,200,200", sys.executable, "-c", SETS)
