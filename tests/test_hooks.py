@@ -60,9 +60,10 @@ def installed(tmp_path_factory) -> Path:
     return python
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.engine, *NEEDS[name]]) for name in ENGINES]
-)
+WORLDS = {name: pytest.param(name, marks=[pytest.mark.engine, *NEEDS[name]]) for name in ENGINES}
+
+
+@pytest.fixture(scope="module", params=WORLDS.values())
 def ranks(request, worlds) -> tuple[str, list[dict]]:
     """The engine, and by rank what the script observes in a few methods, one for each kind of bucket and state."""
     methods = {name: OPTIONS[name] for name in FEW}
