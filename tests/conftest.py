@@ -31,6 +31,13 @@ unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 for profile, examples in (("quick", 12), ("thorough", 50)):  # `pytest --hypothesis-profile=thorough`
     settings.register_profile(profile, deadline=None, max_examples=examples, suppress_health_check=unchecked)
 settings.load_profile("quick")
+
+
+def examples(times: float) -> settings:
+    """This many times as many examples as the profile has, for a test that is cheaper or dearer than others."""
+    return settings(max_examples=max(3, round(times * settings.default.max_examples)))
+
+
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
