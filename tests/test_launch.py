@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,7 @@ from conftest import PATIENCE_S, ROOT, every_engine, of_run, until
 
 from harness import code
 from harness.engines import ENGINES
-from harness.launch import disturbance, liveness
-from harness.launch.launcher import launch
+from harness.launch import disturbance, launcher, liveness
 from harness.spec import Cluster, Measurement, Place, RunSpec, Training
 
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
@@ -30,7 +30,7 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
 
 def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
     place = Place(data={"cifar10": "here"}, **place)
-    return launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
+    return launcher.launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
 
 def ranks(folder: Path) -> int:
@@ -75,31 +75,45 @@ def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(en
     assert nothing_left(tmp_path)
 
 
-def measure(folder: Path, seconds: str, launches: int) -> tuple[str, str, int]:
-    """The table, what disturbed the run, and how often processes were started; a forward pass should take 1 s."""
-    spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=launches))
-    program = [*WORKER, f"measures {seconds}", "30"]
-    assert launch(spec, Place(data={"cifar10": ""}), folder / "run", folder / "log", program, forward_s=1.0) == 0
-    run = json.loads((folder / "run" / "run.json").read_text())
-    return (folder / "run" / "iterations.csv").read_text(), run["disturbed"], int((folder / "launches").read_text())
+@pytest.fixture
+def measure(tmp_path, monkeypatch) -> Callable:
+    """The table of a run of two launches, what disturbed it and how many there were, given of each launch how slow the
+    machine has become and the seconds of a forward pass, which should take 1 s."""
+
+    def measured(*launches: str) -> tuple[str, str, int]:
+        left = list(launches)
+
+        def once(spec: RunSpec, place: Place, part: Path, *_) -> int:
+            part.mkdir(parents=True)
+            (part / "iterations.csv").write_text(f"block,dilation,forward_s\n1,{left.pop(0)}\n")
+            (part / "run.json").write_text("{}")
+            return 0
+
+        monkeypatch.setattr(launcher, "once", once)
+        spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=2))
+        assert launcher.launch(spec, Place(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0
+        run = json.loads((tmp_path / "run" / "run.json").read_text())
+        return (tmp_path / "run" / "iterations.csv").read_text(), run["disturbed"], len(launches) - len(left)
+
+    return measured
 
 
-@pytest.mark.engine
-def test_several_launches_make_one_table(tmp_path):
-    assert measure(tmp_path, "1,1.1 1,0.9", 2) == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
+@pytest.mark.unit
+def test_several_launches_make_one_table(measure):
+    assert measure("1,1.1", "1,0.9") == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
 
 
-@pytest.mark.engine
-def test_a_disturbed_launch_is_repeated(tmp_path, capsys):
+@pytest.mark.unit
+def test_a_disturbed_launch_is_repeated(measure, capsys):
     table = "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
-    assert measure(tmp_path, "1,1 1,2 1.5,1.5", 2) == (table, "", 3)
+    assert measure("1,1", "1,2", "1.5,1.5") == (table, "", 3)
     said = "a forward pass took 2.00 times as long as when the run began: measured once more"
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.engine
-def test_a_run_that_stays_disturbed_is_marked(tmp_path):
-    table, disturbed, launches = measure(tmp_path, "1,1 1,2 1,2 1,2", 2)
+@pytest.mark.unit
+def test_a_run_that_stays_disturbed_is_marked(measure):
+    table, disturbed, launches = measure("1,1", "1,2", "1,2", "1,2", "1,1")
     assert table == "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times as long as when the run began"
 
@@ -138,7 +152,7 @@ launch(RunSpec.from_json(spec), Place(), Path(folder, "run"), Path(folder, "log"
 """
 
 
-def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
+def going_on(folder: Path, leave_after_s: float) -> subprocess.Popen:
     """A launcher as a process of its own, whose ranks go on for ever."""
     arguments = [run_spec().to_json(), str(folder), *WORKER, "goes on", f"{leave_after_s}"]
     return subprocess.Popen([sys.executable, "-c", LAUNCHER, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -146,7 +160,7 @@ def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
 
 @pytest.mark.engine
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
-    killed = launcher(tmp_path, leave_after_s=15)
+    killed = going_on(tmp_path, leave_after_s=15)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
         assert len(of_run(tmp_path)) >= 3
@@ -157,9 +171,9 @@ def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ask", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
-    asked = launcher(tmp_path, leave_after_s=600)
+    asked = going_on(tmp_path, leave_after_s=600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
         asked.send_signal(ask)
@@ -170,8 +184,9 @@ def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(tmp_path, monkeypatch, capsys):
-    first = launcher(tmp_path, leave_after_s=600)
+    first = going_on(tmp_path, leave_after_s=600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
         monkeypatch.setattr("harness.launch.launcher.SAVING_S", 0.5)

@@ -110,7 +110,7 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
 @pytest.mark.parametrize(
     "engine, per_gpu, expected",
     [
-        pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, needs_horovod]),
+        pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, pytest.mark.slow, needs_horovod]),
         pytest.param("torch_dist", 2, "GPU-1aa", marks=pytest.mark.engine),
     ],
 )

@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -28,9 +30,14 @@ def here() -> None:
         pytest.skip(f"no testbed here: {testbed.available()}")
 
 
+def median_of_five(measure: Callable[[], float]) -> float:
+    """Others use this machine too."""
+    return statistics.median(measure() for _ in range(5))
+
+
 def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
-    """Whether a measurement is within 5 % of the rate, one of many: others use this machine too."""
-    return until(lambda: abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05)
+    """Whether links carry this rate: at most 5 % more, and at most 10 % less, for a machine that is busy."""
+    return 0.9 <= median_of_five(lambda: bed.measure_mbit(*pair)) / rate_mbit <= 1.05
 
 
 def inside(owner: int) -> list[psutil.Process]:
@@ -102,7 +109,7 @@ def rate():
 asked = [25e6, 12.5e6][int(os.environ["RANK"])]
 if os.environ["RANK"] == "0":
     links.scale(0.5)
-end = time.monotonic() + 600
+end = time.monotonic() + 120
 while rate() == asked and time.monotonic() < end:
     time.sleep(0.05)
 print(f"rate {rate() / asked:g}")
