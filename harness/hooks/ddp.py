@@ -107,8 +107,13 @@ def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
 
 
 def _communicator(model: DistributedDataParallel) -> TorchDist:
-    """Over a group of its own, so that what the script or SyncBatchNorm asks of the model's cannot come in between."""
+    """Over a group of its own, so that what the script or SyncBatchNorm asks of the model's cannot come in between.
+
+    torch names a group that only its members create by how many groups each of them is in, and hangs if these numbers
+    differ. So all processes create a group of all.
+    """
     ranks = dist.get_process_group_ranks(model.process_group)
     backend = dist.get_backend_config(model.process_group)
-    group = dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+    some = len(ranks) < dist.get_world_size()
+    group = dist.new_group(ranks, backend=backend, use_local_synchronization=some)
     return TorchDist(next(model.module.parameters()).device, group)
