@@ -59,6 +59,7 @@ from harness.training.optimizer import SGD  # noqa: E402
 
 # Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(1)  # as ranks have, whose bits tests compare
 disturbance.BUSY = 2.0  # a measurement is not repeated for what runs beside the tests
 METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}

@@ -4,7 +4,6 @@ import json
 
 import pandas as pd
 import pytest
-import torch
 from conftest import CPU
 from test_server import Images
 
@@ -28,7 +27,6 @@ SPEC = RunSpec("timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=
 
 @pytest.fixture(scope="module")
 def tables() -> dict:
-    torch.set_num_threads(1)
     return run_workers(2, lambda comm: timing(SPEC, comm, Images(), CPU, lambda done, total: None))[0]
 
 

@@ -3,7 +3,8 @@
 What each rank asks is in comm_parts.py, where ``seen`` runs once per engine and number of ranks.
 """
 
-from functools import reduce
+from collections.abc import Callable
+from functools import cache, reduce
 from itertools import product
 
 import comm_parts
@@ -42,16 +43,25 @@ for name in ENGINES:
     WORLDS[name] = [pytest.param((name, size), marks=marks[size], id=f"{name}-{size}") for size in SIZES]
 
 
-@pytest.fixture(scope="module", params=[world for worlds in WORLDS.values() for world in worlds])
-def ranks(request, worlds) -> list[dict]:
-    """By rank, what it saw."""
-    engine, size = request.param
-    if engine == "local":
-        return run_workers(size, lambda comm: seen(comm, engine))
-    if size == 2:
-        return worlds(engine).run(seen, engine)
-    with World(engine, size) as world:
-        return world.run(seen, engine)
+@pytest.fixture(scope="module")
+def observed(worlds) -> Callable[[str, int], list[dict]]:
+    """By rank, what the ranks of a world saw."""
+
+    @cache
+    def ranks(engine: str, size: int) -> list[dict]:
+        if engine == "local":
+            return run_workers(size, lambda comm: seen(comm, engine))
+        if size == 2:
+            return worlds(engine).run(seen, engine)
+        with World(engine, size) as world:
+            return world.run(seen, engine)
+
+    return ranks
+
+
+@pytest.fixture(params=[world for worlds in WORLDS.values() for world in worlds])
+def ranks(request, observed) -> list[dict]:
+    return observed(*request.param)
 
 
 def on(engine: str) -> pytest.MarkDecorator:

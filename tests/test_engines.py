@@ -21,7 +21,6 @@ SERVED = [m for m in METHODS if CLASSES[m].one_sum]
 @cache
 def local_parameters(method: str, workers: int = 2) -> torch.Tensor:
     """The weights with which threads end, the same for all of them."""
-    torch.set_num_threads(1)
     first, *others = run_workers(workers, lambda comm: parameters_after(comm, method))
     assert all(torch.equal(first, other) for other in others)
     return first
@@ -82,7 +81,6 @@ def test_two_workers_and_a_server_end_with_the_same_bits_as_without(engine):
 @pytest.mark.unit
 @pytest.mark.parametrize("topology", SERVERS)
 def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology):
-    torch.set_num_threads(1)
     for method in SERVED:
         *workers, server = run_workers(3, partial(parameters_after, method=method, topology=topology))
         for one in [*workers, server] if TOPOLOGIES[topology].owner == "server" else workers:

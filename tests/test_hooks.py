@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sysconfig
 import venv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -63,11 +64,17 @@ def installed(tmp_path_factory) -> Path:
 WORLDS = {name: pytest.param(name, marks=[pytest.mark.engine, *NEEDS[name]]) for name in ENGINES}
 
 
-@pytest.fixture(scope="module", params=WORLDS.values())
-def ranks(request, worlds) -> tuple[str, list[dict]]:
-    """The engine, and by rank what the script observes in a few methods, one for each kind of bucket and state."""
+@pytest.fixture(scope="module")
+def observed(worlds) -> Callable[[str], list[dict]]:
+    """What the script observes on an engine in a few methods, one for each kind of bucket and state."""
     methods = {name: OPTIONS[name] for name in FEW}
-    return request.param, worlds(request.param).run(in_world, request.param, methods)
+    return cache(lambda engine: worlds(engine).run(in_world, engine, methods))
+
+
+@pytest.fixture(params=WORLDS.values())
+def ranks(request, observed) -> list[dict]:
+    """By rank, what it observed."""
+    return observed(request.param)
 
 
 def on(engine: str) -> pytest.MarkDecorator:
@@ -102,7 +109,6 @@ def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
             session.step(exchange, number)
         return session.optimizer.aggregates
 
-    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "load", lambda kind, name: model if kind == "models" else load(kind, name))
         return run_workers(2, work)[0]
@@ -119,7 +125,7 @@ def has_the_bits_of_our_own_loop(ranks: list[dict], methods: Iterable[str]) -> N
 
 
 def test_a_script_gets_the_bits_of_our_own_loop_stopped_or_not(ranks):
-    has_the_bits_of_our_own_loop(ranks[1], FEW)
+    has_the_bits_of_our_own_loop(ranks, FEW)
 
 
 @pytest.mark.engine
@@ -173,7 +179,7 @@ def test_buckets_merged_by_size_end_where_ddps_do(alone, width, settings):
 
 @on("torch_dist")
 def test_powersgd_is_that_of_torchs_own_hook(ranks):
-    for found in ranks[1]:
+    for found in ranks:
         for theirs, mine in found["power"].values():
             assert len(theirs) == len(mine) == STEPS
             for a, b in zip(theirs, mine, strict=True):
@@ -189,13 +195,13 @@ def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
             net, (images, labels) = built(), batch(step, rank)
             F.cross_entropy(net(images), labels).backward()
             alone.append(flat(net) / 2)
-        for found in ranks[1]:
+        for found in ranks:
             assert torch.equal(found["spoken between"][step], sum(alone))
 
 
 @on("horovod")
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
-    for found in ranks[1]:
+    for found in ranks:
         closure, twice, wrapped = found["said"]
         assert "closure" in closure and "second backward pass" in twice and "give the one it wraps" in wrapped
 

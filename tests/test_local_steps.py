@@ -40,7 +40,6 @@ def trained(name: str, steps: int, workers: int = 2, momentum: float = 0.0, **op
         session.prepare(name, make(name, **options))
         return go_on(session, steps)
 
-    torch.set_num_threads(1)
     return run_workers(workers, work)
 
 

@@ -66,7 +66,6 @@ def run(work, topology, **parts) -> list[dict]:
 @pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)
 def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
-    torch.set_num_threads(1)
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
     work = functools.wraps(accuracy)(functools.partial(accuracy, place=Place(checkpoints=str(tmp_path))))
     with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
@@ -78,7 +77,6 @@ def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
 
 @pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
 def test_timing_runs_and_calibrations_go_through(topology):
-    torch.set_num_threads(1)
     for tables in run(timing, topology, measurement=Measurement(blocks=2, repeats=1)):
         variants = [(row["block"], row["variant"], row["phase"]) for row in tables["iterations"]]
         block = [("none", "step"), ("dlgs", "refresh"), ("dlgs", "reuse")]

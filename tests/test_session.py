@@ -21,7 +21,6 @@ pytestmark = pytest.mark.unit
 
 def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
     """Stopped between two points of the curve, with real images: the tables end the same."""
-    torch.set_num_threads(1)
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=8, train_epochs=0.003, lr_steps=(80,)),
         Scheme(method="dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(),
@@ -68,7 +67,6 @@ def test_a_state_of_other_variants_is_refused():
 )
 def test_memory_and_open_files_stay_as_they_are(name):
     """A tensor of the model's size that is kept from every step would make 20 MiB."""
-    torch.set_num_threads(1)
     process = psutil.Process()
 
     def work(comm) -> tuple[int, int]:

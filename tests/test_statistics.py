@@ -105,7 +105,6 @@ def test_a_timing_run_goes_on_while_it_knows_too_little(monkeypatch):
 
 def timed(measurement: Measurement) -> list[dict]:
     """The iterations of a timing run of two workers."""
-    torch.set_num_threads(1)
     scheme = Scheme("topk", options={"ratio": 0.1})
     spec = RunSpec("timing", Training("resnet20", batch=2), scheme, Cluster(workers=2), measurement)
     return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]["iterations"]

@@ -4,7 +4,6 @@ import sys
 
 import pandas as pd
 import pytest
-import torch
 from conftest import CPU, read
 from report_runs import CLUSTER, Runs, Scheme, describe
 from test_report import Items, Report
@@ -60,7 +59,6 @@ def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
 
 @pytest.fixture(scope="module")
 def tables() -> dict:
-    torch.set_num_threads(1)
     spec = RunSpec(
         "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1)
     )

@@ -28,7 +28,6 @@ def trained(workers: int, method: str, budget: float = 0, then=lambda session: s
             train.advance(session, exchange, session.spec.steps(session.data.train_size))
         return then(session)
 
-    torch.set_num_threads(1)
     return run_workers(workers, work)[0]
 
 
