@@ -3,6 +3,7 @@
 ``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from harness import plugins
@@ -96,15 +97,19 @@ def beside(spec: RunSpec, first: RunSpec) -> dict:
     return {key: value for key, value in own.items() if key in always or value != base[key]}
 
 
-def calibrations(values: dict) -> dict[str, RunSpec]:
-    """Layer times per model, exchange times per timing run: a new method adds only its own."""
-    found, calibrated, merging = {}, set(), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
+    """Layer times per model, exchange times per timing run: a new method adds only its own.
+
+    ``known``: calibrations that are made anyway. What they measure is not measured again.
+    """
+    found, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    exchanged = (spec for spec in found.values() if spec.kind == "exchanges")
+    calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
     variants = chosen(values)
     for name, run in timing(values).items():
         model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
         found[f"layers/{layers_name(layers)}"] = layers
-        # Uncompressed is in every run and is calibrated once.
         members = {timing_name(member): member for member in run.members.values() if member.variant in variants}
         new = [member for own, member in members.items() if own not in calibrated]
         calibrated |= set(members)
@@ -112,7 +117,8 @@ def calibrations(values: dict) -> dict[str, RunSpec]:
             first, *others = [_exchanges(member) for member in new]
             largest = {member.scheme.label: largest_bucket(member) for member in new}
             spec = replace(in_turns(first, others), measurement=Measurement(repeats=3, largest=largest))
-            found[name.replace("timing/", "exchanges/")] = spec
+            name = name.replace("timing/", "exchanges/")
+            found[name if name not in found else f"{name}-{len(found)}"] = spec
     return found
 
 
@@ -202,9 +208,14 @@ def timing_name(spec: RunSpec) -> str:
 
 
 def run_name(spec: RunSpec, name: str) -> str:
-    """The name of a timing run in which several schemes take turns, called ``name``; otherwise as ``timing_name``."""
+    """The name of a timing run in which several schemes take turns, called ``name``: it has all their ratios.
+
+    Otherwise it is built as ``timing_name`` is.
+    """
     selections = {member.scheme.options.get("selection") for member in spec.members.values()} - {None}
-    return _on_its_network(spec, f"{spec.training.model}-{name}" + ("-fast" if selections == {"fast"} else ""))
+    ratios = dict.fromkeys(f"-{member.ratio:g}" for member in spec.members.values() if member.ratio)
+    name += ("-fast" if selections == {"fast"} else "") + "".join(ratios)
+    return _on_its_network(spec, f"{spec.training.model}-{name}")
 
 
 def _on_its_network(spec: RunSpec, begin: str) -> str:
