@@ -56,10 +56,11 @@ smoke: $(HOROVOD) ## the smoke configuration end to end with the paper's methods
 
 check: env lint test smoke test-rest ## all tests and linters, with Horovod
 
-lint: $(BASE) ## ruff, snakefmt, snakemake --lint
+lint: $(BASE) ## ruff, snakefmt, mypy, snakemake --lint
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) snakefmt --check Snakefile workflow
+	$(RUN) mypy --cache-dir .cache/mypy
 	$(RUN) snakemake --lint
 
 bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within one run
