@@ -4,6 +4,7 @@ The one place that names engines. It lies beside ``harness/comm``, whose package
 name is ``harness/comm/<name>.py``. A run imports this file, since its environment decides numbers.
 """
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -40,6 +41,7 @@ class Engine(ABC):
     ``everybody``: whether a round of messages needs all of them, as its communicator says too. ``killed``: finds in
     what the engine's launcher printed the rank that a signal ended first. ``shares_gpus``: whether several of its
     processes can use one GPU. ``built``: a program that says which of Gloo, MPI and NCCL the engine was built with.
+    ``package``: the Python package that it needs.
     """
 
     name: str
@@ -49,6 +51,11 @@ class Engine(ABC):
     killed: str  # a regular expression with one group
     shares_gpus: bool
     built: str
+    package: str
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
 
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
         """What every process needs, however it is started; ``timed``: in a run that times what it does."""
@@ -158,6 +165,7 @@ ENGINES: dict[str, Engine] = {
             killed=r"The first process to do so was:\nProcess name: (\d+)\nExit code: (?!143)1[2-5]\d",
             shares_gpus=False,
             built=HOROVOD_BUILT,
+            package="horovod",
         ),
         TorchDist(
             "torch_dist",
@@ -167,6 +175,7 @@ ENGINES: dict[str, Engine] = {
             killed=r"(?s)Root Cause.* rank +: (\d+).* exitcode +: -(?!15)\d",
             shares_gpus=True,
             built=TORCH_BUILT,
+            package="torch",
         ),
     )
 }
