@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import runpy
 import subprocess
 import sys
 
@@ -455,8 +454,6 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
         (["--config", "seeds=[0"], "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
         (["--config", "name=2020-02-30"], "error: --config name: '2020-02-30' is no YAML; give it as in"),
         (["--config", "workers="], "error: config/quick.yaml and --config: workers: None is not valid; give how many"),
-        (["--config", "workers"], "error: --config workers: give keys of the configuration with their values, as in"),
-        (["--configfile", "no/such.yaml", "--config"], "error: no/such.yaml: there is no such file"),
         (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
         (
             ["--config", "device=cuda"],
@@ -473,23 +470,6 @@ def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environ
     assert done.returncode != 0
     assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
     assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*/*"))
-
-
-@pytest.mark.parametrize(
-    "arguments, expected",
-    [
-        ("--configfile config/quick.yaml advise", "advise: there is no such file; a target goes before --configfile"),
-        ("--configfile config/quick.yaml -n --config seeds=[0,1] ratio", "--config ratio: give keys of the"),
-        ("--configfile=config", "config: cannot be read: Is a directory"),
-        ("--config k=1", "--config k=1: give keys of the configuration with their values"),
-        ("advise --configfile config/advise.yaml --config workers=2 seeds= --cores 1", None),
-        ("-n", None),
-    ],
-)
-def test_what_snakemake_reads_before_its_rules_is_checked_before(arguments, expected, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    said = runpy.run_path(str(ROOT / "workflow" / "before" / "check.py"))["mistake"](arguments.split())
-    assert said is None if expected is None else said.startswith(expected)
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

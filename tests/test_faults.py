@@ -3,12 +3,9 @@
 import json
 import os
 import re
-import runpy
-import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -20,12 +17,11 @@ from conftest import PATIENCE_S, ROOT, checkpointed, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
-from harness.launch import quietly, testbed
+from harness.launch import testbed
 from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
-BEFORE = ROOT / "workflow" / "before"
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
 MAY_ENTER = os.geteuid() == 0 and shutil.which("nsenter")
 
@@ -139,32 +135,6 @@ def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full)
         config.check_places(config.load(values, "c").values, "c")
 
 
-def test_a_project_on_a_read_only_disk_is_named_before_snakemake_writes_into_it(full):
-    disk = full(64, "ro")
-    mistake = runpy.run_path(str(BEFORE / "check.py"))["mistake"]
-    assert mistake(["-n", "-d", str(disk)]).startswith(f"{disk}: nobody may write here")
-
-
-def started(program: str) -> list[str]:
-    """A shell that becomes this Python program as the workflow's rules start it."""
-    return ["bash", "-c", f"exec {quietly.beginning(BEFORE)} {shlex.quote(sys.executable)} -c {shlex.quote(program)}"]
-
-
-def test_ctrl_c_at_any_moment_of_pythons_start_leaves_no_traceback():
-    for moment in range(40):  # most of them before Python has read its first module
-        process = subprocess.Popen(started(f"import time; time.sleep({PATIENCE_S})"), stderr=subprocess.PIPE, text=True)
-        time.sleep(0.002 * moment)
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=PATIENCE_S)[1]
-        assert (process.returncode, said) == (-signal.SIGINT, "")
-
-
-def test_a_program_that_ignores_ctrl_c_still_does():
-    command = started("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
-    ignoring = ["bash", "-c", "trap '' INT; \"$@\"", "bash", *command]
-    assert subprocess.run(command).returncode == -signal.SIGINT and subprocess.run(ignoring).returncode == 0
-
-
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
 @pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
 @pytest.mark.parametrize("engine", ENGINES)
@@ -183,12 +153,6 @@ def test_a_network_that_drops_for_ten_seconds_delays_a_run(engine, data, tmp_pat
     assert ended == [0]
     waited = pd.read_csv(tmp_path / "run" / "iterations.csv")["iteration_s"]
     assert waited.median() < 5 < waited.max()
-
-
-def test_the_page_of_faults_names_tests_that_exist():
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "config" / "faults.md").read_text()))
-    source = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
-    assert len(named) > 20 and named <= set(re.findall(r"^def (test_\w+)", source, re.M))
 
 
 def test_no_duration_is_read_from_a_clock_that_may_jump():
