@@ -56,12 +56,19 @@ LONGEST = [
     "test_config", "test_newcomer", "test_comm",
 ]  # fmt: skip
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
+TIERS = {"unit", "engine", "workflow", "root"}
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
 
 
 def pytest_collection_modifyitems(items: list) -> None:
-    """The longest files first: where files are tested side by side, none of these begins when the others have ended."""
+    """Refuse tests without a tier or with two; put the longest files first, so that none of them starts last."""
+    for item in items:
+        tiers = {mark.name for mark in item.iter_markers()} & TIERS
+        if len(tiers) != 1:
+            raise pytest.UsageError(
+                f"{item.nodeid}: {sorted(tiers)} is not one tier; mark it as one of {sorted(TIERS)}"
+            )
     turns = {name: turn for turn, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turns.get(item.path.stem, len(turns)))
 

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
+pytestmark = pytest.mark.unit
+
 
 def imported(path: Path) -> set[str]:
     """The dotted names a file imports, anywhere in it."""

@@ -12,6 +12,8 @@ from harness.comm.local import run_workers
 from harness.exchange import Bucket
 from harness.topology import Traffic
 
+pytestmark = pytest.mark.unit
+
 
 @given(
     size=st.integers(1, 300), block=st.integers(1, 50), ratio=st.floats(0.01, 1), feedback=st.booleans(),

@@ -11,6 +11,8 @@ from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, shown
 from harness.report.names import Names
 from harness.statistics import Estimate, repeatable, unpaired
 
+pytestmark = pytest.mark.unit
+
 NOISE = np.array([0.99, 1.0, 1.01])
 NAMES = Names({"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}, {"vgg16": "VGG16"})
 FASTER = {"none": 4.0, "topk": 3.0, "lags": 2.0, "dlgs": 1.0}  # seconds of an iteration, in the paper's order

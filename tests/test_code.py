@@ -9,6 +9,8 @@ import pytest
 
 from harness import code, plugins
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def interrupted():

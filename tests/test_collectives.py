@@ -13,6 +13,8 @@ from harness import plugins
 from harness.comm import collectives, lockstep
 from harness.comm.collectives import Round, halving_doubling, ring
 
+pytestmark = pytest.mark.unit
+
 PLAIN = [name for name in plugins.names("collectives") if collectives.is_plain(plugins.load("collectives", name))]
 every = pytest.mark.parametrize("name", PLAIN)
 worlds = st.integers(1, 16)

@@ -71,6 +71,7 @@ def from_others(rank: int, world: int, dtype: torch.dtype, bucket: int = 0) -> d
     return {peer: message(peer, rank, dtype, bucket) for peer in range(world) if peer != rank}
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("dtype", GATHERED, ids=str)
 def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
     world = range(len(ranks))
@@ -80,24 +81,28 @@ def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
         assert same(found[f"gather {dtype}"], everyones)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("dtype", GATHERED, ids=str)
 def test_equal_lengths_are_gathered(ranks, dtype):
     for found in ranks:
         assert same(found[f"gather equal {dtype}"], [numbers(5, dtype, rank) for rank in range(len(ranks))])
 
 
+@pytest.mark.engine
 def test_long_messages_are_gathered_beside_longer_ones(ranks):
     for found in ranks:
         for turn in range(len(LONG)):
             assert same(found[f"gather long {turn}"], [long(rank, turn) for rank in range(len(ranks))])
 
 
+@pytest.mark.engine
 def test_an_engine_can_say_when_a_communication_ended(ranks):
     """Not when somebody looked."""
     for found in ranks:
         assert all(made < ended < looked for made, ended, looked in found["ends"])
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("dtype", REDUCED, ids=str)
 def test_the_maximum_is_taken_entry_by_entry(ranks, dtype):
     expected = maximum([numbers(9, dtype, rank) for rank in range(len(ranks))])
@@ -105,6 +110,7 @@ def test_the_maximum_is_taken_entry_by_entry(ranks, dtype):
         assert same([found[f"max {dtype}"]], [expected])
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("dtype", GATHERED, ids=str)
 def test_a_round_brings_what_the_peers_sent_and_is_counted(ranks, dtype, headers):
@@ -122,6 +128,7 @@ def test_a_round_brings_what_the_peers_sent_and_is_counted(ranks, dtype, headers
 PLAIN = [name for name in plugins.names("collectives") if is_plain(plugins.load("collectives", name))]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_collective_sums_as_the_engine_does_and_sends_what_it_costs(ranks, name):
     collective = plugins.load("collectives", name)
@@ -137,6 +144,7 @@ def test_a_collective_sums_as_the_engine_does_and_sends_what_it_costs(ranks, nam
             assert sent == collective.cost(rank, len(ranks), entries)
 
 
+@pytest.mark.engine
 def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks, request):
     engine, world = request.node.callspec.params["ranks"]
     shapes = comm_worker.shapes(world, engine not in ENGINES or ENGINES[engine].everybody)
@@ -152,10 +160,12 @@ def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks
             assert counted == sent[rank]
 
 
+@pytest.mark.engine
 def test_hybrid_parallelism_on_real_processes_equals_training_on_one_device(ranks):
     compare([found["hybrid"] for found in ranks], Layout(len(ranks), len(ranks) // 2, ROWS))
 
 
+@pytest.mark.engine
 def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
     world = range(len(ranks))
     for rank, found in enumerate(ranks):
@@ -174,6 +184,7 @@ def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
             assert same([got["round"][peer] for peer in expected], list(expected.values()))
 
 
+@pytest.mark.engine
 def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks, request):
     if request.node.callspec.params["ranks"][0] != "torch_dist":
         return
@@ -187,6 +198,7 @@ def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks,
         assert torch.equal(found["broadcast"], numbers(5, torch.float32, some[-1]))
 
 
+@pytest.mark.unit
 def test_one_rank_alone_sends_nothing():
     for found in run_workers(1, summed)[0].values():
         ours, sent, engines = found
@@ -194,6 +206,7 @@ def test_one_rank_alone_sends_nothing():
         assert sent == (0, 0)
 
 
+@pytest.mark.engine
 def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks, request):
     if request.node.callspec.params["ranks"][0] != "horovod":
         return
@@ -203,6 +216,7 @@ def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks,
         assert found["another length"] == f"rank {rank} got 2 entries from rank {left}, but expected 3"
 
 
+@pytest.mark.unit
 def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
     said = "rank 0 sends to rank 1 2 entries, which expects 3"
     assert run_workers(2, another_length) == [said] * 2
@@ -214,6 +228,7 @@ def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
         run_workers(2, unheard)
 
 
+@pytest.mark.unit
 def test_an_error_in_a_coroutine_reaches_the_rank_that_waits_for_it():
     def broken(comm):
         yield Round()

@@ -18,6 +18,8 @@ from harness.timemodel.costs import (
 )
 from harness.timemodel.planner import exact
 
+pytestmark = pytest.mark.unit
+
 SIZES = np.logspace(2.5, 7.4, 9).round()
 
 

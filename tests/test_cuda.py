@@ -41,7 +41,7 @@ from harness.training.clock import PARTS, Clock
 from harness.training.session import Session
 
 DEVICE = torch.device("cuda")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ def local_parameters(method: str) -> torch.Tensor:
     return first
 
 
+@pytest.mark.engine
 def test_two_workers_end_with_the_same_bits_as_local_threads(trained):
     """The contract tests run on local threads; here every method runs on each real engine, without and with a server.
 
@@ -84,6 +85,7 @@ def same(a, b) -> bool:
     return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
+@pytest.mark.engine
 def test_a_session_goes_on_in_other_processes_as_if_never_stopped(trained):
     for before, after in zip(*trained, strict=True):
         assert before.keys() == after.keys()
@@ -91,6 +93,7 @@ def test_a_session_goes_on_in_other_processes_as_if_never_stopped(trained):
             assert same(before[key], after[key]), key
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("topology", SERVERS)
 def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology):
     torch.set_num_threads(1)
@@ -120,6 +123,7 @@ def asks_for_dense_sums(method: str) -> bool:
     return any(asked)
 
 
+@pytest.mark.engine
 def test_dense_sums_over_omnireduce_train_to_the_same_bits(tmp_path, environment):
     """Every method that asks for one, on real processes; two addends have one sum, whatever their order."""
     torch.set_num_threads(1)
@@ -130,6 +134,7 @@ def test_dense_sums_over_omnireduce_train_to_the_same_bits(tmp_path, environment
             assert torch.equal(found[f"{method} {how}"]["parameters"], local_parameters(method)), method
 
 
+@pytest.mark.engine
 def test_three_workers_agree_to_the_bit_and_across_engines_to_rounding(tmp_path, environment):
     methods = ["none", "dlgs"]
     runs = {engine: run_engine(engine, 3, tmp_path, environment, methods) for engine in ENGINES}

@@ -16,6 +16,8 @@ from harness.exchange.driver import WorkerExchange
 from harness.topology import ALL_GATHER
 from harness.training.clock import Clock
 
+pytestmark = pytest.mark.unit
+
 
 class TwoRounds(Method):
     """Gathers a number, then sums: for tests of methods that make several requests."""

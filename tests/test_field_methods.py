@@ -15,6 +15,8 @@ from harness.comm.local import run_workers
 from harness.exchange import Bucket, Method, Sum, Threshold, TopK
 from harness.exchange.answers import COUNT_BYTES, Answers
 
+pytestmark = pytest.mark.unit
+
 
 @dataclass
 class Worker:

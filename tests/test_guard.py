@@ -15,6 +15,7 @@ from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training.guard import Guard
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("method", ["none", "dlgs"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_layer_and_the_worker_are_named(value, method):
@@ -32,6 +33,7 @@ def test_the_layer_and_the_worker_are_named(value, method):
     assert said.startswith("the gradient of 1.0.weight is not finite in step 1 on worker 0; ")
 
 
+@pytest.mark.unit
 def test_a_loss_that_is_not_finite_is_named():
     guard = Guard(None, None, 3, 1)
     guard.check(torch.tensor(1e30))
@@ -49,6 +51,7 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 """
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
     spec = RunSpec(

@@ -110,6 +110,7 @@ def ours(ranks) -> dict[str, list[torch.Tensor]]:
         return {method: run_workers(2, lambda comm, m=method: work(comm, m))[0] for method in EXCHANGED}
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("method", EXCHANGED)
 def test_a_script_elsewhere_gets_the_bits_of_our_own_loop(ranks, ours, method):
     for found in ranks[1]:
@@ -117,6 +118,7 @@ def test_a_script_elsewhere_gets_the_bits_of_our_own_loop(ranks, ours, method):
         assert len(whole) == STEPS and all(map(torch.equal, whole, ours[method]))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("method", EXCHANGED)
 def test_a_script_that_is_saved_and_loaded_goes_on_as_if_never_stopped(ranks, method):
     for found in ranks[1]:
@@ -124,12 +126,14 @@ def test_a_script_that_is_saved_and_loaded_goes_on_as_if_never_stopped(ranks, me
         assert len(resumed) == STEPS - STOP and all(map(torch.equal, whole[STOP:], resumed))
 
 
+@pytest.mark.engine
 def test_the_script_imports_what_was_installed_and_horovod_only_to_use_it(ranks, installed):
     engine, (found, _) = ranks
     assert Path(found["harness"]).is_relative_to(installed.parent.parent)
     assert found["horovod"] == (engine == "horovod")
 
 
+@pytest.mark.unit
 @drawn(
     st.lists(st.integers(1, 2**19), min_size=1, max_size=30), st.integers(2**10, 2**22), st.booleans(),
 )  # fmt: skip
@@ -142,6 +146,7 @@ def test_ddp_will_end_its_buckets_where_the_hook_expects_it(entries, cap, defaul
     assert [0, *_ends([4 * n for n in entries], model)] == [bucket[0] for bucket in buckets]
 
 
+@pytest.mark.engine
 def test_powersgd_is_that_of_torchs_own_hook(ranks):
     engine, everyone = ranks
     for found in everyone if engine == "torch_dist" else []:
@@ -151,6 +156,7 @@ def test_powersgd_is_that_of_torchs_own_hook(ranks):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.engine
 def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
     """With fixed parameters, against the mean of what each process finds alone."""
     engine, everyone = ranks
@@ -166,6 +172,7 @@ def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
             assert torch.equal(found["spoken between"][step], sum(alone))
 
 
+@pytest.mark.engine
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
     engine, everyone = ranks
     for found in everyone if engine == "horovod" else []:
@@ -207,6 +214,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("expected", MISTAKES)
 def test_a_mistake_is_one_line(alone, expected):
     with pytest.raises(ValueError, match=re.escape(expected)) as error:
@@ -214,6 +222,7 @@ def test_a_mistake_is_one_line(alone, expected):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.unit
 def test_a_state_of_another_hook_is_refused(alone):
     state = attached("topk", ratio=0.1)[1].state_dict()
     with pytest.raises(ValueError, match=r"the state is of topk, rank 0 of 1, .*; here is lags, rank 0 of 1"):
@@ -222,6 +231,7 @@ def test_a_state_of_another_hook_is_refused(alone):
         attached("topk", ratio=0.1, net=torch.nn.Linear(2, 2))[1].load_state_dict(state)
 
 
+@pytest.mark.unit
 def test_a_loaded_state_is_a_copy(alone):
     _, hook = attached("topk", ratio=0.1)
     hook.method.residuals[0] = torch.ones(3396)
@@ -231,6 +241,7 @@ def test_a_loaded_state_is_a_copy(alone):
     assert state["method"]["residuals"][0].all()
 
 
+@pytest.mark.unit
 def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch):
     model, hook = attached("none")
     optimizer, seen, exchange = hook._optimizer, [], hook.method.exchange
@@ -241,6 +252,7 @@ def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch
     assert seen == [At(1, 0, 1, 0.5), At(2, 0, 1, 0.25)]
 
 
+@pytest.mark.unit
 def test_gradients_that_accumulated_without_synchronising_are_exchanged_together(alone):
     net = built()
     plain = built()
@@ -255,6 +267,7 @@ def test_gradients_that_accumulated_without_synchronising_are_exchanged_together
     assert hook.step == 2 and torch.equal(flat(net), flat(plain))
 
 
+@pytest.mark.unit
 def test_the_readme_says_how(alone, tmp_path, monkeypatch):
     """Its lines are run."""
     section = (ROOT / "README.md").read_text().split("## Use a method in your own training script")[1]

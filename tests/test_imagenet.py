@@ -23,6 +23,8 @@ from harness.data.fetch import DataError
 from harness.data.fetch import imagenet100 as fetch
 from harness.data.imagenet100 import DEVIATION, MEAN, Cropped, ImageNet100
 
+pytestmark = pytest.mark.unit
+
 
 def files(root: Path, split: str) -> list[tuple[Path, int]]:
     """The images of a split in their order, with their labels."""

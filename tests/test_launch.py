@@ -43,6 +43,7 @@ def nothing_left(folder: Path) -> bool:
     return {path.name for path in folder.iterdir()} == {"log"} and until(lambda: not of_run(folder))
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
     assert start(tmp_path, "ends", engine) == 0, (tmp_path / "log").read_text()
@@ -54,6 +55,7 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
     assert "accuracy resnet20 none: done in 0:" in capsys.readouterr().err
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "fails", engine) != 0
@@ -64,6 +66,7 @@ def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_p
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "killed", engine) != 0
@@ -81,10 +84,12 @@ def measure(folder: Path, seconds: str, launches: int) -> tuple[str, str, int]:
     return (folder / "run" / "iterations.csv").read_text(), run["disturbed"], int((folder / "launches").read_text())
 
 
+@pytest.mark.engine
 def test_several_launches_make_one_table(tmp_path):
     assert measure(tmp_path, "1,1.1 1,0.9", 2) == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
 
 
+@pytest.mark.engine
 def test_a_disturbed_launch_is_repeated(tmp_path, capsys):
     table = "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
     assert measure(tmp_path, "1,1 1,2 1.5,1.5", 2) == (table, "", 3)
@@ -92,12 +97,14 @@ def test_a_disturbed_launch_is_repeated(tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.engine
 def test_a_run_that_stays_disturbed_is_marked(tmp_path):
     table, disturbed, launches = measure(tmp_path, "1,1 1,2 1,2 1,2", 2)
     assert table == "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times as long as when the run began"
 
 
+@pytest.mark.unit
 def test_other_work_is_noticed_and_the_work_of_children_is_not():
     spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 1.5: pass"]
     own_s = disturbance._own_s()
@@ -110,6 +117,7 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
     assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.7
 
 
+@pytest.mark.engine
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
     for limit_s in (4, 16, 64):  # on a busy machine ranks may need longer than the shortest to start or to report
         assert start(tmp_path, "hangs", hung_after_s=limit_s) == 1
@@ -139,6 +147,7 @@ def launcher(folder: Path, leave_after_s: float) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", LAUNCHER, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.engine
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     for leave_after_s in (3, 12, 48):  # on a busy machine a heartbeat may take longer than the shortest
         folder = tmp_path / f"{leave_after_s}"
@@ -154,6 +163,7 @@ def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     assert stayed
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGHUP])
 def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
     asked = launcher(tmp_path, leave_after_s=600)
@@ -166,6 +176,7 @@ def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.engine
 def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(tmp_path, monkeypatch, capsys):
     first = launcher(tmp_path, leave_after_s=600)
     try:
@@ -181,6 +192,7 @@ def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(
     assert {path.name for path in tmp_path.iterdir()} == {"log", "run"}
 
 
+@pytest.mark.engine
 def test_a_run_ends_with_its_workflow(tmp_path, capsys):
     workflow = subprocess.Popen(["sleep", "4"])
     assert start(tmp_path, "goes on", leave_after_s=600, workflow=workflow.pid) == 1  # a zombie now
@@ -199,6 +211,7 @@ def clock(monkeypatch) -> list[float]:
     return now
 
 
+@pytest.mark.unit
 def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, clock):
     known = liveness.Ranks(tmp_path, 3)
     for now, states in [(1010, {0: (3, 10), 1: (2, 10)}), (1050, {0: (4, 10)}), (1099, {0: (5, 10), 2: (9, 10)})]:
@@ -220,6 +233,7 @@ def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, c
     assert late.hung(100) == "rank 0 reported no progress for 100 s, not one step since the launch"
 
 
+@pytest.mark.unit
 def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(liveness, "BEAT_EVERY_S", 0.01)
     beat, seen = tmp_path / liveness.HEARTBEAT, set()
@@ -248,6 +262,7 @@ def waiting(folder: Path, leave_after_s: float) -> subprocess.Popen:
     return found
 
 
+@pytest.mark.engine
 def test_a_rank_leaves_a_launch_for_another_one_and_says_nothing_into_its_folder(tmp_path):
     liveness.Heartbeat(tmp_path)
     rank = waiting(tmp_path, 3600)
@@ -257,12 +272,14 @@ def test_a_rank_leaves_a_launch_for_another_one_and_says_nothing_into_its_folder
     assert rank.wait(PATIENCE_S) == 1 and not (tmp_path / liveness.ERROR).exists()
 
 
+@pytest.mark.engine
 def test_a_rank_that_hears_nothing_says_why_it_leaves(tmp_path):
     liveness.Heartbeat(tmp_path)
     assert waiting(tmp_path, 1).wait(PATIENCE_S) == 1
     assert liveness.Ranks(tmp_path, 1).ended().startswith("the launcher gave no sign of life for 1 s: it was stopped")
 
 
+@pytest.mark.engine
 def test_a_rank_that_was_stopped_itself_stays(tmp_path):
     for leave_after_s in (2, 8, 32):  # on a busy machine a heartbeat may take longer than the shortest
         folder = tmp_path / f"{leave_after_s}"
@@ -281,6 +298,7 @@ def test_a_rank_that_was_stopped_itself_stays(tmp_path):
     assert stayed
 
 
+@pytest.mark.unit
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
     for name, engine in ENGINES.items():
         assert engine.name == name and (ROOT / "harness" / "comm" / f"{name}.py").exists()

@@ -17,7 +17,8 @@ from harness.engines import ENGINES
 from harness.launch.launcher import launch
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
-pytestmark = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+pytestmark = [pytest.mark.root, pytest.mark.slow, needs_ssh]
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 

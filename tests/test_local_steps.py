@@ -25,6 +25,8 @@ from harness.training.clock import Clock
 from harness.training.session import Session
 from harness.training.timed import phase_share, timed_steps
 
+pytestmark = pytest.mark.unit
+
 WHOLE = {"outer_lr": 1.0, "outer_momentum": 0.0}  # DiLoCo that takes the mean of the weights
 LOCAL = ["diloco", "sparseloco"]
 

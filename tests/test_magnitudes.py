@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from harness.exchange import magnitudes
 from harness.exchange.quantisation import ends
 
+pytestmark = pytest.mark.unit
+
 floats = st.one_of(st.floats(-9, 9, width=32), st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, math.inf]))
 vectors = st.lists(floats, max_size=80).map(torch.tensor)
 thresholds = st.one_of(st.floats(0, 10, width=32), st.sampled_from([0.0, 1.0, 1e-45, math.inf]))

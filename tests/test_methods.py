@@ -19,6 +19,8 @@ from harness.exchange.answers import COUNT_BYTES
 from harness.exchange.wire import FORMATS
 from harness.topology import TOPOLOGIES, Traffic
 
+pytestmark = pytest.mark.unit
+
 WORKERS = 3
 SERVED = [m for m in METHODS if CLASSES[m].one_sum]  # by a parameter server
 SERVERS = [topology for topology in TOPOLOGIES.values() if topology.servers]

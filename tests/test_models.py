@@ -9,6 +9,8 @@ from harness import data, describe, plugins
 from harness.comm.blocks import nonzero_blocks
 from harness.training.flat import FlatModel
 
+pytestmark = pytest.mark.unit
+
 MODELS = plugins.names("models")
 
 # Parameters and layers as the DLGS paper counts them; millions of multiply-adds as published for the architectures.

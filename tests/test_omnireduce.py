@@ -17,6 +17,8 @@ from harness.comm.local import run_workers
 from harness.timemodel.links import streamed_bound
 from harness.topology import Traffic
 
+pytestmark = pytest.mark.unit
+
 WIRE_BYTES = 4  # of a number, and of an entry
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from harness.exchange import Bucket
 from harness.exchange.plugin import method_class
 
+pytestmark = pytest.mark.unit
+
 
 def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
     literal = method_class("dlgs")(ratio=0.1, refresh_every=4, refresh="literal")

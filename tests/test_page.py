@@ -19,6 +19,8 @@ from harness import code
 from harness.paper import findings
 from harness.report import looks, page, tables
 
+pytestmark = pytest.mark.unit
+
 CHROMIUM = shutil.which("chromium")
 
 

@@ -13,6 +13,8 @@ from harness.timemodel.groups import cut, merge_all, merge_up_to, per_layer
 from harness.timemodel.planner import TOLERANCE, adaptive_ratios, exact, omgs, paper, planners
 from harness.timemodel.timeline import Costs, schedule
 
+pytestmark = pytest.mark.unit
+
 positive = st.floats(0, 10)
 SHAPES = {
     "linear": lambda a, b: lambda d: b * d,

@@ -13,6 +13,8 @@ from torch import Tensor
 from harness.exchange.quantisation import by_passes, by_torch, decode, encode, ends, norms, subtract
 from harness.exchange.randomness import uniform
 
+pytestmark = pytest.mark.unit
+
 BITS = (1, 2, 4, 8)
 entries = st.one_of(st.floats(-100, 100, width=32), st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, math.inf]))
 layers = st.lists(st.integers(0, 90), min_size=1, max_size=5)

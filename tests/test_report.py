@@ -22,6 +22,8 @@ from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.plans import planned
 
+pytestmark = pytest.mark.unit
+
 ROOT = Path(__file__).resolve().parent.parent
 VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNKNOWN}
 CAPTION = "A caption.\nOn two lines."

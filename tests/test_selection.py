@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from harness.exchange import selection
 from harness.exchange.selection import Threshold, TopK, by_fast
 
+pytestmark = pytest.mark.unit
+
 floats = st.one_of(
     st.floats(-100, 100, width=32),
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, float("inf"), float("-inf")]),

@@ -16,6 +16,8 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training import timed, train
 from harness.training.session import Session
 
+pytestmark = pytest.mark.unit
+
 
 def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
     """Stopped between two points of the curve, with real images: the tables end the same."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from harness.comm.local import run_workers
 from harness.exchange.wire import FORMATS
 
+pytestmark = pytest.mark.unit
+
 WORKERS, SIZE = 3, 1000
 
 

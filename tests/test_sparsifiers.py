@@ -12,6 +12,8 @@ from harness.comm.local import run_workers
 from harness.exchange import Bucket, Estimator
 from harness.exchange.wire import FORMATS, Indices
 
+pytestmark = pytest.mark.unit
+
 WORKERS = 3
 
 

@@ -15,6 +15,8 @@ from harness.training.clock import PARTS
 from harness.training.rows import joined, over_workers
 from harness.training.timed import timing, widest
 
+pytestmark = pytest.mark.unit
+
 seconds = st.lists(st.floats(1e-4, 1e3), min_size=2, max_size=12)
 
 

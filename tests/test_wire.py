@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from harness.exchange.wire import FORMATS, RunLength, Smallest
 
+pytestmark = pytest.mark.unit
+
 every = pytest.mark.parametrize("name", FORMATS)
 
 
