@@ -70,8 +70,8 @@ def steps_of(folder: Path) -> int:
 def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     engine, tiny_source, tmp_path, capsys, monkeypatch, fault
 ):
-    """For a while, it delays the run. For ``hung_after_s``, it is named. An engine gives up after its own timeout, which
-    is a week by default. The same command goes on from the checkpoint each time."""
+    """A rank that is stopped for a while only delays the run. After ``hung_after_s`` it is named. An engine also gives
+    up after its own timeout, which is a week by default. Each time the same command goes on from the checkpoint."""
     spec, place, begun = accuracy(engine), {"checkpoint_every_s": 0.5}, time.monotonic()
     with running(tiny_source, spec, tmp_path, **place) as ended:
         process = process_of(tmp_path, 1, ended)
@@ -97,8 +97,9 @@ def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     assert f"rank 1 reported no progress for {limit_s} s, last at step " in said
     fault(f"rank stopped, until `hung_after_s` and the end, less `hung_after_s`, {engine}", stopped + limit_s)
 
-    monkeypatch.setenv("HARNESS_ENGINE_TIMEOUT_S", "2")
-    monkeypatch.setattr(engines, "TIMEOUT_S", 2)
+    timeout_s = round(2 + start_s)  # ranks that start wait for each other too
+    monkeypatch.setenv("HARNESS_ENGINE_TIMEOUT_S", f"{timeout_s}")
+    monkeypatch.setattr(engines, "TIMEOUT_S", timeout_s)
     with running(tiny_source, spec, tmp_path, **place) as ended:
         os.kill(process_of(tmp_path, 1, ended), signal.SIGSTOP)
     said = capsys.readouterr().err
@@ -160,13 +161,8 @@ def test_a_network_that_drops_for_some_seconds_delays_a_run(engine, tiny_source,
     monkeypatch.setenv("VECTORS_PAUSE_S", "0.05")
     links = {"network": "testbed", "rates_mbit": (200.0, 200.0)}
     scheme = Scheme("dlgs", options={"ratio": 0.1})
-    spec = RunSpec(
-        "timing",
-        Training("tiny", "vectors", batch=8),
-        scheme,
-        Cluster(engine, **links),
-        Measurement(blocks=60, repeats=1),
-    )
+    cluster, blocks = Cluster(engine, **links), Measurement(blocks=60, repeats=1)
+    spec = RunSpec("timing", Training("tiny", "vectors", batch=8), scheme, cluster, blocks)
     with running(tiny_source, spec, tmp_path) as ended:
         inside = ["nsenter", "-t", str(process_of(tmp_path, 1, ended)), "-n", "ip", "link", "set", "eth0"]
         subprocess.run([*inside, "down"], check=True)
