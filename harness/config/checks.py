@@ -122,7 +122,7 @@ def _refuses(collective: str, workers: int) -> str | None:
 def plans(values: dict) -> str | None:
     timed = grid.timing(values)
     for spec in grid.accuracy(values).values():
-        if not grid.planned_by(spec) or grid.plan_name(spec, timed):
+        if not grid.planned_by(spec) or grid.plan_names(spec, timed):
             continue
         model, variant = spec.training.model, spec.variant
         if spec.topology not in grid.topologies_of(values, model):

@@ -108,6 +108,15 @@ DRAWN = figures.of_models(
 TARGETS, STUDY_TARGETS = [], []
 
 
+def queue():
+    """What the configuration runs: folder below the runs' folder -> spec."""
+    own = CONFIG.runs | grid.calibrations(VALUES)
+    return {
+        os.path.relpath(f"{FOLDERS[spec.kind]}/{name}", RUN_FOLDER): spec
+        for name, spec in own.items()
+    }
+
+
 def make_report():
     """One page of all tables and figures that are there, those of studies too; nothing before the runs are collected."""
     if not Path(f"{RESULTS}/provenance.json").exists():
@@ -136,7 +145,7 @@ onstart:
             cifar10.verify_file(Path(CIFAR10))
         if Path(f"{IMAGENET100}/index.npz").exists():
             imagenet100.verify(Path(IMAGENET100))
-        progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
+        print(progress.announce(Path(RUN_FOLDER), queue()), file=sys.stderr)
     except (configuration.ConfigError, DataError) as error:
         stop(error)
     except OSError as error:
