@@ -4,6 +4,7 @@ import csv
 import fcntl
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -294,10 +295,15 @@ def tiny_made(tiny_source) -> Path:
     return project
 
 
-def python_in(project: Path, *arguments: str) -> str:
+def example_method() -> str:
+    """The method that CONTRIBUTING shows in full."""
+    return re.search(r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
+
+
+def python_in(project: Path, *arguments: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> str:
     """What a Python program prints in a copy of the project."""
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 

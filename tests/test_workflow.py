@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, clone, python_in, read, rows_of, snakemake
+from conftest import ENVIRONMENT, ROOT, TINY, clone, example_method, python_in, read, rows_of, snakemake
 
 from harness.config import load as config
 from harness.launch import testbed
@@ -85,15 +85,10 @@ def test_a_new_method_runs_only_its_own_runs(made):
     assert not [name for name in names if (made / RUNS / name).exists()]
 
 
-def example_method() -> str:
-    """The method that CONTRIBUTING shows in full."""
-    return re.search(r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
-
-
 @workflow
 @slow
 def test_a_method_is_one_file(made):
-    """Run and tabulated with no other edit; test_newcomer.py holds the same file to the laws."""
+    """Run and tabulated with no other edit; test_newcomer.py holds the same method to the laws."""
     source = example_method()
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (made / "methods" / "roundrobin.py").write_text(source)
@@ -104,6 +99,7 @@ def test_a_method_is_one_file(made):
 
 
 # Plans: the same project with DLGS, whose layers are merged by a planner.
+DLGS = {"methods": ["none", "topk", "dlgs"]}
 PLANNED = [*TINY, "methods=[none, topk, dlgs]"]
 
 
@@ -130,9 +126,8 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     # Other code, the same plan. A dry run cannot know what a plan will say, so it lists the runs that would read it.
     planner = project / "harness" / "timemodel" / "planner.py"
     planner.write_text(planner.read_text() + "CHANGED = 1\n")
-    listed = planned(project, *PLANNED)
-    assert listed > SHOWN and {message.split()[0] for message in listed - SHOWN} == {"plan", "timing:"}
-    assert all("dlgs" in message for message in listed - SHOWN)
+    timed = {name.replace("/", ": ") for name in names_of(project, **DLGS) if name.startswith("timing/")}
+    assert planned(project, *PLANNED) == {f"plan for {path.stem}"} | timed | SHOWN
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("run.json")}
     said, since = path.read_text(), path.stat().st_mtime_ns
     run(project, *PLANNED)
@@ -149,24 +144,30 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
 @workflow
 @slow
 @pytest.mark.parametrize(
-    "file, text, expected",
+    "file, text, kinds",
     [
-        ("methods/dlgs.py", "# said\n", lambda message: False),
-        ("methods/dlgs.py", "CHANGED = 1\n", lambda message: "dlgs" in message or message in SHOWN),
-        ("workflow/scripts/table1.py", "CHANGED = 1\n", lambda message: message == "table 1"),
+        ("methods/dlgs.py", "# said\n", ""),
+        ("methods/dlgs.py", "CHANGED = 1\n", "accuracy timing calibrate_exchanges plan shown"),
+        ("workflow/scripts/table1.py", "CHANGED = 1\n", "table"),
     ],
     ids=["comment in a method", "statement in a method", "statement in a table"],
 )
-def test_an_edit_repeats_exactly_what_it_changes(file, text, expected, with_plan, tmp_path):
+def test_an_edit_repeats_exactly_what_it_changes(file, text, kinds, with_plan, tmp_path):
     """In dry runs; test_edits.py has more edits."""
     project = clone(with_plan, tmp_path / "project")
     with (project / file).open("a") as source:
         source.write(text)
-    everything = {message.replace("/", ": ", 1) for message in names_of(project, methods=["none", "topk", "dlgs"])}
-    repeated = {message for message in everything | SHOWN if expected(message)}
-    listed = planned(project, *PLANNED)
-    assert {message for message in listed if not message.startswith(("plan for ", "calibrate_"))} == repeated
-    assert all(map(expected, listed))
+    timed = [Path(name).name for name in names_of(project, **DLGS) if name.startswith("timing/")]
+    (plan,) = (path.stem for path in (project / RUNS / "plans").glob("*"))
+    messages = {
+        "accuracy": {"accuracy: tiny-dlgs-0.1-seed0"},
+        "timing": {f"timing: {name}" for name in timed},
+        "calibrate_exchanges": {f"calibrate_exchanges: {name}" for name in timed},
+        "plan": {f"plan for {plan}"},
+        "shown": SHOWN,
+        "table": {"table 1"},
+    }
+    assert planned(project, *PLANNED) == set().union(*(messages[kind] for kind in kinds.split()))
 
 
 STUDY = {
@@ -274,10 +275,10 @@ def test_timed_runs_use_the_testbed_and_say_so(made):
 
 @workflow
 @slow
-def test_a_dry_run_of_the_papers_configuration_lists_the_runs_of_its_grid():
-    runs = config.load(read("paper"), "config/paper.yaml").runs
-    assert len([name for name in runs if name.startswith("accuracy/")]) == 45
-    listed = planned(ROOT, "--nolock", "--configfile", "config/paper.yaml")
-    assert {message.replace(": ", "/") for message in listed} >= runs.keys()
-    assert {message.split(":")[0] for message in listed} >= {"accuracy", "timing"}
-    assert len([message for message in listed if message.startswith(("accuracy:", "timing:"))]) == len(runs)
+def test_a_dry_run_of_the_papers_configuration_lists_the_runs_of_its_grid_and_its_studies():
+    loaded = config.load(read("paper"), "config/paper.yaml")
+    assert len([name for name in loaded.runs if name.startswith("accuracy/")]) == 45
+    listed = planned(ROOT, "all", "studies", "--nolock", "--configfile", "config/paper.yaml")
+    assert {message.replace(": ", "/") for message in listed} >= loaded.runs.keys()
+    trained = {message.replace(": ", "/") for message in listed if message.startswith("accuracy:")}
+    assert trained <= loaded.every.keys()

@@ -73,6 +73,25 @@ def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(tiny
     assert not (tiny_project / "results" / "tiny" / "report.html").exists()
 
 
+STOPPED = {
+    "not YAML": ("seeds=[0", "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
+    "not a date": ("name=2020-02-30", "error: --config name: '2020-02-30' is no YAML; give it as in"),
+    "not valid": ("seeds=[0, -1]", "error: config/tiny.yaml and --config: seeds.1: -1 is not valid"),
+    "not a folder": ("output={results: config/tiny.yaml}", "error: config/tiny.yaml and --config: output.results: "),
+    "not on this machine": ("workers=1000", "error: config/tiny.yaml and --config: workers: 1000 processes on "),
+}
+
+
+def test_the_workflow_stops_before_any_run_without_a_traceback(tiny_project):
+    """One mistake for each place where common.smk looks for them; test_config.py has more mistakes."""
+    for setting, expected in STOPPED.values():
+        done = snakemake(tiny_project, ENVIRONMENT, "--configfile", "config/tiny.yaml", "--config", setting)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
+        assert "Traceback" not in said and not (tiny_project / "results").exists()
+
+
 def test_a_damaged_data_file_stops_before_any_run(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")
