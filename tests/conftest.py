@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,24 @@ os.environ["HARNESS_MAX_OTHER_WORK"] = "2"
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
 unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-settings.register_profile("patient", deadline=None, max_examples=50, suppress_health_check=unchecked)
-settings.load_profile("patient")
+for profile, examples in (("quick", 12), ("thorough", 50)):  # `pytest --hypothesis-profile=thorough`
+    settings.register_profile(profile, deadline=None, max_examples=examples, suppress_health_check=unchecked)
+settings.load_profile("quick")
+
+
+def examples(times: float) -> settings:
+    """This many times as many examples as the profile has, for a test that is cheaper or dearer than others."""
+    return settings(max_examples=max(3, round(times * settings.default.max_examples)))
+
+
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from world import World  # noqa: E402
 
 from harness import plugins  # noqa: E402
 from harness.data.fetch import cifar10, imagenet100  # noqa: E402
+from harness.engines import ENGINES  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
@@ -58,14 +69,21 @@ LONGEST = [
     "test_workflow", "test_studies", "test_checkpoint", "test_results", "test_workflow_stops", "test_faults",
     "test_config", "test_newcomer", "test_comm",
 ]  # fmt: skip
+HOROVOD = find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed; `make env` builds it")
+NEEDS = {name: [needs_horovod] if name == "horovod" else [] for name in ENGINES}  # the marks of what starts its ranks
+every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS[name]) for name in ENGINES])
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 TIERS = {"unit", "engine", "workflow", "root"}
 TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
-PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
-# About ten times what they take on 2 quiet cores: a workflow of a few runs, and one program, such as a launch.
-WORKFLOW_TIMEOUT_S = 600
-PROGRAM_TIMEOUT_S = 240
+PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
+WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores
+
+
+def pytest_configure() -> None:
+    if os.environ.get("CI") and not HOROVOD:
+        raise pytest.UsageError("CI is set, where no test is skipped for want of Horovod, and Horovod is not installed")
 
 
 def pytest_collection_modifyitems(items: list) -> None:
@@ -187,6 +205,15 @@ def measured(record_property) -> Callable:
 
 
 @pytest.fixture(scope="session")
+def worlds() -> Iterator[Callable[[str], World]]:
+    """The two ranks of an engine, started once."""
+    started = {engine: World(engine, 2) for engine in ENGINES}
+    yield started.__getitem__
+    for world in started.values():
+        world.stop()
+
+
+@pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of CIFAR-10, which is fetched if it is not there."""
     path = ROOT / "data" / "cifar10.npz"
@@ -300,7 +327,7 @@ def example_method() -> str:
     return re.search(r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
 
 
-def python_in(project: Path, *arguments: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> str:
+def python_in(project: Path, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
     """What a Python program prints in a copy of the project."""
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=timeout_s)
@@ -332,7 +359,7 @@ def numbers(folder: Path) -> list[pd.DataFrame]:
     return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 
-def until(condition: Callable, timeout_s: float = PROGRAM_TIMEOUT_S):
+def until(condition: Callable, timeout_s: float = 180):
     """What ``condition`` returns as soon as that is true, or at the timeout."""
     end = time.monotonic() + timeout_s
     while not (held := condition()) and time.monotonic() < end:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import PROGRAM_TIMEOUT_S, ROOT, checkpointed, numbers, until
+from conftest import PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -54,7 +54,7 @@ def launcher(spec: RunSpec, folder: Path, every_s: float, project: Path = ROOT, 
 
 def ended(process: subprocess.Popen) -> str:
     """What the launcher printed, when it has ended."""
-    said = process.communicate(timeout=PROGRAM_TIMEOUT_S)[1]
+    said = process.communicate(timeout=PATIENCE_S)[1]
     print(said)
     return said
 

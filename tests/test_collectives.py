@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import watched
-from hypothesis import given, settings
+from conftest import examples, watched
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import plugins
@@ -98,7 +98,7 @@ def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the
 
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
 @given(entries=st.integers(0, 200))
-@settings(max_examples=20)
+@examples(0.4)
 def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
     seen = [[] for _ in range(world)]  # of each rank what it sends to whom, as (peer, first entry, entries)
 

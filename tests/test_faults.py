@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PROGRAM_TIMEOUT_S, ROOT, checkpointed, launch_tiny, read, until
+from conftest import PATIENCE_S, ROOT, checkpointed, launch_tiny, read, until
 
 from harness import engines
 from harness.config import load as config
@@ -47,7 +47,7 @@ def running(project: Path, spec: RunSpec, folder: Path, **place):
     try:
         yield ended
     finally:
-        work.join(PROGRAM_TIMEOUT_S)
+        work.join(PATIENCE_S)
 
 
 def process_of(folder: Path, rank: int, ended: list) -> int:

@@ -5,11 +5,10 @@ import sys
 
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT
+from conftest import PATIENCE_S, ROOT, every_engine
 from equal_worker import session_of
 
 from harness.comm.local import run_workers
-from harness.engines import ENGINES
 from harness.launch.liveness import Ended
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training.guard import Guard
@@ -52,7 +51,8 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
+@every_engine
 def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=4, train_steps=50, lr=1e30, lr_steps=()), Scheme("none"),

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE_S, ROOT, read
+from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def test_hosts_are_filled_in_order_and_too_few_slots_are_refused(slots, processe
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_build_that_lacks_what_the_launch_needs_says_so(engine):
     assert ENGINES[engine].lacks("cpu", False) == ""  # for real
     for built, device, expected in (
@@ -107,9 +107,13 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
         assert len(found) == 3
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("per_gpu, expected", [(1, "GPU-1aa,GPU-2aa"), (2, "GPU-1aa")])
+@pytest.mark.parametrize(
+    "engine, per_gpu, expected",
+    [
+        pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, pytest.mark.slow, needs_horovod]),
+        pytest.param("torch_dist", 2, "GPU-1aa", marks=pytest.mark.engine),
+    ],
+)
 def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
     place, log = Place(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"

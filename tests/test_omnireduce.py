@@ -5,8 +5,8 @@ from itertools import chain
 
 import pytest
 import torch
-from conftest import METHODS, exchange_of, exchange_steps, gradients, make, one_step, watched
-from hypothesis import given, settings
+from conftest import METHODS, examples, exchange_of, exchange_steps, gradients, make, one_step, watched
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.comm import lockstep
@@ -120,7 +120,7 @@ def divided(tensors: list[torch.Tensor], shape: dict) -> tuple[list[torch.Tensor
 
 
 @given(anywhere(whole=True))
-@settings(max_examples=150)
+@examples(3)
 def test_all_workers_end_with_the_sum_and_send_what_the_formulas_say(given_):
     tensors, shape = given_
     mine, aggregators = divided(tensors, shape)
@@ -132,7 +132,7 @@ def test_all_workers_end_with_the_sum_and_send_what_the_formulas_say(given_):
 
 
 @given(anywhere(whole=False))
-@settings(max_examples=100)
+@examples(2)
 def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
     tensors, shape = given_
     mine, _ = divided(tensors, shape)
@@ -185,7 +185,7 @@ def test_the_published_counts_with_one_block_per_message(pattern):
 
 
 @given(blocks=st.integers(1, 5000), fused=st.integers(1, 40), in_flight=st.integers(1, 5), world=st.integers(2, 4))
-@settings(max_examples=30)
+@examples(0.6)
 def test_the_first_burst_is_a_16th_of_the_blocks_or_one_message(blocks, fused, in_flight, world):
     """It is all that is sent of zeros; of each stream one rank is the aggregator, which sends nothing to itself."""
     sent = summed([torch.zeros(blocks) for _ in range(world)], block=1, fused=fused, in_flight=in_flight)
@@ -245,7 +245,7 @@ def test_a_block_is_zero_if_all_its_bits_are(dtype, entries, block, density, see
 
 
 @given(inputs(whole=True))
-@settings(max_examples=20)
+@examples(0.4)
 def test_streams_under_way_together_sum_and_send_the_same(given_):
     tensors, shape = given_
     total = torch.stack(tensors).sum(0)
@@ -289,7 +289,7 @@ def test_every_method_ends_with_the_same_bits_as_over_sums_in_rank_order(name, o
 
 
 @given(inputs(whole=True))
-@settings(max_examples=30)
+@examples(0.6)
 def test_an_exchange_counts_what_its_streams_sent(given_):
     tensors, shape = given_
     length, block = len(tensors[0]), shape["block"]

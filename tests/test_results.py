@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ENVIRONMENT, PROGRAM_TIMEOUT_S, TINY, clone, launch_tiny, rows_of, snakemake, until
+from conftest import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of, snakemake, until
 
 from harness import seals
 from harness.launch.__main__ import main
@@ -249,7 +249,7 @@ def test_after_ctrl_c_no_process_is_left_and_the_same_command_goes_on(project, f
             assert reached(project), stage
             os.killpg(workflow.pid, signal.SIGINT)  # as a terminal does
             pressed = time.monotonic()
-            said, _ = workflow.communicate(timeout=PROGRAM_TIMEOUT_S)
+            said, _ = workflow.communicate(timeout=PATIENCE_S)
             fault(f"Ctrl-C while {stage}", pressed)
         finally:
             workflow.kill()

@@ -63,7 +63,9 @@ def test_a_state_of_other_variants_is_refused():
     run_workers(1, work)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name not in ("none", "dlgs") else []) for name in METHODS]
+)
 def test_memory_and_open_files_stay_as_they_are(name):
     """A tensor of the model's size that is kept from every step would make 20 MiB."""
     torch.set_num_threads(1)

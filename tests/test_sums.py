@@ -76,6 +76,7 @@ def test_a_brief_run_has_few_cases():
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregators", [1, 3])
 def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
     spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
@@ -139,6 +140,7 @@ as_rank(Path(sys.argv[1]), run.main)
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
     spec = spec_of(SHAPE | {"apart": True}, "torch_dist")
     program = [sys.executable, "-c", DIES]

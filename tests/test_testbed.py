@@ -4,14 +4,16 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, read, until
+from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -28,9 +30,14 @@ def here() -> None:
         pytest.skip(f"no testbed here: {testbed.available()}")
 
 
+def median_of_five(measure: Callable[[], float]) -> float:
+    """Others use this machine too."""
+    return statistics.median(measure() for _ in range(5))
+
+
 def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
-    """Whether a measurement is within 5 % of the rate, one of many: others use this machine too."""
-    return until(lambda: abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05)
+    """Whether links carry this rate: at most 5 % more, and at most 10 % less, for a machine that is busy."""
+    return 0.9 <= median_of_five(lambda: bed.measure_mbit(*pair)) / rate_mbit <= 1.05
 
 
 def inside(owner: int) -> list[psutil.Process]:
@@ -102,7 +109,7 @@ def rate():
 asked = [25e6, 12.5e6][int(os.environ["RANK"])]
 if os.environ["RANK"] == "0":
     links.scale(0.5)
-end = time.monotonic() + 600
+end = time.monotonic() + 120
 while rate() == asked and time.monotonic() < end:
     time.sleep(0.05)
 print(f"rate {rate() / asked:g}")
@@ -176,19 +183,19 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     target = tmp_path / engine
     # Three workers, and two with a parameter server on the third host.
     worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target)]
-    worker += ['["none", "dlgs"]', '["allgather", "ps-weights"]', "[10]"]
+    worker += ['["none", "dlgs"]', '["allgather", "ps-weights"]']
     done = subprocess.run(
         hosts(engine, "1000,1000,200", *worker),
         cwd=ROOT, env=os.environ | ENGINES[engine].environment(threads=1), capture_output=True, text=True,
         timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    first, *others = [torch.load(f"{target}-10.{rank}", weights_only=True) for rank in range(3)]
+    first, *others = [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(3)]
     assert set(first) == {
         f"{method} {topology}" for method in ("none", "dlgs") for topology in ("allgather", "ps-weights")
     }
@@ -212,6 +219,7 @@ hvd.shutdown()
 """
 
 
+@needs_horovod
 @pytest.mark.root
 def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
     command = hosts("horovod", "200,200,200", sys.executable, "-c", SETS)

@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 pytest.importorskip("triton")
 

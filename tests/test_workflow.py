@@ -106,6 +106,7 @@ PLANNED = [*TINY, "methods=[none, topk, dlgs]"]
 @pytest.fixture(scope="module")
 def with_plan(tiny_made, tmp_path_factory) -> Path:
     project = clone(tiny_made, tmp_path_factory.mktemp("planned") / "project")
+    shutil.rmtree(project / RUNS / "timing")
     run(project, *PLANNED)
     return project
 
