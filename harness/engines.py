@@ -6,6 +6,7 @@ name is ``harness/comm/<name>.py``. A run imports this file, since its environme
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -15,7 +16,8 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
-SILENT_S = 7 * 24 * 3600  # for so long engines wait for a rank: whether it hangs is for ``hung_after_s`` to say
+# After this time without a message an engine gives up. A week: the harness finds ranks that hang, by ``hung_after_s``.
+TIMEOUT_S = int(os.environ.get("HARNESS_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
 COMMON = {
     # By default glibc returns the pages of every large tensor and faults them in again: 5-10 % of an iteration.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
@@ -103,7 +105,7 @@ class Horovod(Engine):
             "HOROVOD_DISABLE_GROUP_FUSION": "1",
             # Lengths that change from step to step make the response cache cost ten times what it saves.
             "HOROVOD_CACHE_CAPACITY": "0",
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(SILENT_S),  # 30 s by default
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_S),  # 30 s by default
         }
         return super().environment(threads) | settings | patience
 
