@@ -40,7 +40,7 @@ $(HOROVOD): $(BASE)
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
 
-reproduce: $(HOROVOD) ## every table and figure at the scale of this machine (config/quick.yaml)
+reproduce: $(BASE) ## every table and figure at the scale of this machine (config/quick.yaml)
 	$(RUN) snakemake
 
 # An environment that had Horovod keeps it.

@@ -233,7 +233,8 @@ def test_timing_runs_and_their_calibrations_may_have_an_engine_of_their_own():
             found.setdefault(name.split("/")[0], set()).add(spec.cluster.engine)
         return found
 
-    found = engines(read("quick"))
+    values = read("quick") | {"engine": "horovod"}
+    found = engines(values | {"timing": values["timing"] | {"engine": "torch_dist"}})
     assert found.pop("trials") == found.pop("accuracy") == {"horovod"} and set().union(*found.values()) == {
         "torch_dist"
     }
