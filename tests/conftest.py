@@ -2,6 +2,7 @@
 
 import csv
 import fcntl
+import gc
 import math
 import os
 import re
@@ -23,6 +24,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 from PIL import Image
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tests run at the same time: no launch is repeated because of other work. Read by harness/launch/disturbance.py.
@@ -65,17 +67,14 @@ METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
-LONGEST = [
-    "test_workflow", "test_studies", "test_checkpoint", "test_results", "test_workflow_stops", "test_faults",
-    "test_config", "test_newcomer", "test_comm",
-]  # fmt: skip
 HOROVOD = find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed; `make env` builds it")
 NEEDS = {name: [needs_horovod] if name == "horovod" else [] for name in ENGINES}  # the marks of what starts its ranks
 every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS[name]) for name in ENGINES])
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
-TIERS = {"unit", "engine", "workflow", "root"}
 TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
+TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
+SHARE_WORLDS = ("test_comm", "test_engines", "test_hooks")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
 WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores
@@ -86,16 +85,37 @@ def pytest_configure() -> None:
         raise pytest.UsageError("CI is set, where no test is skipped for want of Horovod, and Horovod is not installed")
 
 
-def pytest_collection_modifyitems(items: list) -> None:
-    """Refuse tests without a tier or with two; put the longest files first, so that none of them starts last."""
+def tier_of(item: pytest.Item) -> str:
+    tiers = {mark.name for mark in item.iter_markers()} & set(TIERS)
+    if len(tiers) != 1:
+        raise pytest.UsageError(f"{item.nodeid}: tiers {sorted(tiers)} are not one of {', '.join(TIERS)}; mark one")
+    return tiers.pop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests without a tier or with two; begin with the files whose tests take longest."""
+    first: dict[Path, int] = {}
     for item in items:
-        tiers = {mark.name for mark in item.iter_markers()} & TIERS
-        if len(tiers) != 1:
-            raise pytest.UsageError(
-                f"{item.nodeid}: {sorted(tiers)} is not one tier; mark it as one of {sorted(TIERS)}"
-            )
-    turns = {name: turn for turn, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: turns.get(item.path.stem, len(turns)))
+        first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
+    items.sort(key=lambda item: first[item.path])
+
+
+class ByFile(LoadFileScheduling):
+    """All tests of a file go to one process, and so do the files that share worlds of ranks."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "worlds" if Path(file).stem in SHARE_WORLDS else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
+    config.option.loadscopereorder = False  # files keep the order that they have
+    return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector not look again through what was imported: each look takes a good part of a second."""
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -44,7 +44,9 @@ def test_nine_of_ten_repeats_lie_in_the_interval(blocks):
     assert inside >= 0.88 * 400
 
 
-@pytest.mark.parametrize("runs, launches", [(6, 2), (3, 3), (12, 2)])
+@pytest.mark.parametrize(
+    "runs, launches", [(6, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 3), (12, 2)))]
+)
 def test_a_repeat_of_few_launches_lies_in_the_interval_that_runs_like_it_give(runs, launches):
     """The runs have times of their own, and differ between launches alike."""
     numbers = np.random.default_rng(2)
