@@ -303,7 +303,8 @@ def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
 def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project which has the tiny model, its data set and its configuration (``TINY``)."""
     copy_project(folder, methods)
-    for name, target in (("tiny.py", "models"), ("vectors.py", "harness/data"), ("tiny.yaml", "config")):
+    files = {"tiny.py": "models", "vectors.py": "harness/data", "tiny.yaml": "config", "studies.yaml": "config"}
+    for name, target in files.items():
         shutil.copy(ROOT / "tests" / "tiny" / name, folder / target)
     return folder
 

@@ -1,13 +1,11 @@
 """Estimates: what trials cover, what follows from them, and how far off they were."""
 
 import json
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import copy_project, edit, read, snakemake
+from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +16,7 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel import estimate
 from harness.timemodel.estimate import Cost, Phase, Trial
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+pytestmark = pytest.mark.unit
 
 # Uncompressed: 1 s and 100 bytes a step. DLGS: one refresh in 4 steps, 3 s and 40 bytes, else 2 s and 20 bytes.
 TRIAL = Trial(
@@ -161,41 +159,3 @@ def test_what_finished_is_held_against_its_last_estimate(tmp_path):
     found = estimate.off(estimate.kept(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
     assert found.to_dict() == {"a": 1.5, "b": 0.5}  # c was estimated as another run
     assert estimate.worst(found) == "b"
-
-
-SMALL = ["--configfile", "config/smoke.yaml", "--config", "name=estimated", "network=host", "methods=[none, topk]"]
-ROW = re.compile(r"^(\w+)\s+(?:ResNet-20)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d)\s+(\S+ .B)$", re.M)
-
-
-def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tmp_path, environment):
-    project = copy_project(tmp_path / "project")
-    edit(project / "harness" / "config" / "trials.py", "budget_s=25", "budget_s=1")  # how far off it is does not matter
-    before = snakemake(project, environment, "estimate", *SMALL)
-    assert before.returncode == 0, before.stderr[-3000:]
-    assert [row[:3] for row in ROW.findall(before.stderr)] == [
-        ("accuracy", "2", "0"), ("timing", "2", "0"), ("total", "4", "0"),
-    ]  # fmt: skip
-    assert "no run has finished that was estimated before" in before.stderr
-    folder = project / "results" / "smoke" / "runs" / "estimated"
-    assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
-    done = snakemake(project, environment, *SMALL)
-    assert done.returncode == 0, done.stderr[-3000:]
-    after = snakemake(project, environment, "estimate", *SMALL)
-    assert after.returncode == 0, after.stderr[-3000:]
-    none = ("0:00", "0 KB")
-    assert ROW.findall(after.stderr) == [
-        ("accuracy", "2", "2", *none), ("timing", "2", "2", *none), ("total", "4", "4", *none),
-    ]  # fmt: skip
-    said = re.search(r"took (\S+) times as long as estimated in the median, \S+ times at worst .*n = 4\.", after.stderr)
-    kept = json.loads((folder / "estimates.json").read_text())
-    ratios = sorted(estimate.took_s(folder / n, read_run(folder / n)) / one["seconds"] for n, one in kept.items())
-    assert float(said[1]) == pytest.approx((ratios[1] + ratios[2]) / 2, abs=0.006)
-    # A worker's bytes are exact where they do not depend on the gradient.
-    more = snakemake(project, environment, "estimate", *SMALL, "models={resnet20: {train_epochs: 0.032}}")
-    sent = {row[0]: row for row in ROW.findall(more.stderr)}["accuracy"]
-    dense, sparse = 4 * 269_722, 8 * 26_972 + 8
-    assert sent[1:3] == ("2", "0") and sent[4] == f"{100 * (dense + sparse) / 1e6:.0f} MB"
-
-
-def read_run(folder: Path) -> dict:
-    return json.loads((folder / "run.json").read_text())
