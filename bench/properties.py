@@ -55,7 +55,9 @@ def row(found: pd.DataFrame) -> dict:
 
 def main(folder: Path) -> int:
     measured = Measured()
-    code = pytest.main(["-q", "--no-header", "--hypothesis-seed=0", str(TESTS)], plugins=[measured])
+    code = pytest.main(
+        ["-q", "--no-header", "--hypothesis-profile=thorough", "--hypothesis-seed=0", str(TESTS)], plugins=[measured]
+    )
     cases = pd.DataFrame(measured.notes)
     rows = [row(found) for _, found in cases.groupby(["method", "what", "test"])]
     save(rows, folder, "properties", f"{len(rows)} properties of {cases['method'].nunique()} methods.")

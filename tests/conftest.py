@@ -2,6 +2,7 @@
 
 import csv
 import fcntl
+import gc
 import math
 import os
 import shutil
@@ -10,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +23,31 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 from PIL import Image
+from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
 unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-settings.register_profile("patient", deadline=None, max_examples=50, suppress_health_check=unchecked)
-settings.load_profile("patient")
+for profile, examples in (("quick", 12), ("thorough", 50)):  # `pytest --hypothesis-profile=thorough`
+    settings.register_profile(profile, deadline=None, max_examples=examples, suppress_health_check=unchecked)
+settings.load_profile("quick")
+
+
+def examples(times: float) -> settings:
+    """This many times as many examples as the profile has, for a test that is cheaper or dearer than others."""
+    return settings(max_examples=max(3, round(times * settings.default.max_examples)))
+
+
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from world import World  # noqa: E402
 
 from harness import plugins  # noqa: E402
 from harness.data.fetch import cifar10, imagenet100  # noqa: E402
+from harness.engines import ENGINES  # noqa: E402
 from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
@@ -51,19 +64,53 @@ METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
-LONGEST = [
-    "test_workflow", "test_studies", "test_checkpoint", "test_results", "test_workflow_stops", "test_faults",
-    "test_config", "test_newcomer", "test_comm",
-]  # fmt: skip
+HOROVOD = find_spec("horovod") is not None
+needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed; `make env` builds it")
+NEEDS = {name: [needs_horovod] if name == "horovod" else [] for name in ENGINES}  # the marks of what starts its ranks
+every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS[name]) for name in ENGINES])
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
+TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
+SHARE_WORLDS = ("test_comm", "test_engines", "test_hooks")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
-PATIENCE_S = 1800  # for a program that a test runs: no machine is so slow, so it hangs
+PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
 
 
-def pytest_collection_modifyitems(items: list) -> None:
-    """The longest files first: where files are tested side by side, none of these begins when the others have ended."""
-    turns = {name: turn for turn, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: turns.get(item.path.stem, len(turns)))
+def pytest_configure() -> None:
+    if os.environ.get("CI") and not HOROVOD:
+        raise pytest.UsageError("CI is set, where no test is skipped for want of Horovod, and Horovod is not installed")
+
+
+def tier_of(item: pytest.Item) -> str:
+    tiers = {mark.name for mark in item.iter_markers()} & set(TIERS)
+    if len(tiers) != 1:
+        raise pytest.UsageError(f"{item.nodeid}: tiers {sorted(tiers)} are not one of {', '.join(TIERS)}; mark one")
+    return tiers.pop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests without a tier or with two; begin with the files whose tests take longest."""
+    first: dict[Path, int] = {}
+    for item in items:
+        first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
+    items.sort(key=lambda item: first[item.path])
+
+
+class ByFile(LoadFileScheduling):
+    """All tests of a file go to one process, and so do the files that share worlds of ranks."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "worlds" if Path(file).stem in SHARE_WORLDS else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
+    config.option.loadscopereorder = False  # files keep the order that they have
+    return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector not look again through what was imported: each look takes a good part of a second."""
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -173,6 +220,15 @@ def measured(record_property) -> Callable:
 
 
 @pytest.fixture(scope="session")
+def worlds() -> Iterator[Callable[[str], World]]:
+    """The two ranks of an engine, started once."""
+    started = {engine: World(engine, 2) for engine in ENGINES}
+    yield started.__getitem__
+    for world in started.values():
+        world.stop()
+
+
+@pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of CIFAR-10, which is fetched if it is not there."""
     path = ROOT / "data" / "cifar10.npz"
@@ -244,8 +300,8 @@ def numbers(folder: Path) -> list[pd.DataFrame]:
 
 
 def until(condition: Callable):
-    """What ``condition`` gives as soon as it holds, or after ten minutes, far more than a busy machine needs."""
-    end = time.monotonic() + 600
+    """What ``condition`` returns as soon as it holds, or after three minutes."""
+    end = time.monotonic() + 180
     while not (held := condition()) and time.monotonic() < end:
         time.sleep(0.1)
     return held
@@ -278,7 +334,7 @@ def rows_of(path: Path) -> list[dict]:
 
 def snakemake(project: Path, environment: dict, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        ["snakemake", *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+        ["snakemake", *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=4 * PATIENCE_S
     )
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from comm_worker import answered, in_flight, numbers, summed
+from comm_parts import answered, in_flight, numbers, summed
 from conftest import CLASSES, METHODS, exchange_steps, gradients, make
 
 from harness import comm as engines

@@ -1,8 +1,10 @@
-"""A process for test_engines and test_session: trains on noise and saves what it has; see ``main`` for arguments."""
+"""Training on noise, for tests of sessions; as a program, a process of test_testbed (see ``main``)."""
 
 import copy
 import json
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -70,24 +72,30 @@ def parameters_after(comm, method: str, topology: str = "allgather", steps: int 
     return go_on(session_of(comm, method, topology), steps).flat.parameters
 
 
-def main(engine: str, target: str, methods: str, topologies: str, stops: str, resume: str = "") -> None:
-    """Train, from the states in the file ``resume`` if given, and save all states at each of ``stops``.
+def trained(
+    comm, methods: Sequence[str], topologies: Sequence[str] = ("allgather",), stops: Sequence[int] = (STEPS,),
+    begun: Sequence[dict] = (),
+) -> list[dict]:  # fmt: skip
+    """The states of all sessions at each of ``stops``, by "<method> <topology>".
 
-    They go to <target>-<step>.<rank>, by "<method> <topology>"; a topology may be followed by a collective.
+    A topology may be followed by a collective; ``begun``: by rank, the states from which sessions go on.
     """
+    states: list[dict] = [{} for _ in stops]
+    for method, topology in product(methods, topologies):
+        session, key = session_of(comm, method, *topology.split()), f"{method} {topology}"
+        if begun:
+            session.load_state_dict(begun[comm.rank][key])
+        for stop, found in zip(stops, states, strict=True):
+            found[key] = copy.deepcopy(go_on(session, stop).state_dict())
+    return states
+
+
+def main(engine: str, target: str, methods: str, topologies: str) -> None:
+    """Train with each of the methods (a JSON list) over each of the topologies (another), and save the states to
+    <target>.<rank>."""
     torch.set_num_threads(1)
     comm = engines.connect(engine, CPU)
-    found = {stop: {} for stop in json.loads(stops)}
-    begun = torch.load(f"{resume}.{comm.rank}", weights_only=True) if resume else {}
-    for method in json.loads(methods):
-        for topology in json.loads(topologies):
-            session, key = session_of(comm, method, *topology.split()), f"{method} {topology}"
-            if resume:
-                session.load_state_dict(begun[key])
-            for stop in found:
-                found[stop][key] = copy.deepcopy(go_on(session, stop).state_dict())
-    for stop, states in found.items():
-        torch.save(states, f"{target}-{stop}.{comm.rank}")
+    torch.save(trained(comm, json.loads(methods), json.loads(topologies))[0], f"{target}.{comm.rank}")
     comm.close()
 
 

@@ -193,6 +193,26 @@ def hooked_by(optimizer, net) -> None:
     HorovodHook(net, optimizer, "none")
 
 
+def observed(engine: str, rank: int, methods: dict[str, dict]) -> dict:
+    """By method, the aggregates never stopped, those after it was loaded, and the buckets; and what an engine has of
+    its own."""
+    found: dict = {}
+    if engine == "horovod":
+        found["said"] = horovods_mistakes()
+    else:
+        found |= {"power": {r: power(rank, r) for r in (2, 4)}, "spoken between": spoken_between(rank)}
+    for number, (method, options) in enumerate(methods.items()):
+        whole, saved = train(engine, rank, method, options, view=bool(number % 2))
+        buckets = torch.load(io.BytesIO(saved), weights_only=True)["hook"]["of"]["buckets"]
+        found[method] = whole, train(engine, rank, method, options, False, saved)[0], buckets
+    return found
+
+
+def in_world(comm, engine: str, methods: dict[str, dict]) -> dict:
+    """The same in a rank that the tests have started."""
+    return observed(engine, comm.rank, methods)
+
+
 def main(engine: str, target: str, methods: str) -> None:
     torch.set_num_threads(1)
     if engine == "horovod":
@@ -200,15 +220,10 @@ def main(engine: str, target: str, methods: str) -> None:
 
         hvd.init()
         rank = hvd.rank()
-        found: dict = {"said": horovods_mistakes()}
     else:
         dist.init_process_group("gloo")
         rank = dist.get_rank()
-        found = {"power": {r: power(rank, r) for r in (2, 4)}, "spoken between": spoken_between(rank)}
-    for number, (method, options) in enumerate(json.loads(methods).items()):
-        whole, saved = train(engine, rank, method, options, view=bool(number % 2))
-        buckets = torch.load(io.BytesIO(saved), weights_only=True)["hook"]["of"]["buckets"]
-        found[method] = whole, train(engine, rank, method, options, False, saved)[0], buckets
+    found = observed(engine, rank, json.loads(methods))
     import harness
 
     found |= {"harness": harness.__file__, "horovod": "horovod" in sys.modules}

@@ -70,7 +70,7 @@ def hosts(count: int, folder: Path) -> Iterator[Hosts]:
 
 
 def until_reached(found: Hosts, name: str, folder: Path) -> None:
-    end = time.monotonic() + 600
+    end = time.monotonic() + 120
     while found.start(["ssh", name, "true"], stderr=subprocess.DEVNULL).wait():
         if time.monotonic() > end:
             raise RuntimeError("\n".join(log.read_text() for log in sorted(folder.glob("log?"))))

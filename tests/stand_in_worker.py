@@ -1,8 +1,5 @@
 """A process for test_launch, in place of harness.training.run: <what it does> <seconds> <folder>.
 
-"measures <dilation>,<s> <dilation>,<s> ..." says in each launch how slow the machine has become and how long a forward
-pass took, and keeps the count in a file.
-
 The seconds: after how many without a heartbeat of the launcher it leaves.
 """
 
@@ -33,15 +30,6 @@ def work(what: str, folder: Path) -> None:
             if what == "shows its GPUs":
                 seen = f"gpus\n{os.environ['CUDA_VISIBLE_DEVICES']}\n"
             (folder / "points.csv").write_text(seen)
-            (folder / "run.json").write_text("{}")
-        return
-    if what.startswith("measures"):
-        report(STEPS, STEPS)
-        if rank == 0:
-            counted = folder.parent.parent / "launches"
-            number = int(counted.read_text()) if counted.exists() else 0
-            counted.write_text(f"{number + 1}")
-            (folder / "iterations.csv").write_text(f"block,dilation,forward_s\n1,{what.split()[1 + number]}\n")
             (folder / "run.json").write_text("{}")
         return
     for step in range(1, 10**6):

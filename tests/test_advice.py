@@ -18,6 +18,8 @@ from harness.timemodel import advice
 from harness.timemodel.links import Network
 from harness.timemodel.predict import Calibrations
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 THERE = {"workers": 8, "rate_mbit": 1000.0, "latency_ms": 0.1}
 SCRIPTS = "studies/advise/{}.py".format
 

@@ -16,6 +16,8 @@ from harness.report.tidy import read_each
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training.timed import timing
 
+pytestmark = pytest.mark.unit
+
 BESIDE = {
     "cast": {"method": "cast", "options": {}},
     "often": {"method": "dlgs", "options": {"ratio": 0.02, "refresh_every": 4}},

@@ -4,13 +4,15 @@ from itertools import chain
 
 import pytest
 import torch
-from conftest import at, exchange_of, exchange_steps, gradients, make, one_step
-from hypothesis import given, settings
+from conftest import at, examples, exchange_of, exchange_steps, gradients, make, one_step
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
 from harness.exchange import Bucket
 from harness.topology import Traffic
+
+pytestmark = pytest.mark.unit
 
 
 @given(
@@ -43,7 +45,7 @@ def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(measured, 
 
 
 @given(workers=st.integers(1, 4), size=st.integers(1, 300), block=st.integers(1, 50), ratio=st.floats(0.01, 1))
-@settings(max_examples=25)
+@examples(0.5)
 def test_gathered_or_summed_it_ends_with_the_same_bits(workers, size, block, ratio):
     def work(comm, over):
         method = make("block_topk", block=block, ratio=ratio, over=over)

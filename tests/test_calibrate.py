@@ -13,6 +13,8 @@ from harness.exchange.flat import FlatGradients
 from harness.spec import Measurement, RunSpec, Scheme, Training
 from harness.training.calibrate import TOGETHER, cases_of, exchanges
 
+pytestmark = pytest.mark.unit
+
 RANK = 2
 SHAPED = [name for name in METHODS if CLASSES[name].shaped]
 

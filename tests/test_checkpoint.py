@@ -23,6 +23,8 @@ from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training import checkpoint
 from harness.training.checkpoint import Checkpoints, Stopped
 
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
 STEPS = 200
 EQUALS = "allgather", ("rank 1", "rank 0", "the launcher")
 SERVED = "ps-weights", ("rank 2", "rank 1")  # rank 2 is the server

@@ -3,13 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.paper import claims
 from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, shown
 from harness.report.names import Names
 from harness.statistics import Estimate, repeatable, unpaired
+
+pytestmark = pytest.mark.unit
 
 NOISE = np.array([0.99, 1.0, 1.01])
 NAMES = Names({"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}, {"vgg16": "VGG16"})
@@ -69,7 +72,7 @@ def quotient(values, others) -> Estimate:
 seconds = st.lists(st.floats(1e-2, 1e2), min_size=2, max_size=12)
 
 
-@settings(max_examples=30)
+@examples(0.6)
 @given(seconds, seconds)
 def test_a_quotient_is_known_less_well_than_either_and_turned_round_with_its_sides(values, others):
     found, turned = quotient(values, others), quotient(others, values)

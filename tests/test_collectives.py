@@ -5,13 +5,15 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import watched
-from hypothesis import given, settings
+from conftest import examples, watched
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness import plugins
 from harness.comm import collectives, lockstep
 from harness.comm.collectives import Round, halving_doubling, ring
+
+pytestmark = pytest.mark.unit
 
 PLAIN = [name for name in plugins.names("collectives") if collectives.is_plain(plugins.load("collectives", name))]
 every = pytest.mark.parametrize("name", PLAIN)
@@ -61,8 +63,7 @@ def test_every_rank_ends_with_the_sum_and_what_it_sends_is_what_it_costs(name, w
 @every
 @given(world=worlds, entries=st.integers(1, 200), seed=st.integers(0, 99))
 def test_all_ranks_end_with_the_same_bits_close_to_the_sum(name, world, entries, seed):
-    if not runs_on(name, world):
-        return
+    assume(runs_on(name, world))
     mine = contributions(world, entries, whole=False, seed=seed)
     total = torch.stack(mine).double().sum(0)
     first, *others = summed(name, mine).results
@@ -96,7 +97,7 @@ def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the
 
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
 @given(entries=st.integers(0, 200))
-@settings(max_examples=20)
+@examples(0.4)
 def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
     seen = [[] for _ in range(world)]  # of each rank what it sends to whom, as (peer, first entry, entries)
 

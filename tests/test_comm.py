@@ -1,16 +1,15 @@
 """Communicators: the same answers on local threads and on the processes of every real engine, two to four.
 
-What each rank asks is in comm_worker.py, where ``seen`` runs once per engine and number of ranks.
+What each rank asks is in comm_parts.py, where ``seen`` runs once per engine and number of ranks.
 """
 
-import subprocess
-import sys
 from functools import reduce
+from itertools import product
 
-import comm_worker
+import comm_parts
 import pytest
 import torch
-from comm_worker import (
+from comm_parts import (
     BUCKETS,
     ENTRIES,
     GATHERED,
@@ -24,10 +23,11 @@ from comm_worker import (
     seen,
     summed,
 )  # fmt: skip
-from conftest import PATIENCE_S, ROOT
+from conftest import NEEDS
 from hybrid_parts import ROWS
 from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
+from world import World
 
 from harness import plugins
 from harness.comm.collectives import Round, is_plain
@@ -35,26 +35,28 @@ from harness.comm.hybrid import Layout
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
 
-
-def run_processes(engine: str, world: int, target, environment: dict) -> list[dict]:
-    worker = [sys.executable, comm_worker.__file__, engine, str(target)]
-    command, settings = ENGINES[engine].command(world, worker), ENGINES[engine].environment(threads=1)
-    done = subprocess.run(
-        command, env=environment | settings, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(world)]
+SIZES = (2, 3, 4)
+WORLDS = {"local": [pytest.param(("local", size), marks=pytest.mark.unit, id=f"local-{size}") for size in SIZES]}
+for name in ENGINES:
+    marks = {size: [pytest.mark.engine, *NEEDS[name], *([pytest.mark.slow] if size > 2 else [])] for size in SIZES}
+    WORLDS[name] = [pytest.param((name, size), marks=marks[size], id=f"{name}-{size}") for size in SIZES]
 
 
-@pytest.fixture(
-    scope="module", params=[(e, n) for e in ("local", *ENGINES) for n in (2, 3, 4)], ids=lambda p: f"{p[0]}-{p[1]}"
-)
-def ranks(request, tmp_path_factory, environment) -> list[dict]:
+@pytest.fixture(scope="module", params=[world for worlds in WORLDS.values() for world in worlds])
+def ranks(request, worlds) -> list[dict]:
     """By rank, what it saw."""
-    engine, world = request.param
+    engine, size = request.param
     if engine == "local":
-        return run_workers(world, seen)
-    return run_processes(engine, world, tmp_path_factory.mktemp("comm") / "seen", environment)
+        return run_workers(size, lambda comm: seen(comm, engine))
+    if size == 2:
+        return worlds(engine).run(seen, engine)
+    with World(engine, size) as world:
+        return world.run(seen, engine)
+
+
+def on(engine: str) -> pytest.MarkDecorator:
+    """Only in the worlds of this engine."""
+    return pytest.mark.parametrize("ranks", WORLDS[engine], indirect=True)
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
@@ -71,19 +73,14 @@ def from_others(rank: int, world: int, dtype: torch.dtype, bucket: int = 0) -> d
     return {peer: message(peer, rank, dtype, bucket) for peer in range(world) if peer != rank}
 
 
-@pytest.mark.parametrize("dtype", GATHERED, ids=str)
-def test_any_dtype_is_gathered_in_any_lengths(ranks, dtype):
+def test_any_dtype_is_gathered_in_any_lengths(ranks):
     world = range(len(ranks))
-    everyones = [numbers(length(rank), dtype, rank) for rank in world]
-    assert any(not t.numel() for t in everyones)
-    for found in ranks:
-        assert same(found[f"gather {dtype}"], everyones)
-
-
-@pytest.mark.parametrize("dtype", GATHERED, ids=str)
-def test_equal_lengths_are_gathered(ranks, dtype):
-    for found in ranks:
-        assert same(found[f"gather equal {dtype}"], [numbers(5, dtype, rank) for rank in range(len(ranks))])
+    for dtype in GATHERED:
+        everyones = [numbers(length(rank), dtype, rank) for rank in world]
+        assert any(not t.numel() for t in everyones)
+        for found in ranks:
+            assert same(found[f"gather {dtype}"], everyones), dtype
+            assert same(found[f"gather equal {dtype}"], [numbers(5, dtype, rank) for rank in world]), dtype
 
 
 def test_long_messages_are_gathered_beside_longer_ones(ranks):
@@ -98,51 +95,48 @@ def test_an_engine_can_say_when_a_communication_ended(ranks):
         assert all(made < ended < looked for made, ended, looked in found["ends"])
 
 
-@pytest.mark.parametrize("dtype", REDUCED, ids=str)
-def test_the_maximum_is_taken_entry_by_entry(ranks, dtype):
-    expected = maximum([numbers(9, dtype, rank) for rank in range(len(ranks))])
-    for found in ranks:
-        assert same([found[f"max {dtype}"]], [expected])
+def test_the_maximum_is_taken_entry_by_entry(ranks):
+    for dtype in REDUCED:
+        expected = maximum([numbers(9, dtype, rank) for rank in range(len(ranks))])
+        for found in ranks:
+            assert same([found[f"max {dtype}"]], [expected]), dtype
 
 
-@pytest.mark.parametrize("headers", [False, True])
-@pytest.mark.parametrize("dtype", GATHERED, ids=str)
-def test_a_round_brings_what_the_peers_sent_and_is_counted(ranks, dtype, headers):
+def test_a_round_brings_what_the_peers_sent_and_is_counted(ranks):
     world = len(ranks)
-    for rank, found in enumerate(ranks):
-        answer, sent = found[f"round {dtype} {headers}"]
-        expected = from_others(rank, world, dtype)
-        assert answer.keys() == expected.keys()
-        assert same([answer[peer] for peer in expected], list(expected.values()))
-        mine = [message(rank, peer, dtype) for peer in range(world) if peer != rank]
-        full = [t for t in mine if t.numel() or headers]
-        assert sent == (len(full), sum(t.nbytes + 8 * headers for t in full))
+    for dtype, headers in product(GATHERED, (False, True)):
+        for rank, found in enumerate(ranks):
+            answer, sent = found[f"round {dtype} {headers}"]
+            expected = from_others(rank, world, dtype)
+            assert answer.keys() == expected.keys(), dtype
+            assert same([answer[peer] for peer in expected], list(expected.values())), dtype
+            mine = [message(rank, peer, dtype) for peer in range(world) if peer != rank]
+            full = [t for t in mine if t.numel() or headers]
+            assert sent == (len(full), sum(t.nbytes + 8 * headers for t in full)), dtype
 
 
 PLAIN = [name for name in plugins.names("collectives") if is_plain(plugins.load("collectives", name))]
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_collective_sums_as_the_engine_does_and_sends_what_it_costs(ranks, name):
-    collective = plugins.load("collectives", name)
-    if collective.refuses(len(ranks)):
-        assert not [key for key in ranks[0] if key.startswith(f"sum {name}")]
-        return
-    for entries in ENTRIES:
-        key = f"sum {name} {entries}"
-        for rank, found in enumerate(ranks):
+def test_collectives_sum_as_the_engine_does_and_send_what_they_cost(ranks):
+    taken = {name for name in PLAIN if not plugins.load("collectives", name).refuses(len(ranks))}
+    assert "ring" in taken
+    keys = {f"sum {name} {entries}": (name, entries) for name in taken for entries in ENTRIES}
+    for rank, found in enumerate(ranks):
+        assert {key for key in found if key.startswith("sum ")} == keys.keys()
+        for key, (name, entries) in keys.items():
             ours, sent, engines = found[key]
-            assert torch.equal(ours, ranks[0][key][0])
+            assert torch.equal(ours, ranks[0][key][0]), key
             torch.testing.assert_close(ours, engines, atol=1e-4, rtol=0)
-            assert sent == collective.cost(rank, len(ranks), entries)
+            assert sent == plugins.load("collectives", name).cost(rank, len(ranks), entries), key
 
 
 def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks, request):
     engine, world = request.node.callspec.params["ranks"]
-    shapes = comm_worker.shapes(world, engine not in ENGINES or ENGINES[engine].everybody)
+    shapes = comm_parts.shapes(world, engine not in ENGINES or ENGINES[engine].everybody)
     assert {key for key in ranks[0] if key.startswith("omnireduce")} == {f"omnireduce {n}" for n in range(len(shapes))}
     for which, shape in enumerate(shapes):
-        everyones = [comm_worker.sparse_blocks(rank, shape["block"]) for rank in range(world)]
+        everyones = [comm_parts.sparse_blocks(rank, shape["block"]) for rank in range(world)]
         workers = world - shape["aggregators"] * ("apart" in shape)
         mine = everyones[:workers]
         sent = by_formula([numbers_of(tensor, shape["block"]) for tensor in mine], len(mine[0]), **shape)
@@ -174,9 +168,8 @@ def test_requests_of_all_kinds_in_flight_together_are_not_mixed_up(ranks):
             assert same([got["round"][peer] for peer in expected], list(expected.values()))
 
 
-def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks, request):
-    if request.node.callspec.params["ranks"][0] != "torch_dist":
-        return
+@on("torch_dist")
+def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks):
     some = range(len(ranks) - 1)  # places in the group of all ranks but the first
     for place in some:
         found = ranks[1 + place]["among some"]
@@ -187,6 +180,7 @@ def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks,
         assert torch.equal(found["broadcast"], numbers(5, torch.float32, some[-1]))
 
 
+@pytest.mark.unit
 def test_one_rank_alone_sends_nothing():
     for found in run_workers(1, summed)[0].values():
         ours, sent, engines = found
@@ -194,15 +188,15 @@ def test_one_rank_alone_sends_nothing():
         assert sent == (0, 0)
 
 
-def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks, request):
-    if request.node.callspec.params["ranks"][0] != "horovod":
-        return
+@on("horovod")
+def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks):
     world = len(ranks)
     for rank, found in enumerate(ranks):
         left = (rank - 1) % world
         assert found["another length"] == f"rank {rank} got 2 entries from rank {left}, but expected 3"
 
 
+@pytest.mark.unit
 def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
     said = "rank 0 sends to rank 1 2 entries, which expects 3"
     assert run_workers(2, another_length) == [said] * 2
@@ -214,6 +208,7 @@ def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
         run_workers(2, unheard)
 
 
+@pytest.mark.unit
 def test_an_error_in_a_coroutine_reaches_the_rank_that_waits_for_it():
     def broken(comm):
         yield Round()

@@ -21,6 +21,8 @@ from harness.config import checks, files
 from harness.config import load as config
 from harness.spec import RunSpec
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
 
 MISTAKES = {

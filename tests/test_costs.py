@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.timemodel.costs import (
@@ -17,6 +18,8 @@ from harness.timemodel.costs import (
     turns,
 )
 from harness.timemodel.planner import exact
+
+pytestmark = pytest.mark.unit
 
 SIZES = np.logspace(2.5, 7.4, 9).round()
 
@@ -55,7 +58,7 @@ def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
         assert found == pytest.approx(seconds)
 
 
-@settings(max_examples=20)
+@examples(0.4)
 @given(st.floats(0, 1e-2), st.lists(st.floats(0, 1e-3), min_size=9, max_size=9))
 def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait, odd):
     """Of the sizes that were sent together beside computing; none was: nothing is known, and nothing is added."""

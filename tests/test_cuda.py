@@ -40,8 +40,11 @@ from harness.topology import TOPOLOGIES
 from harness.training.clock import PARTS, Clock
 from harness.training.session import Session
 
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
+
 DEVICE = torch.device("cuda")
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from harness.data.fetch import cifar10 as fetch
 from harness.data.imagenet100 import ImageNet100
 from harness.data.text import Text
 
+pytestmark = pytest.mark.unit
+
 CPU = torch.device("cpu")
 
 

@@ -13,6 +13,8 @@ from harness.config import load as config
 from harness.spec import Cluster, RunSpec, Training
 from harness.timemodel.dilation import LEAST_MBIT, MOST_MBIT, Nodes, dilation, with_rate
 
+pytestmark = pytest.mark.unit
+
 PAPER = Nodes(50_000, 721 * 4.0871e9)
 
 

@@ -20,6 +20,8 @@ from harness.timemodel import estimate
 from harness.timemodel.estimate import Cost, Phase, Trial
 from harness.training.timed import phase_share, timed_steps
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 # Uncompressed: 1 s and 100 bytes a step. DLGS: one refresh in 4 steps, 3 s and 40 bytes, else 2 s and 20 bytes.
 TRIAL = Trial(
     start_s=10.0,

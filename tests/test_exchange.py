@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
-from conftest import CPU, at, exchange_of, one_step
-from hypothesis import given, settings
+from conftest import CPU, at, examples, exchange_of, one_step
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
@@ -15,6 +15,8 @@ from harness.exchange.answers import answers
 from harness.exchange.driver import WorkerExchange
 from harness.topology import ALL_GATHER
 from harness.training.clock import Clock
+
+pytestmark = pytest.mark.unit
 
 
 class TwoRounds(Method):
@@ -30,7 +32,7 @@ class TwoRounds(Method):
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.integers(0, 2**16))
-@settings(max_examples=25)
+@examples(0.5)
 def test_layers_may_finish_in_any_order(group_sizes, seed):
     starts = [sum(group_sizes[:i]) for i in range(len(group_sizes) + 1)]
     groups = list(itertools.pairwise(starts))

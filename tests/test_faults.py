@@ -25,6 +25,8 @@ from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
 BEFORE = ROOT / "workflow" / "before"
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
 MAY_ENTER = os.geteuid() == 0 and shutil.which("nsenter")

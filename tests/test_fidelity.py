@@ -7,6 +7,8 @@ from conftest import exchange_of, gradients, make, one_step
 from harness.comm.local import run_workers
 from harness.exchange.fidelity import bits_per_entry, vnmse
 
+pytestmark = pytest.mark.unit
+
 
 def test_vnmse_by_hand():
     means = [torch.tensor([3.0, 4.0]), torch.tensor([0.0, 5.0])]

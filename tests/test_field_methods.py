@@ -6,14 +6,16 @@ from functools import reduce
 
 import pytest
 import torch
-from conftest import at, exchange_of, make, one_step
-from hypothesis import given, settings
+from conftest import at, examples, exchange_of, make, one_step
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.comm.local import run_workers
 from harness.exchange import Bucket, Method, Sum, Threshold, TopK
 from harness.exchange.answers import COUNT_BYTES, Answers
+
+pytestmark = pytest.mark.unit
 
 
 @dataclass
@@ -194,7 +196,7 @@ def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
 @pytest.mark.parametrize("name", ["quantised", "loco"])
 @pytest.mark.parametrize("bits", [4, 8])
 @given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
-@settings(max_examples=10)
+@examples(0.2)
 def test_two_steps_of_quantisation_err_by_two_roundings(measured, name, bits, size, workers, seed):
     """For every size, those that the workers do not divide too; before there are old errors to come back."""
     step, levels = shares(1, workers, size, seed)[0], 2 ** (bits - 1) - 1

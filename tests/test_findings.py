@@ -9,6 +9,8 @@ from harness.report.names import Names
 from harness.report.summary import MEASURED
 from harness.report.tidy import ABOUT
 
+pytestmark = pytest.mark.unit
+
 NAMES = Names(
     {"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"},
     {"vgg16": "VGG16", "resnet50": "ResNet-50"},

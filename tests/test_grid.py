@@ -9,6 +9,8 @@ from harness.config import load as config
 from harness.config.errors import ConfigError
 from harness.spec import RunSpec
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize("name, more", [("quick", 0), ("paper", 1)])
 def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name, more):

@@ -5,16 +5,16 @@ import sys
 
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT
+from conftest import PATIENCE_S, ROOT, every_engine
 from equal_worker import session_of
 
 from harness.comm.local import run_workers
-from harness.engines import ENGINES
 from harness.launch.liveness import Ended
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training.guard import Guard
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("method", ["none", "dlgs"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_layer_and_the_worker_are_named(value, method):
@@ -32,6 +32,7 @@ def test_the_layer_and_the_worker_are_named(value, method):
     assert said.startswith("the gradient of 1.0.weight is not finite in step 1 on worker 0; ")
 
 
+@pytest.mark.unit
 def test_a_loss_that_is_not_finite_is_named():
     guard = Guard(None, None, 3, 1)
     guard.check(torch.tensor(1e30))
@@ -49,7 +50,9 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 """
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.engine
+@pytest.mark.slow
+@every_engine
 def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=4, train_steps=50, lr=1e30, lr_steps=()), Scheme("none"),

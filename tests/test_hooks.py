@@ -1,4 +1,4 @@
-"""Hooks: the project installed, and a script in another folder that trains with every method on either engine.
+"""Hooks: somebody's training script on either engine, in this project and where it is installed.
 
 What the script does is in hook_script.py. Its aggregates must have the bits of our own loop, Session, on local threads.
 """
@@ -10,18 +10,16 @@ import shutil
 import subprocess
 import sysconfig
 import venv
+from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, PATIENCE_S, ROOT
+from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine
 from equal_worker import Noise
-from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given
-from hypothesis import given as drawn
-from hypothesis import strategies as st
+from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given, in_world
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,11 +27,12 @@ from harness import plugins
 from harness.comm.local import run_workers
 from harness.engines import ENGINES
 from harness.exchange import At, LocalSteps
-from harness.hooks.ddp import DDPHook, _ends
+from harness.hooks.ddp import DDPHook
 from harness.spec import Cluster, RunSpec, Scheme, Training
 from harness.training.session import Session, make_method
 
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
+FEW = ("none", "topk", "dlgs", "powersgd")
 OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for name in EXCHANGED}
 
 
@@ -61,18 +60,18 @@ def installed(tmp_path_factory) -> Path:
     return python
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def ranks(request, installed, tmp_path_factory, environment) -> tuple[str, list[dict]]:
-    """The engine, and by rank what the script saved."""
-    engine, folder = ENGINES[request.param], tmp_path_factory.mktemp("elsewhere")
-    shutil.copy(ROOT / "tests" / "hook_script.py", folder)
-    program = [str(installed), "hook_script.py", engine.name, "found", json.dumps(OPTIONS)]
-    done = subprocess.run(
-        engine.command(2, program), env=environment | engine.environment(threads=1),
-        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return engine.name, [torch.load(folder / f"found.{rank}", weights_only=True) for rank in range(2)]
+WORLDS = {name: pytest.param(name, marks=[pytest.mark.engine, *NEEDS[name]]) for name in ENGINES}
+
+
+@pytest.fixture(scope="module", params=WORLDS.values())
+def ranks(request, worlds) -> tuple[str, list[dict]]:
+    """The engine, and by rank what the script observes in a few methods, one for each kind of bucket and state."""
+    methods = {name: OPTIONS[name] for name in FEW}
+    return request.param, worlds(request.param).run(in_world, request.param, methods)
+
+
+def on(engine: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("ranks", [WORLDS[engine]], indirect=True)
 
 
 class PlainSGD:
@@ -86,18 +85,17 @@ class PlainSGD:
         self.parameters.add_(gradients, alpha=-self.lr)
 
 
-@pytest.fixture(scope="module")
-def ours(ranks) -> dict[str, list[torch.Tensor]]:
-    """By method, the aggregates of our own loop over the same buckets."""
+def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
+    """The aggregates of a session over the same buckets, on local threads."""
     load = plugins.load
     model = type("Model", (), {"build": staticmethod(built), "loss": staticmethod(F.cross_entropy)})
 
-    def work(comm, method: str) -> list[torch.Tensor]:
+    def work(comm) -> list[torch.Tensor]:
         training, cluster = Training("net", lr=LR, momentum=0.0), Cluster(workers=comm.world_size)
         spec = RunSpec("accuracy", training, Scheme(method=method), cluster)
         session = Session(spec, comm, Noise(), CPU)
         session.optimizer = PlainSGD(session.flat.parameters)
-        ends = [0, *accumulate(ranks[1][0][method][2])]
+        ends = [0, *accumulate(buckets)]
         groups = [(session.flat.starts.index(a), session.flat.starts.index(b)) for a, b in pairwise(ends)]
         exchange = session.prepare(method, make_method(method, OPTIONS[method]), groups)
         for number in range(1, STEPS + 1):
@@ -107,68 +105,97 @@ def ours(ranks) -> dict[str, list[torch.Tensor]]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "load", lambda kind, name: model if kind == "models" else load(kind, name))
-        return {method: run_workers(2, lambda comm, m=method: work(comm, m))[0] for method in EXCHANGED}
+        return run_workers(2, work)[0]
 
 
-@pytest.mark.parametrize("method", EXCHANGED)
-def test_a_script_elsewhere_gets_the_bits_of_our_own_loop(ranks, ours, method):
-    for found in ranks[1]:
-        whole, _, _ = found[method]
-        assert len(whole) == STEPS and all(map(torch.equal, whole, ours[method]))
+def has_the_bits_of_our_own_loop(ranks: list[dict], methods: Iterable[str]) -> None:
+    """Whether every rank has them with each method; and, saved and loaded half-way, goes on as if never stopped."""
+    for method in methods:
+        ours = of_our_own_loop(method, ranks[0][method][2])
+        for found in ranks:
+            whole, resumed, _ = found[method]
+            assert len(whole) == STEPS and all(map(torch.equal, whole, ours)), method
+            assert len(resumed) == STEPS - STOP and all(map(torch.equal, whole[STOP:], resumed)), method
 
 
-@pytest.mark.parametrize("method", EXCHANGED)
-def test_a_script_that_is_saved_and_loaded_goes_on_as_if_never_stopped(ranks, method):
-    for found in ranks[1]:
-        whole, resumed, _ = found[method]
-        assert len(resumed) == STEPS - STOP and all(map(torch.equal, whole[STOP:], resumed))
+def test_a_script_gets_the_bits_of_our_own_loop_stopped_or_not(ranks):
+    has_the_bits_of_our_own_loop(ranks[1], FEW)
 
 
-def test_the_script_imports_what_was_installed_and_horovod_only_to_use_it(ranks, installed):
-    engine, (found, _) = ranks
-    assert Path(found["harness"]).is_relative_to(installed.parent.parent)
-    assert found["horovod"] == (engine == "horovod")
+@pytest.mark.engine
+@pytest.mark.slow
+@every_engine
+def test_so_it_does_with_every_method(engine, worlds):
+    others = {name: options for name, options in OPTIONS.items() if name not in FEW}
+    has_the_bits_of_our_own_loop(worlds(engine).run(in_world, engine, others, timeout_s=600), others)
 
 
-@drawn(
-    st.lists(st.integers(1, 2**19), min_size=1, max_size=30), st.integers(2**10, 2**22), st.booleans(),
-)  # fmt: skip
-def test_ddp_will_end_its_buckets_where_the_hook_expects_it(entries, cap, default):
-    """By torch's own function, given gradients that arrive in our order."""
-    model = SimpleNamespace(bucket_bytes_cap=cap, bucket_bytes_cap_default=default)
-    tensors = [torch.empty(n, device="meta") for n in entries]
-    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, cap] if default else [cap]
-    buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
-    assert [0, *_ends([4 * n for n in entries], model)] == [bucket[0] for bucket in buckets]
+@pytest.mark.engine
+@pytest.mark.slow
+@every_engine
+def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_use_it(
+    engine, installed, environment, tmp_path
+):
+    shutil.copy(ROOT / "tests" / "hook_script.py", tmp_path)
+    methods = {name: OPTIONS[name] for name in FEW}
+    program = [str(installed), "hook_script.py", engine, "found", json.dumps(methods)]
+    done = subprocess.run(
+        ENGINES[engine].command(2, program), env=environment | ENGINES[engine].environment(threads=1),
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    ranks = [torch.load(tmp_path / f"found.{rank}", weights_only=True) for rank in range(2)]
+    has_the_bits_of_our_own_loop(ranks, methods)
+    assert Path(ranks[0]["harness"]).is_relative_to(installed.parent.parent)
+    assert ranks[0]["horovod"] == (engine == "horovod")
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("width, settings", [(20, {"bucket_cap_mb": 0.002}), (20, {"bucket_cap_mb": 0.004}), (400, {})])
+def test_buckets_merged_by_size_end_where_ddps_do(alone, width, settings):
+    """DDP lays its buckets again after the first step; by default its first one ends at 1 MiB."""
+    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(9)]
+    hooked, plain = (DistributedDataParallel(torch.nn.Sequential(*layers), **settings) for _ in range(2))
+    ours = DDPHook(hooked, torch.optim.SGD(layers[0].parameters(), lr=LR), "dlgs", ratio=0.1).state_dict()
+    sizes: dict[int, int] = {}
+
+    def note(_, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        sizes[bucket.index()] = bucket.buffer().numel()
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    plain.register_comm_hook(None, note)
+    for _ in range(2):
+        plain(torch.ones(1, width)).sum().backward()
+    assert len(sizes) > 1 and ours["of"]["buckets"] == [sizes[index] for index in sorted(sizes)]
+
+
+@on("torch_dist")
 def test_powersgd_is_that_of_torchs_own_hook(ranks):
-    engine, everyone = ranks
-    for found in everyone if engine == "torch_dist" else []:
+    for found in ranks[1]:
         for theirs, mine in found["power"].values():
             assert len(theirs) == len(mine) == STEPS
             for a, b in zip(theirs, mine, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@on("torch_dist")
 def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
     """With fixed parameters, against the mean of what each process finds alone."""
-    engine, everyone = ranks
-    if engine != "torch_dist":
-        return
     for step in range(STEPS):
         alone = []
         for rank in range(2):
             net, (images, labels) = built(), batch(step, rank)
             F.cross_entropy(net(images), labels).backward()
             alone.append(flat(net) / 2)
-        for found in everyone:
+        for found in ranks[1]:
             assert torch.equal(found["spoken between"][step], sum(alone))
 
 
+@on("horovod")
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
-    engine, everyone = ranks
-    for found in everyone if engine == "horovod" else []:
+    for found in ranks[1]:
         closure, twice, wrapped = found["said"]
         assert "closure" in closure and "second backward pass" in twice and "give the one it wraps" in wrapped
 
@@ -207,6 +234,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("expected", MISTAKES)
 def test_a_mistake_is_one_line(alone, expected):
     with pytest.raises(ValueError, match=re.escape(expected)) as error:
@@ -214,6 +242,7 @@ def test_a_mistake_is_one_line(alone, expected):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.unit
 def test_a_state_of_another_hook_is_refused(alone):
     state = attached("topk", ratio=0.1)[1].state_dict()
     with pytest.raises(ValueError, match=r"the state is of topk, rank 0 of 1, .*; here is lags, rank 0 of 1"):
@@ -222,6 +251,7 @@ def test_a_state_of_another_hook_is_refused(alone):
         attached("topk", ratio=0.1, net=torch.nn.Linear(2, 2))[1].load_state_dict(state)
 
 
+@pytest.mark.unit
 def test_a_loaded_state_is_a_copy(alone):
     _, hook = attached("topk", ratio=0.1)
     hook.method.residuals[0] = torch.ones(3396)
@@ -231,6 +261,7 @@ def test_a_loaded_state_is_a_copy(alone):
     assert state["method"]["residuals"][0].all()
 
 
+@pytest.mark.unit
 def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch):
     model, hook = attached("none")
     optimizer, seen, exchange = hook._optimizer, [], hook.method.exchange
@@ -241,6 +272,7 @@ def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch
     assert seen == [At(1, 0, 1, 0.5), At(2, 0, 1, 0.25)]
 
 
+@pytest.mark.unit
 def test_gradients_that_accumulated_without_synchronising_are_exchanged_together(alone):
     net = built()
     plain = built()
@@ -255,6 +287,7 @@ def test_gradients_that_accumulated_without_synchronising_are_exchanged_together
     assert hook.step == 2 and torch.equal(flat(net), flat(plain))
 
 
+@pytest.mark.unit
 def test_the_readme_says_how(alone, tmp_path, monkeypatch):
     """Its lines are run."""
     section = (ROOT / "README.md").read_text().split("## Use a method in your own training script")[1]

@@ -28,6 +28,8 @@ from harness.training import hybrid as training
 from harness.training.head import cut_off, slice_of, widths
 from harness.training.hybrid import KINDS, worker_of
 
+pytestmark = pytest.mark.unit
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}  # float32, whose sums are added in another order
 
 layouts = st.builds(

@@ -14,14 +14,13 @@ import pytest
 import torch
 from conftest import CPU, ROOT, make_imagenet, until
 from PIL import Image
-from torchvision import transforms
-from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional
 
 from harness.data import Shard, normalise, training_indices
 from harness.data.fetch import DataError
 from harness.data.fetch import imagenet100 as fetch
 from harness.data.imagenet100 import DEVIATION, MEAN, Cropped, ImageNet100
+
+pytestmark = pytest.mark.unit
 
 
 def files(root: Path, split: str) -> list[tuple[Path, int]]:
@@ -31,6 +30,8 @@ def files(root: Path, split: str) -> list[tuple[Path, int]]:
 
 def decoded(path: Path) -> np.ndarray:
     """An image as torchvision's own transform makes it from its file."""
+    from torchvision import transforms  # takes a second, which every test would wait for at the top
+
     with Image.open(path) as image:
         return np.array(transforms.Resize(256)(image.convert("RGB")))
 
@@ -71,6 +72,8 @@ def test_an_image_of_other_colours_is_copied_as_rgb(kind, tmp_path):
 def test_batches_are_what_decoding_anew_and_drawing_by_seed_epoch_and_image_gives(imagenet):
     data, shard = here(imagenet), Shard(12, 3, 1, seed=4)
     trained = files(imagenet, "train")
+    from torchvision.transforms import v2
+
     crop, flip = v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()
     last = data.steps(shard)
     for step in (0, last - 1, last):
@@ -87,6 +90,8 @@ def test_batches_are_what_decoding_anew_and_drawing_by_seed_epoch_and_image_give
 
 
 def test_test_batches_are_what_decoding_anew_gives(imagenet):
+    from torchvision.transforms import v2
+
     centre, tested = v2.CenterCrop(224), files(imagenet, "val")
     order = np.random.default_rng(0).permutation(100)
     (images, labels), *_ = here(imagenet).test(30, Shard(12, 1, 0, seed=0), 100)
@@ -104,6 +109,8 @@ def weights(length: int) -> np.ndarray:
 
 
 def test_a_resized_crop_against_its_definition(imagenet):
+    from torchvision.transforms.v2 import functional
+
     images = fetch.Images(imagenet / "imagenet100", "train")
     for index, (top, left, height, width) in enumerate([(0, 0, 256, 256), (7, 30, 90, 120), (50, 3, 200, 224)]):
         part = images[index][top : top + height, left : left + width].astype(float)

@@ -11,6 +11,8 @@ from harness.comm.local import run_workers
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training import train
 
+pytestmark = pytest.mark.unit
+
 # Instruction set, as torch names it -> method -> digest of the weights after six steps of two workers. Kept from an
 # AMD EPYC with torch 2.11.0. A change here says that every accuracy run learns something else than before.
 KEPT = {

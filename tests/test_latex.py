@@ -10,6 +10,8 @@ from conftest import PATIENCE_S
 
 from harness.report import tables
 
+pytestmark = pytest.mark.unit
+
 KEPT = Path(__file__).resolve().parent.parent / "results" / "reference"
 ODD = "a_b 5 % & #1 {x} $y$ 2^3 ~ \\ <|> × ± n\u00a0=\u00a06"
 

@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 import ssh_hosts
 import yaml
-from conftest import PATIENCE_S, ROOT, checkpointed, numbers, of_run, until
+from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, numbers, of_run, until
 
-from harness.engines import ENGINES
 from harness.launch.launcher import launch
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
-pytestmark = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+pytestmark = [pytest.mark.root, pytest.mark.slow, needs_ssh]
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 
@@ -61,7 +61,7 @@ def launched(hosts: ssh_hosts.Hosts, spec: RunSpec, place: Place, folder: Path, 
     return hosts.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, data, tmp_path):
     spec, place = accuracy(engine, workers=3), over(hosts, 2, 1, data={"cifar10": str(data)})
     there, here = (tmp_path / name for name in ("there", "here"))
@@ -76,7 +76,7 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
     assert run["provenance"]["network"] == "host"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_timed_run_on_two_hosts_is_timed_in_every_launch(engine, hosts, data, tmp_path):
     training, how = Training("resnet20", batch=8, lr_steps=()), Measurement(launches=2, blocks=2, repeats=1)
     spec = RunSpec("timing", training, Scheme("topk", options={"ratio": 0.1}), Cluster(engine), how)
@@ -95,7 +95,7 @@ def reported(folder: Path, process: subprocess.Popen) -> bool:
     return process.poll() is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, tmp_path):
     place = over(hosts, 1, 1, data={"cifar10": ""})
     process = launched(hosts, accuracy(engine), place, tmp_path, *WORKER, "fails", "600")
@@ -105,23 +105,17 @@ def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, 
     assert until(lambda: not of_run(tmp_path))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_on_any_host_outlives_the_launcher(engine, end, hosts, tmp_path):
-    # On a busy machine a heartbeat may take longer than the shortest of these times, after which ranks leave.
-    for leave_after_s in (600,) if end == signal.SIGTERM else (3, 12, 48):
-        folder = tmp_path / f"{leave_after_s}"
-        process = launched(hosts, accuracy(engine), over(hosts, 1, 1), folder, *WORKER, "goes on", f"{leave_after_s}")
-        stayed = reported(folder, process) and len(of_run(folder)) >= 3
-        process.send_signal(end)
-        process.communicate(timeout=PATIENCE_S)
-        assert until(lambda folder=folder: not of_run(folder)), of_run(folder)
-        if stayed:
-            break
-    assert stayed
+@every_engine
+@pytest.mark.parametrize("end, leave_after_s", [(signal.SIGTERM, 600), (signal.SIGKILL, 15)])
+def test_nothing_on_any_host_outlives_the_launcher(engine, end, leave_after_s, hosts, tmp_path):
+    process = launched(hosts, accuracy(engine), over(hosts, 1, 1), tmp_path, *WORKER, "goes on", f"{leave_after_s}")
+    assert reported(tmp_path, process) and len(of_run(tmp_path)) >= 3
+    process.send_signal(end)
+    process.communicate(timeout=PATIENCE_S)
+    assert until(lambda: not of_run(tmp_path)), of_run(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts, data, tmp_path):
     place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600, interface="eth0")
     spec = accuracy(engine, steps=400, planner="all")  # steps enough to be asked in time, and quick ones

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE_S, ROOT, read
+from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +23,7 @@ from harness.spec import Cluster, Place, RunSpec
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 
+@pytest.mark.unit
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 20))
 def test_hosts_are_filled_in_order_and_too_few_slots_are_refused(slots, processes):
     place = Place(by="ssh", hosts=tuple(f"host{number}:{count}" for number, count in enumerate(slots)))
@@ -35,7 +36,8 @@ def test_hosts_are_filled_in_order_and_too_few_slots_are_refused(slots, processe
     assert [name for name, count in taken.items() for _ in range(count)] == every[:processes]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.engine
+@every_engine
 def test_a_build_that_lacks_what_the_launch_needs_says_so(engine):
     assert ENGINES[engine].lacks("cpu", False) == ""  # for real
     for built, device, expected in (
@@ -47,6 +49,7 @@ def test_a_build_that_lacks_what_the_launch_needs_says_so(engine):
         assert re.fullmatch(expected, found), found
 
 
+@pytest.mark.unit
 def test_processes_that_share_a_gpu_need_gloo():
     for engine in ENGINES.values():
         if engine.shares_gpus:
@@ -67,6 +70,7 @@ def three_gpus(tmp_path, monkeypatch):
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
 
 
+@pytest.mark.unit
 def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, monkeypatch):
     with ExitStack() as first:
         two = first.enter_context(gpus.taken(2))
@@ -92,6 +96,7 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
     assert not gpus.visible()
 
 
+@pytest.mark.unit
 def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
     holds = "import time\nfrom harness.launch import gpus\nwith gpus.taken(3): print(1, flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -102,8 +107,13 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
         assert len(found) == 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("per_gpu, expected", [(1, "GPU-1aa,GPU-2aa"), (2, "GPU-1aa")])
+@pytest.mark.parametrize(
+    "engine, per_gpu, expected",
+    [
+        pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, pytest.mark.slow, needs_horovod]),
+        pytest.param("torch_dist", 2, "GPU-1aa", marks=pytest.mark.engine),
+    ],
+)
 def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
     place, log = Place(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
@@ -116,6 +126,7 @@ def smoke(**changes) -> dict:
     return read("smoke") | {"methods": ["none", "dlgs"]} | changes
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     "changes, expected",
     [
@@ -136,6 +147,7 @@ def test_mistakes(changes, expected):
         config.load(smoke(**changes), "c")
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     "launch, jobs, expected",
     [
@@ -151,14 +163,16 @@ def test_what_this_machine_cannot_start_is_refused_before_anything_runs(launch, 
         config.check_machine(values, "c", jobs=jobs)
 
 
+@pytest.mark.unit
 def test_an_engine_that_is_not_built_for_the_launch_is_refused_before_anything_runs(monkeypatch):
     for name, engine in ENGINES.items():
-        monkeypatch.setitem(ENGINES, name, replace(engine, built="print('none')"))
+        monkeypatch.setitem(ENGINES, name, replace(engine, built="print('none')", package="torch"))
     values = config.load(smoke(launch={"by": "slurm"}), "c").values
     with pytest.raises(config.ConfigError, match="c: engine: horovod cannot be used: it was built without"):
         config.check_machine(values, "c", jobs=True)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("launch, jobs", [({"by": "local"}, False), ({"by": "slurm"}, True)])
 @pytest.mark.parametrize("changes, refused", [({}, True), ({"engine": "torch_dist"}, False)])
 @pytest.mark.parametrize("timed_on", ENGINES)
@@ -181,6 +195,7 @@ def test_an_engine_that_is_not_installed_is_refused_before_anything_runs(
         config.check_machine(values, "c", jobs=jobs)
 
 
+@pytest.mark.unit
 def test_where_runs_are_started_changes_none_of_them():
     shared = {"network": "host", "engine": "torch_dist"}
     here = config.load(smoke(**shared), "c").every
@@ -188,6 +203,7 @@ def test_where_runs_are_started_changes_none_of_them():
         assert config.load(smoke(**shared, launch=there), "c").every == here
 
 
+@pytest.mark.unit
 def test_a_job_asks_for_its_own_size_and_not_for_the_largest_runs():
     changes = {"topologies": ["allgather", "ps-weights"], "device": "cuda", "workers": 3, "network": "host"}
     found = config.load(smoke(**changes, launch={"by": "slurm", "per_node": 2}), "c")

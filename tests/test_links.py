@@ -12,6 +12,8 @@ from harness.timemodel.predict import sum_rounds
 from harness.timemodel.timeline import Costs
 from harness.topology import TOPOLOGIES, Traffic
 
+pytestmark = pytest.mark.unit
+
 some_bytes = st.one_of(st.just(0.0), st.floats(0.01, 8))
 topologies = st.sampled_from(list(TOPOLOGIES.values()))
 traffics = st.builds(Traffic, some_bytes, some_bytes, some_bytes)

@@ -5,9 +5,9 @@ from functools import cache
 import pandas as pd
 import pytest
 import torch
-from conftest import CPU, at, exchange_steps, make
+from conftest import CPU, at, examples, exchange_steps, make
 from equal_worker import Noise, go_on
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,6 +24,8 @@ from harness.training.calibrate import exchanges
 from harness.training.clock import Clock
 from harness.training.session import Session
 from harness.training.timed import phase_share, timed_steps
+
+pytestmark = pytest.mark.unit
 
 WHOLE = {"outer_lr": 1.0, "outer_momentum": 0.0}  # DiLoCo that takes the mean of the weights
 LOCAL = ["diloco", "sparseloco"]
@@ -79,7 +81,7 @@ def test_workers_are_apart_between_exchanges_and_together_after_each():
 
 
 @given(every=st.integers(1, 4), workers=st.integers(1, 3), seed=st.integers(0, 2**16))
-@settings(max_examples=15)
+@examples(0.3)
 def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, seed):
     """Inner steps of plain SGD on random gradients, in two buckets, against the algorithm written down."""
     sizes, steps, inner_lr, lr, m = (5, 12), 7, 0.1, 0.7, 0.9

@@ -9,6 +9,8 @@ import pytest
 
 from harness.launch import lock
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def locked(tmp_path, monkeypatch):

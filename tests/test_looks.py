@@ -9,6 +9,8 @@ import pytest
 from harness.report import looks, tables
 from harness.report.names import Names
 
+pytestmark = pytest.mark.unit
+
 
 def test_no_two_of_280_variants_look_the_same():
     looks_of = [looks.line(i, "") for i in range(280)]

@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.exchange import magnitudes
 from harness.exchange.quantisation import ends
+
+pytestmark = pytest.mark.unit
 
 floats = st.one_of(st.floats(-9, 9, width=32), st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, math.inf]))
 vectors = st.lists(floats, max_size=80).map(torch.tensor)
@@ -16,7 +19,7 @@ thresholds = st.one_of(st.floats(0, 10, width=32), st.sampled_from([0.0, 1.0, 1e
 
 
 @given(vectors, thresholds)
-@settings(max_examples=200)
+@examples(4)
 def test_what_reaches_a_threshold_is_counted_and_added_up(vector, h):
     chosen = [abs(x) for x in vector.tolist() if abs(x) >= h and x != 0]
     for way in (magnitudes.reached, magnitudes.reached_by_torch):
@@ -30,7 +33,7 @@ def test_many_are_counted_to_the_last_and_added_up_as_exactly():
 
 
 @given(st.lists(st.tuples(st.lists(floats, max_size=30), thresholds), min_size=1, max_size=5), st.booleans())
-@settings(max_examples=200)
+@examples(4)
 def test_entries_of_at_least_the_threshold_of_their_piece(parts, with_nan):
     vector = torch.tensor([x for part, _ in parts for x in part])
     sizes = [len(part) for part, _ in parts]
@@ -44,7 +47,7 @@ def test_entries_of_at_least_the_threshold_of_their_piece(parts, with_nan):
 
 
 @given(st.integers(1, 5), st.integers(1, 300), st.integers(1, 320), st.integers(0, 2**16), st.booleans())
-@settings(max_examples=200)
+@examples(4)
 def test_the_largest_of_a_row_are_what_sorting_finds_and_of_equals_the_first(many, length, k, seed, ties):
     rows = torch.randn(many, length, generator=torch.Generator().manual_seed(seed))
     rows = (rows * 2).round() if ties else rows

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, at, exchange_of, exchange_steps, gradients, make, one_step, sgd
-from hypothesis import given, settings
+from conftest import CLASSES, METHODS, at, examples, exchange_of, exchange_steps, gradients, make, one_step, sgd
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import plugins
@@ -18,6 +18,8 @@ from harness.exchange import Bucket, Sum
 from harness.exchange.answers import COUNT_BYTES
 from harness.exchange.wire import FORMATS
 from harness.topology import TOPOLOGIES, Traffic
+
+pytestmark = pytest.mark.unit
 
 WORKERS = 3
 SERVED = [m for m in METHODS if CLASSES[m].one_sum]  # by a parameter server
@@ -84,7 +86,7 @@ def test_an_elementwise_method_does_not_mind_another_order_in_each_step(name):
 
 @pytest.mark.parametrize("name", CONSERVING)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**16))
-@settings(max_examples=15)
+@examples(0.3)
 def test_what_is_sent_and_what_is_kept_add_up(name, measured, device, size, seed):
     """With one worker the aggregate is what it sent."""
 
@@ -124,7 +126,7 @@ def test_the_mean_over_many_draws_is_the_dense_mean(name, measured, device):
 
 @pytest.mark.parametrize("name", BOUNDED)
 @given(size=st.integers(1, 2000), seed=st.integers(0, 2**16), power=st.integers(1, 9))
-@settings(max_examples=25)
+@examples(0.5)
 def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measured, device, size, seed, power):
     """In every step, of gradients whose few largest entries stand out the more, the higher the power."""
     generator = torch.Generator().manual_seed(seed)
@@ -186,7 +188,7 @@ def test_a_method_asks_a_server_what_it_says(name):
 
 @pytest.mark.parametrize("name", SERVED)
 @given(workers=st.integers(1, 4), seed=st.integers(0, 2**16))
-@settings(max_examples=5)
+@examples(0.1)
 def test_a_parameter_server_gives_what_collectives_give_bit_for_bit(name, workers, seed):
     def work(comm, **about):
         return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), **about)

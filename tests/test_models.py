@@ -9,8 +9,14 @@ from harness import data, describe, plugins
 from harness.comm.blocks import nonzero_blocks
 from harness.training.flat import FlatModel
 
-MODELS = plugins.names("models")
+pytestmark = pytest.mark.unit
 
+MODELS = plugins.names("models")
+LARGE = ("vgg16_imagenet", "resnet50", "vgg16_100")  # each has a sibling that is smaller
+
+every_model = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in MODELS]
+)
 # Parameters and layers as the DLGS paper counts them; millions of multiply-adds as published for the architectures.
 PUBLISHED = {
     "resnet20": (269_722, 59, 40.8),
@@ -112,7 +118,7 @@ def built(name: str) -> torch.nn.Module:
     return plugins.load("models", name).build().to(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 def test_flattening_changes_no_output_and_layers_come_last_first(name):
     model, inputs = built(name).eval(), samples(name)
     before = model(inputs)
@@ -123,7 +129,7 @@ def test_flattening_changes_no_output_and_layers_come_last_first(name):
     assert flat.sizes == describe.model(name)["layers"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 def test_each_gradient_comes_once_and_lands_in_its_slice(name):
     module, model, inputs = plugins.load("models", name), built(name), samples(name)
     flat, arrivals = FlatModel(model), []
@@ -147,7 +153,7 @@ def test_each_gradient_comes_once_and_lands_in_its_slice(name):
         torch.testing.assert_close(found.norm(), parameter.grad.double().norm())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@every_model
 def test_the_memory_format_of_images_changes_no_output(name):
     model, inputs = built(name).eval(), samples(name)
     torch.manual_seed(0)

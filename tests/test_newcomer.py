@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE_S, ROOT, copy_project
 
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
 NEW = sorted(p.stem for p in (ROOT / "tests" / "newcomer").glob("*.py"))
 
 

@@ -12,6 +12,8 @@ from harness.config import launching
 from harness.launch import nodes
 from harness.spec import Cluster, Place, RunSpec, Training
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):

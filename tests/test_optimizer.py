@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from harness.training.optimizer import SGD
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_same_bits_as_torch(momentum):

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from conftest import at
-from hypothesis import given, settings
+from conftest import at, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.exchange import Bucket
 from harness.exchange.plugin import method_class
+
+pytestmark = pytest.mark.unit
 
 
 def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
@@ -64,7 +66,7 @@ def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: 
 
 
 @given(size=st.integers(1, 40), filled=st.integers(0, 40), cap=st.floats(0.01, 1), seed=st.integers(0, 2**16))
-@settings(max_examples=100)
+@examples(2)
 def test_a_cap_never_sends_zeros_against_an_oracle(size, filled, cap, seed):
     """Buckets with few entries that are not zero, as embeddings and dead units have them."""
     method = method_class("dlgs")(ratio=0.2, refresh_every=3, density_cap=cap)

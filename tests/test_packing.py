@@ -1,5 +1,6 @@
 """Codes in bytes, signs with their places, random numbers of a method's own."""
 
+import pytest
 import torch
 from conftest import CPU
 from hypothesis import given
@@ -17,6 +18,8 @@ from harness.exchange.packing import (
     unpack_places,
 )
 from harness.exchange.randomness import generator
+
+pytestmark = pytest.mark.unit
 
 
 @given(st.integers(0, 100), st.sampled_from([1, 2, 4, 8]), st.integers(0, 5), st.integers(0, 2**16))

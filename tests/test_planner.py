@@ -6,12 +6,15 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.timemodel.groups import cut, merge_all, merge_up_to, per_layer
 from harness.timemodel.planner import TOLERANCE, adaptive_ratios, exact, omgs, paper, planners
 from harness.timemodel.timeline import Costs, schedule
+
+pytestmark = pytest.mark.unit
 
 positive = st.floats(0, 10)
 SHAPES = {
@@ -48,7 +51,7 @@ def test_every_plan_covers_all_layers_once_and_in_order(chain, most):
 
 
 @given(chains(longest=9))
-@settings(max_examples=150)
+@examples(3)
 def test_exact_equals_brute_force(chain):
     sizes, costs = chain
     best = min(schedule(sizes, costs, plan).iteration_s for plan in every_plan(len(sizes)))

@@ -11,6 +11,8 @@ from harness.launch import __main__ as command_line
 from harness.spec import Place, RunSpec, Scheme, Training
 from harness.timemodel import plans
 
+pytestmark = pytest.mark.unit
+
 PLAN = {"model": "vgg16", "variant": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
 PLAN |= {"collective": "engine", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": [0.1, 0.2]}
 PLAN |= {"comparison": {"all": {"plan": [[0, 54]]}, "paper": {"plan": [[0, 3], [3, 54]]}}}

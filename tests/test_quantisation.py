@@ -5,13 +5,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import CPU
-from hypothesis import given, settings
+from conftest import CPU, examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.exchange.quantisation import by_passes, by_torch, decode, encode, ends, norms, subtract
 from harness.exchange.randomness import uniform
+
+pytestmark = pytest.mark.unit
 
 BITS = (1, 2, 4, 8)
 entries = st.one_of(st.floats(-100, 100, width=32), st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, math.inf]))
@@ -37,7 +39,7 @@ def bits_of(vector: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("bits", BITS)
 @given(vectors(), seeds, st.booleans(), st.floats(0.01, 2))
-@settings(max_examples=100)
+@examples(2)
 def test_passes_give_the_bits_of_torch_operations(bits, chosen, seed, at_random, part):
     """With units that some entries exceed, where ``part`` is below 1."""
     (vector, pieces), numbers = chosen, torch.Generator().manual_seed(seed)
@@ -96,7 +98,7 @@ def test_an_entry_becomes_the_nearest_level_and_what_is_beyond_them_the_last(bit
 
 @pytest.mark.parametrize("bits", BITS[1:])
 @given(st.floats(-1, 1, width=32), seeds)
-@settings(max_examples=20)
+@examples(0.4)
 def test_the_mean_over_draws_is_the_entry(bits, entry, seed):
     many, unit = 100_000, 1 / (2 ** (bits - 1) - 1)
     message = encode(torch.full((many,), entry), torch.tensor([unit]), many, bits, (seed,))

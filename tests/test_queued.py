@@ -27,6 +27,8 @@ from harness.mistakes import Ended
 from harness.topology import ALL_GATHER, TOPOLOGIES
 from harness.training.guard import Guard
 
+pytestmark = pytest.mark.unit
+
 WORKERS = 3
 SIZES = (7, 300, 1)
 KNOWN = {"topk": {}, "lags": {}, "dlgs": {"refresh_every": 4}}  # methods that know their rule before the gradient

@@ -22,6 +22,8 @@ from harness.report.tidy import ABOUT, read
 from harness.spec import RunSpec
 from harness.timemodel.plans import planned
 
+pytestmark = pytest.mark.unit
+
 ROOT = Path(__file__).resolve().parent.parent
 VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNKNOWN}
 CAPTION = "A caption.\nOn two lines."
@@ -95,12 +97,13 @@ def spec_of(run: Path) -> dict:
     return json.loads((run / "run.json").read_text())["spec"]
 
 
-@pytest.fixture(scope="module", params=[("transformer",), tuple(MODELS)], ids=["one model", "four models"])
+@pytest.fixture(scope="module", params=["one model", pytest.param("four models", marks=pytest.mark.slow)])
 def report(request, tmp_path_factory):
     stderr = sys.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "describe", describe)
-        made = Report(tmp_path_factory.mktemp("report"), request.param)
+        models = ("transformer",) if request.param == "one model" else tuple(MODELS)
+        made = Report(tmp_path_factory.mktemp("report"), models)
         made.tidy = made.collect()
         yield made
     sys.stderr = stderr

@@ -12,6 +12,8 @@ from harness.config import grid, launching
 from harness.config import load as config
 from harness.spec import RunSpec
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 FUNCTIONS = ROOT / "workflow" / "rules" / "functions.smk"
 CHANGES = {"methods": ["none", "dlgs"], "topologies": ["allgather", "ps-weights"], "network": "host", "workers": 3}
 RECIPE = read("smoke")["models"]["resnet20"] | {"train_epochs": 140}

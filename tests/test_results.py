@@ -21,6 +21,8 @@ from harness.launch.launcher import launch
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 TRAINING = Training("resnet20", batch=8, train_epochs=0.002, lr_steps=())
 DLGS, CLUSTER = Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster("torch_dist")
 CURVE = Measurement(evaluations=2, test_samples=20, final_test_samples=20)

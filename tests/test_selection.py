@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from conftest import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.exchange import selection
 from harness.exchange.selection import Threshold, TopK, by_fast
+
+pytestmark = pytest.mark.unit
 
 floats = st.one_of(
     st.floats(-100, 100, width=32),
@@ -34,7 +37,7 @@ def taken(name: str, values: list[float], rule, gradient: list[float] | None = N
 
 @both
 @given(vectors, st.data())
-@settings(max_examples=200)
+@examples(4)
 def test_top_k_takes_the_largest_magnitudes(name, values, data):
     k = data.draw(st.integers(1, len(values)))
     sent, _, _ = taken(name, values, TopK(k))
@@ -109,6 +112,7 @@ def test_fast_equals_torch_on_large_inputs(size, kind):
     compare(acc, {1, *(max(1, size // share) for share in (10, 100, 1000)), size})
 
 
+@pytest.mark.slow
 def test_fast_equals_torch_on_very_large_inputs():
     compare(torch.randn(2**25 + 3, generator=torch.Generator().manual_seed(0)), {2**25 // 100})
 

@@ -15,6 +15,8 @@ from harness.training.calibrate import exchanges
 from harness.training.timed import timing
 from harness.training.train import accuracy
 
+pytestmark = pytest.mark.unit
+
 WORKERS = 2
 SERVERS = [topology for topology in TOPOLOGIES.values() if topology.servers]
 SCHEME = {"method": "dlgs", "options": {"ratio": 0.1}}

@@ -16,6 +16,8 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training import timed, train
 from harness.training.session import Session
 
+pytestmark = pytest.mark.unit
+
 
 def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
     """Stopped between two points of the curve, with real images: the tables end the same."""
@@ -61,7 +63,9 @@ def test_a_state_of_other_variants_is_refused():
     run_workers(1, work)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name not in ("none", "dlgs") else []) for name in METHODS]
+)
 def test_memory_and_open_files_stay_as_they_are(name):
     """A tensor of the model's size that is kept from every step would make 20 MiB."""
     torch.set_num_threads(1)

@@ -17,6 +17,8 @@ from conftest import PATIENCE_S, ROOT, alone, checkpointed, copy_project, number
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
 
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
 PLUGIN = "snakemake_executor_plugin_slurm"
 GRID = ["--configfile", "config/smoke.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: []}"]
 PROFILE = ["--workflow-profile", "profiles/slurm"]

@@ -4,12 +4,14 @@ from itertools import chain
 
 import pytest
 import torch
-from conftest import exchange_of, exchange_steps, gradients, make, one_step
-from hypothesis import given, settings
+from conftest import examples, exchange_of, exchange_steps, gradients, make, one_step
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.comm.local import run_workers
 from harness.exchange.wire import FORMATS
+
+pytestmark = pytest.mark.unit
 
 WORKERS, SIZE = 3, 1000
 
@@ -39,7 +41,7 @@ def test_without_dense_steps_it_is_top_k_with_error_feedback_to_the_bit():
 
 
 @given(cycles=st.integers(1, 3), sparse=st.integers(0, 4), feedback=st.booleans(), seed=st.integers(0, 2**16))
-@settings(max_examples=20)
+@examples(0.4)
 def test_a_dense_step_leaves_nothing_behind(cycles, sparse, feedback, seed):
     """With error feedback all gradients of whole cycles have then been sent."""
 

@@ -15,6 +15,8 @@ from harness.training.clock import PARTS
 from harness.training.rows import joined, over_workers
 from harness.training.timed import timing, widest
 
+pytestmark = pytest.mark.unit
+
 seconds = st.lists(st.floats(1e-4, 1e3), min_size=2, max_size=12)
 
 
@@ -42,7 +44,9 @@ def test_nine_of_ten_repeats_lie_in_the_interval(blocks):
     assert inside >= 0.88 * 400
 
 
-@pytest.mark.parametrize("runs, launches", [(6, 2), (3, 3), (12, 2)])
+@pytest.mark.parametrize(
+    "runs, launches", [(6, 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((3, 3), (12, 2)))]
+)
 def test_a_repeat_of_few_launches_lies_in_the_interval_that_runs_like_it_give(runs, launches):
     """The runs have times of their own, and differ between launches alike."""
     numbers = np.random.default_rng(2)

@@ -8,6 +8,8 @@ from conftest import SMOKE, copy_project, rows_of, snakemake
 from harness.launch import testbed
 from harness.report.summary import MEASURED
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 # Without the two LAGS: each would be calibrated, planned and timed for every study. DLGS is planned as well.
 METHODS = ("none", "topk", "dlgs")
 STUDY = f"studies={{methods: {{methods: [{', '.join(METHODS[1:])}]}}}}"

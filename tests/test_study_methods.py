@@ -17,6 +17,8 @@ from harness.exchange import LocalSteps
 from harness.report import curves
 from harness.spec import Cluster, RunSpec
 
+pytestmark = pytest.mark.unit
+
 CURVE = pd.DataFrame(
     {"step": [10, 20, 30], "test_accuracy": [0.2, 0.4, 0.3], "sent_bytes": [5.0, 9.0, 12.0], "seed": 0}
 )

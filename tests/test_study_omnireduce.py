@@ -17,6 +17,8 @@ from harness.config import load as config
 from harness.spec import Cluster, Measurement, RunSpec, Training
 from harness.training.timed import timing
 
+pytestmark = pytest.mark.unit
+
 STREAMS = {"block": 256, "fused": 8, "in_flight": 2}
 SMALL = {"ratio": 0.1, "block": 256}
 ENGINE = {"collective": "engine", "streams": {}}

@@ -13,6 +13,8 @@ from harness import plugins
 from harness.config import load as config
 from harness.spec import RunSpec
 
+pytestmark = pytest.mark.unit
+
 STUDY = ROOT / "workflow" / "studies" / "published"
 PUBLISHED = STUDY / "published.csv"
 

@@ -21,6 +21,8 @@ from harness.launch.liveness import Progress
 from harness.spec import Cluster, Place, RunSpec
 from harness.training.train import accuracy
 
+pytestmark = pytest.mark.unit
+
 study = _load("sparse_dense")
 
 

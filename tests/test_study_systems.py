@@ -6,6 +6,8 @@ import pytest
 from harness.paper.claims import FAILS, HOLDS, UNKNOWN
 from harness.paper.systems import UNTESTED, alternating, compare, halving_doubling, hybrid, omnireduce, shown
 
+pytestmark = pytest.mark.unit
+
 NO = float("nan")
 
 

@@ -7,6 +7,8 @@ from harness.report.summary import MEASURED, amortise, summarise
 from harness.report.tidy import ABOUT
 from harness.statistics import pooled, relaunched
 
+pytestmark = pytest.mark.unit
+
 
 def iterations(timed, phase, share, seconds, block):
     parts = dict.fromkeys(MEASURED, 0.0) | {"forward_s": seconds / 4, "sparsify_s": seconds / 2}

@@ -23,6 +23,7 @@ SHAPE = {"block": 10, "fused": 3, "in_flight": 2, "aggregators": 2}
 OURS = ["halving-doubling", "ring", "omnireduce"]  # ways whose messages are counted
 
 
+@pytest.mark.unit
 @given(world=st.integers(1, 5), blocks=st.integers(5, 200), short=st.integers(0, 9), density=st.sampled_from(DENSITIES))
 def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
     def found(places: str) -> list[set[int]]:
@@ -58,6 +59,7 @@ def spec_of(shape: dict, engine: str = "horovod") -> RunSpec:
     return RunSpec("sums", scheme=Scheme(streams=shape), cluster=Cluster(engine, 2), measurement=measurement)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("placed, more", [({}, ["engine", "all-gather"]), ({"aggregators": 1, "apart": True}, [])])
 def test_all_ways_are_timed_in_every_case_and_send_what_they_count(placed, more):
     spec = spec_of(SHAPE | placed)
@@ -65,6 +67,7 @@ def test_all_ways_are_timed_in_every_case_and_send_what_they_count(placed, more)
     check(found[0]["sums"], spec.scheme.streams, OURS + more)
 
 
+@pytest.mark.unit
 def test_a_brief_run_has_few_cases():
     spec = spec_of(SHAPE)
     brief = replace(spec, measurement=replace(spec.measurement, brief=True))
@@ -72,6 +75,8 @@ def test_a_brief_run_has_few_cases():
     assert {(row["places"], row["density"]) for row in rows} == {("random", density) for density in (1, 0.1, 0.01)}
 
 
+@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregators", [1, 3])
 def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
     spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
@@ -80,6 +85,7 @@ def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
     check(rows, spec.scheme.streams, OURS)
 
 
+@pytest.mark.unit
 def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report.__new__(Report)
@@ -133,6 +139,8 @@ as_rank(Path(sys.argv[1]), run.main)
 """
 
 
+@pytest.mark.engine
+@pytest.mark.slow
 def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
     spec = spec_of(SHAPE | {"apart": True}, "torch_dist")
     program = [sys.executable, "-c", DIES]
@@ -143,6 +151,7 @@ def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"log"}
 
 
+@pytest.mark.unit
 def test_a_way_with_another_sum_ends_the_run(monkeypatch):
     monkeypatch.setattr("harness.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
     spec = RunSpec("sums", scheme=Scheme(streams=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
@@ -150,6 +159,7 @@ def test_a_way_with_another_sum_ends_the_run(monkeypatch):
         run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
 
 
+@pytest.mark.unit
 def test_the_study_runs_each_shape_where_there_is_a_testbed():
     study = {
         "workers": [2, 4],
@@ -175,6 +185,7 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("why", ["", "no such links"])
 def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
     monkeypatch.setattr("harness.launch.testbed.available", lambda latency_ms, rate_mbit: why)
@@ -185,6 +196,7 @@ def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
         assert runs["sums/4workers-wide-area"].cluster == Cluster("torch_dist", 4, **links)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     "study, said",
     [

@@ -4,14 +4,16 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, read, until
+from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
 from harness.config import load as config
 from harness.engines import ENGINES
@@ -28,9 +30,14 @@ def here() -> None:
         pytest.skip(f"no testbed here: {testbed.available()}")
 
 
+def median_of_five(measure: Callable[[], float]) -> float:
+    """Others use this machine too."""
+    return statistics.median(measure() for _ in range(5))
+
+
 def within(bed: Testbed, rate_mbit: float, *pair: int) -> bool:
-    """Whether a measurement is within 5 % of the rate, one of many: others use this machine too."""
-    return until(lambda: abs(bed.measure_mbit(*pair) / rate_mbit - 1) <= 0.05)
+    """Whether links carry this rate: at most 5 % more, and at most 10 % less, for a machine that is busy."""
+    return 0.9 <= median_of_five(lambda: bed.measure_mbit(*pair)) / rate_mbit <= 1.05
 
 
 def inside(owner: int) -> list[psutil.Process]:
@@ -61,12 +68,14 @@ def holds_any(spaces: set[str]) -> bool:
     return False
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("rate_mbit", [20, 200])
 def test_a_tcp_stream_has_the_rate_asked_for(here, rate_mbit):
     with Testbed([rate_mbit, rate_mbit]) as bed:
         assert within(bed, rate_mbit)
 
 
+@pytest.mark.root
 def test_each_host_has_the_rate_of_its_own_link(here):
     with Testbed([200, 50, 200]) as bed:
         assert within(bed, 50)  # the slowest, unless said otherwise
@@ -74,6 +83,7 @@ def test_each_host_has_the_rate_of_its_own_link(here):
         assert within(bed, 200, 0, 2)
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("latency_ms", [0, 5])
 def test_links_take_other_rates_while_processes_use_them(here, latency_ms):
     with Testbed([50, 50], latency_ms) as bed:  # a program carries packets with latency, on a slow machine not many
@@ -99,19 +109,21 @@ def rate():
 asked = [25e6, 12.5e6][int(os.environ["RANK"])]
 if os.environ["RANK"] == "0":
     links.scale(0.5)
-end = time.monotonic() + 600
+end = time.monotonic() + 120
 while rate() == asked and time.monotonic() < end:
     time.sleep(0.05)
 print(f"rate {rate() / asked:g}")
 """
 
 
+@pytest.mark.root
 def test_rank_0_makes_the_links_of_its_run_slower(here):
     command = hosts("torch_dist", "200,100", sys.executable, "-c", HALF)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.count("rate 0.5") == 2, done.stdout + done.stderr
 
 
+@pytest.mark.root
 def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
     before = set(psutil.net_if_addrs())
     with Testbed([200, 200]) as first, Testbed([50, 50]) as second:
@@ -128,6 +140,7 @@ def hosts(engine: str, rates_mbit: str, *command: str, latency_ms: str = "0") ->
     return [sys.executable, "-m", "harness.launch.hosts", engine, rates_mbit, latency_ms, *command]
 
 
+@pytest.mark.root
 def test_a_killed_launcher_leaves_nothing(here):
     """From the launcher down: what starts the run, what starts the workers, the workers, the namespaces."""
     command = hosts("torch_dist", "200,200", "sleep", "600")
@@ -143,6 +156,7 @@ def test_a_killed_launcher_leaves_nothing(here):
     assert until(lambda: not holds_any(spaces))
 
 
+@pytest.mark.root
 def test_clean_ends_what_outlived_its_launcher(here):
     outliving = hosts("torch_dist", "200,200", "sh", "-c", "sleep 600; true")  # sh dies with its parent, sleep does not
     launcher = subprocess.Popen(outliving, cwd=ROOT)
@@ -160,6 +174,7 @@ def test_clean_ends_what_outlived_its_launcher(here):
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
 
 
+@pytest.mark.root
 def test_a_failing_worker_ends_the_others_and_is_shown(here):
     command = hosts("torch_dist", "200,200,200", "sh", "-c", "if [ $RANK = 1 ]; then echo mine; exit 3; fi; sleep 600")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -167,19 +182,20 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
     assert "[1]<stdout>:mine" in done.stdout and "worker 1 ended with status 3" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.root
+@every_engine
 def test_three_hosts_train_to_the_same_bits(here, engine, tmp_path):
     target = tmp_path / engine
     # Three workers, and two with a parameter server on the third host.
     worker = [sys.executable, str(ROOT / "tests" / "equal_worker.py"), engine, str(target)]
-    worker += ['["none", "dlgs"]', '["allgather", "ps-weights"]', "[10]"]
+    worker += ['["none", "dlgs"]', '["allgather", "ps-weights"]']
     done = subprocess.run(
         hosts(engine, "1000,1000,200", *worker),
         cwd=ROOT, env=os.environ | ENGINES[engine].environment(threads=1), capture_output=True, text=True,
         timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    first, *others = [torch.load(f"{target}-10.{rank}", weights_only=True) for rank in range(3)]
+    first, *others = [torch.load(f"{target}.{rank}", weights_only=True) for rank in range(3)]
     assert set(first) == {
         f"{method} {topology}" for method in ("none", "dlgs") for topology in ("allgather", "ps-weights")
     }
@@ -203,12 +219,15 @@ hvd.shutdown()
 """
 
 
+@needs_horovod
+@pytest.mark.root
 def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
     command = hosts("horovod", "200,200,200", sys.executable, "-c", SETS)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
+@pytest.mark.root
 def test_a_run_records_its_links(here, tmp_path):
     cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0), latency_ms=5)
     spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest_entries=1000))
@@ -228,6 +247,7 @@ def check(*without: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.root
 def test_user_namespaces_stand_in_for_root(here):
     done = check("setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all")  # may map itself, and nothing else
     if "Operation not permitted" in done.stderr:
@@ -235,6 +255,7 @@ def test_user_namespaces_stand_in_for_root(here):
     assert done.returncode == 0 and done.stdout.startswith("the testbed works: "), done.stderr
 
 
+@pytest.mark.root
 def test_a_missing_privilege_is_one_line():
     done = check("setpriv", "--bounding-set=-all", "--inh-caps=-all")
     assert done.returncode == 1 and not done.stdout
@@ -246,6 +267,7 @@ def quick(**changes) -> dict:
     return read("quick") | changes
 
 
+@pytest.mark.unit
 def test_only_what_is_timed_uses_the_testbed():
     values = quick(network="testbed", testbed={"rate_mbit": 500, "host_rates_mbit": {1: 100}})
     found = config.load(values, "c")
@@ -258,6 +280,7 @@ def test_only_what_is_timed_uses_the_testbed():
         assert spec.cluster.network == ("testbed" if spec.kind == "exchanges" else "host")
 
 
+@pytest.mark.unit
 def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
     for reason, network in (("", "testbed"), ("no such kernel", "host")):
         monkeypatch.setattr(testbed, "available", lambda *_, reason=reason: reason)
@@ -269,6 +292,7 @@ def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatc
         config.check_machine(found.values, "c")
 
 
+@pytest.mark.unit
 def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
     monkeypatch.setattr(testbed, "available", lambda latency_ms=0, rate_mbit=0: latency_ms and f"not {rate_mbit:g}")
     for links, why in (({"rate_mbit": 50, "host_rates_mbit": {1: 80}}, "not 80"), ({}, "not 0")):
@@ -278,6 +302,7 @@ def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
         config.check_machine(config.load(quick(network="testbed", testbed=links), "c").values, "c")
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
     "changes, expected",
     [

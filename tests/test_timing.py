@@ -9,6 +9,8 @@ from harness.training import clock as module
 from harness.training.clock import PARTS, Clock
 from harness.training.timed import phase_share, timed_steps
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def now(monkeypatch) -> list[float]:

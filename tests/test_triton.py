@@ -6,6 +6,8 @@ import sys
 import pytest
 from conftest import ROOT
 
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
+
 pytest.importorskip("triton")
 
 # The interpreter is chosen when Triton is imported, so each test is a process of its own.

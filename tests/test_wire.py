@@ -4,10 +4,13 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.exchange.wire import FORMATS, RunLength, Smallest
+
+pytestmark = pytest.mark.unit
 
 every = pytest.mark.parametrize("name", FORMATS)
 
@@ -26,7 +29,7 @@ def there_and_back(name: str, size: int, indices: torch.Tensor) -> torch.Tensor:
 
 @every
 @given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 2**16), st.sampled_from([torch.int32, torch.int64]))
-@settings(max_examples=200)
+@examples(4)
 def test_what_is_packed_is_what_is_added(name, size, density, seed, kind):
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(size, generator=generator)[: round(density * size)]

@@ -11,6 +11,8 @@ from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.training import train
 from harness.training.witness import COLUMNS
 
+pytestmark = pytest.mark.unit
+
 DENSE = 4 * 269_722  # bytes of ResNet-20's gradient
 
 

@@ -13,6 +13,8 @@ from conftest import ROOT, SMOKE, copy_project, rows_of, snakemake
 
 from harness.launch import testbed
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 KINDS = ("accuracy", "timing")
 TABLES = ("table1", "table2", "claims")
 LINKS = "host" if testbed.available() else "proportional"

@@ -9,6 +9,8 @@ import psutil
 import pytest
 from conftest import ROOT, SMOKE, copy_project, snakemake, until
 
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
 
 @pytest.fixture
 def project(tmp_path) -> Path:

@@ -1,18 +1,12 @@
-"""A process for test_comm: uses all of a communicator and saves what it saw; arguments: the engine, the target file."""
+"""What the ranks of test_comm do with a communicator, and what they return."""
 
 import random
-import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from hybrid_parts import trained
 
-from harness import comm as engines
 from harness.comm import Communicator, collectives
 from harness.comm.collectives import Round
 from harness.comm.collectives.omnireduce import streams
@@ -75,10 +69,15 @@ def relay(comm: Communicator, bucket: int):
     return held
 
 
-def seen(comm: Communicator) -> dict:
+def seen(comm: Communicator, engine: str) -> dict:
     """By what was asked, what came back."""
     found = answered(comm) | summed(comm) | streamed(comm) | in_flight(comm)
-    return found | {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
+    found |= {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
+    if engine == "torch_dist":
+        found["among some"] = among_some(comm.rank, comm.world_size)
+    if engine == "horovod":  # torch.distributed does not notice
+        found["another length"] = another_length(comm)
+    return found
 
 
 def answered(comm: Communicator) -> dict:
@@ -206,15 +205,3 @@ def another_length(comm: Communicator) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    comm = engines.connect(sys.argv[1], torch.device("cpu"))
-    found = seen(comm)
-    if sys.argv[1] == "torch_dist":
-        found["among some"] = among_some(comm.rank, comm.world_size)
-    if sys.argv[1] == "horovod":  # torch.distributed does not notice
-        found["another length"] = another_length(comm)
-    torch.save(found, f"{sys.argv[2]}.{comm.rank}")
-    comm.close()
