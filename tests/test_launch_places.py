@@ -158,7 +158,7 @@ def test_mistakes(changes, expected):
 )
 def test_what_this_machine_cannot_start_is_refused_before_anything_runs(launch, jobs, expected, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    values = config.load(smoke(launch=launch), "c").values
+    values = config.load(smoke(launch=launch, engine="torch_dist"), "c").values
     with pytest.raises(config.ConfigError, match=f"^c: {expected}"):
         config.check_machine(values, "c", jobs=jobs)
 
