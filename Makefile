@@ -8,31 +8,33 @@ UV := .tools/bin/uv
 BASE := .venv/.synced
 HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
-PYTEST := python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := python -m pytest -q -n auto --dist loadfile
 
 # nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.
 CUDA_ROOT = $(shell nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p' | xargs -r realpath)
-
-SYNC = VIRTUAL_ENV="$(CURDIR)/.venv" setup/progress.sh $(UV) pip sync --compile-bytecode --require-hashes
+BUILD = CMAKE_TOOLCHAIN_FILE="$(CURDIR)/setup/horovod-toolchain.cmake" \
+	$(if $(CUDA_ROOT),CUDA_HOME="$(CUDA_ROOT)" HOROVOD_CUDA_HOME="$(CUDA_ROOT)")
+SYNC = VIRTUAL_ENV="$(CURDIR)/.venv" $(BUILD) setup/progress.sh \
+	$(UV) pip sync --compile-bytecode --require-hashes
+TORCH = $(shell grep -o '^torch==[^ ]*' requirements.txt)
 
 $(UV):
 	$(PYTHON) -m venv .tools
 	setup/progress.sh .tools/bin/pip install --quiet uv==$(UV_VERSION)
 
-# A sync uninstalls what the list does not name, so this stage removes a Horovod that was compiled against another torch.
+# Horovod stays installed if it was compiled against the torch that is listed; else the sync uninstalls it.
 $(BASE): requirements.txt pyproject.toml | $(UV)
 	@echo "== environment, without Horovod: downloads 3 GB the first time =="
 	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
-	sed '/^horovod==/,/[^\\]$$/d' requirements.txt | $(SYNC) -
+	@if grep -qsxF "$(TORCH)" $(HOROVOD); then cat requirements.txt; \
+	else sed '/^horovod==/,/[^\\]$$/d' requirements.txt; fi | $(SYNC) -
 	touch $@
 
 $(HOROVOD): $(BASE)
-	@echo "== Horovod: compiled the first time, about 2 minutes on 2 cores =="
-	CMAKE_TOOLCHAIN_FILE="$(CURDIR)/setup/horovod-toolchain.cmake" \
-	$(if $(CUDA_ROOT),CUDA_HOME="$(CUDA_ROOT)" HOROVOD_CUDA_HOME="$(CUDA_ROOT)") \
-	$(SYNC) requirements.txt
+	@echo "== Horovod: compiled if it is missing, about 2 minutes on 2 cores =="
+	@$(SYNC) requirements.txt
 	$(RUN) python -c "import horovod.torch"
-	touch $@
+	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
 .PHONY: help reproduce test test-rest smoke check lint bench reference env env-without-horovod

@@ -13,6 +13,7 @@ print() { printf '%d:%02d  %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"; }
     case $verb in
       Downloading | Building) pending[$package]="${verb,} $package" ;;
       Downloaded | Built) unset "pending[$package]" ;;
+      +) continue ;; # an installed package
     esac
     print "$line"
   else # end of output
