@@ -50,8 +50,8 @@ test: $(if $(wildcard $(HOROVOD)),$(HOROVOD),$(BASE)) ## the fast tests; without
 	$(RUN) $(PYTEST) -m "not slow and not root" tests
 	@test -e $(HOROVOD) || echo "Tests that need Horovod were skipped: it is not installed. To install it: make env"
 
-test-rest: $(HOROVOD) ## the other tests
-	$(RUN) $(PYTEST) -m "slow or root" tests
+test-rest: $(HOROVOD) ## the other tests, and more examples for those of properties
+	$(RUN) $(PYTEST) --hypothesis-profile=thorough -m "slow or root or hypothesis" tests
 
 smoke: $(HOROVOD) ## the smoke configuration end to end with the paper's methods
 	$(RUN) snakemake --configfile config/smoke.yaml --config 'methods=[none, topk, lags, lags_adaptive, dlgs]'
