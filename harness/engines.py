@@ -4,7 +4,9 @@ The one place that names engines. It lies beside ``harness/comm``, whose package
 name is ``harness/comm/<name>.py``. A run imports this file, since its environment decides numbers.
 """
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -14,7 +16,8 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
-SILENT_S = 7 * 24 * 3600  # for so long engines wait for a rank: whether it hangs is for ``hung_after_s`` to say
+# After this time without a message an engine gives up. A week: the harness finds ranks that hang, by ``hung_after_s``.
+TIMEOUT_S = int(os.environ.get("HARNESS_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
 COMMON = {
     # By default glibc returns the pages of every large tensor and faults them in again: 5-10 % of an iteration.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
@@ -40,6 +43,7 @@ class Engine(ABC):
     ``everybody``: whether a round of messages needs all of them, as its communicator says too. ``killed``: finds in
     what the engine's launcher printed the rank that a signal ended first. ``shares_gpus``: whether several of its
     processes can use one GPU. ``built``: a program that says which of Gloo, MPI and NCCL the engine was built with.
+    ``package``: the Python package that it needs.
     """
 
     name: str
@@ -49,6 +53,11 @@ class Engine(ABC):
     killed: str  # a regular expression with one group
     shares_gpus: bool
     built: str
+    package: str
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
 
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
         """What every process needs, however it is started; ``timed``: in a run that times what it does."""
@@ -96,7 +105,7 @@ class Horovod(Engine):
             "HOROVOD_DISABLE_GROUP_FUSION": "1",
             # Lengths that change from step to step make the response cache cost ten times what it saves.
             "HOROVOD_CACHE_CAPACITY": "0",
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(SILENT_S),  # 30 s by default
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_S),  # 30 s by default
         }
         return super().environment(threads) | settings | patience
 
@@ -158,6 +167,7 @@ ENGINES: dict[str, Engine] = {
             killed=r"The first process to do so was:\nProcess name: (\d+)\nExit code: (?!143)1[2-5]\d",
             shares_gpus=False,
             built=HOROVOD_BUILT,
+            package="horovod",
         ),
         TorchDist(
             "torch_dist",
@@ -167,6 +177,7 @@ ENGINES: dict[str, Engine] = {
             killed=r"(?s)Root Cause.* rank +: (\d+).* exitcode +: -(?!15)\d",
             shares_gpus=True,
             built=TORCH_BUILT,
+            package="torch",
         ),
     )
 }

@@ -7,6 +7,7 @@ are one run. Only what differs from the defaults is written down, so a new field
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
@@ -60,16 +61,22 @@ class Scheme:
     groups: Groups = ()  # what the planner found
     ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
     plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": what each planner found
-    # timing: variants that take turns with this one, none of which takes a plan -> {"method": ..., "options": ...} and
-    # other fields of theirs
+    # timing, exchanges: schemes that take turns with this one in the same processes, label -> {"method": ...,
+    # "options": ...} and the other fields in which they differ from this one
     beside: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def alone(self, variant: str) -> "Scheme":
-        """As if ``variant``, this one, one of ``beside`` or uncompressed, had been timed without the others."""
-        if variant == (self.variant or self.method):
+    @property
+    def label(self) -> str:
+        """Variant and ratio: what this scheme is called where several take turns, such as "topk-0.01"."""
+        ratio = self.options.get("ratio")
+        return (self.variant or self.method) + ("" if ratio is None else f"-{ratio:g}")
+
+    def alone(self, label: str) -> "Scheme":
+        """The scheme ``label`` without the others: this one, one of ``beside``, or uncompressed."""
+        if label == self.label:
             return replace(self, beside={})
-        other = self.beside.get(variant, {"method": "none", "options": {}})
-        return replace(self, variant=variant, groups=(), ratios=(), beside={}, **other)
+        other = self.beside.get(label, {"method": "none", "options": {}})
+        return replace(self, **{"variant": label, "groups": (), "ratios": (), "beside": {}} | other)
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,15 @@ class Measurement:
     test_samples: int = 10_000  # accuracy: how many are used at points before the last
     final_test_samples: int = 10_000  # accuracy: how many are used at the last point
     byte_budget: float = 0.0  # accuracy: a point more, where rank 0 has sent so many bytes; 0: none
-    launches: int = 1  # timing: how often the processes are started anew
-    blocks: int = 5  # timing: turns of (uncompressed, method) in a launch; more follow as long as
-    width: float = 0.0  # the interval of the speed-up is wider than this part of it,
-    limit_s: float = 0.0  # and the launch has timed for less. layers: fewer ``repeats`` after so long; 0: all
+    launches: int = 1  # timing: how often the processes are started
+    blocks: int = 5  # timing: turns of all schemes in a launch, at least; more follow as long as
+    width: float = 0.0  # the interval of a speed-up is wider than this part of it,
+    budget_s: float = 0.0  # and the run has taken less than this, all launches and their starts included.
+    # layers: fewer ``repeats`` once this is spent; 0: all
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
-    largest_entries: int = 0  # exchanges: the largest bucket to measure; sums: the entries of the tensor
+    # exchanges: label -> entries of the largest bucket to measure
+    largest: dict[str, int] = field(default_factory=dict)
+    largest_entries: int = 0  # sums: the entries of the tensor
     brief: bool = False  # sums: only blocks at random places, at few densities
 
 
@@ -128,6 +138,13 @@ class RunSpec:
         return self.scheme.options.get("ratio")
 
     @property
+    def members(self) -> dict[str, "RunSpec"]:
+        """What takes turns in this run, label -> a run of that scheme alone. Timing runs include uncompressed."""
+        first = ["none"] if self.kind == "timing" else []
+        labels = dict.fromkeys([*first, self.scheme.label, *self.scheme.beside])
+        return {label: replace(self, scheme=self.scheme.alone(label)) for label in labels}
+
+    @property
     def trains(self) -> bool:
         """Whether the run computes with its model; a calibration of exchanges only takes its size, sums have none."""
         return self.kind not in ("exchanges", "sums")
@@ -152,7 +169,12 @@ class RunSpec:
     def asked(self) -> "RunSpec":
         """As a configuration asks for it: without what plans and calibrations tell its run."""
         links = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
-        scheme = replace(self.scheme, groups=(), ratios=(), plans={})
+        planned = ("groups", "ratios")
+        beside = {
+            label: {key: value for key, value in own.items() if key not in planned}
+            for label, own in self.scheme.beside.items()
+        }
+        scheme = replace(self.scheme, groups=(), ratios=(), plans={}, beside=beside)
         return replace(self, scheme=scheme, cluster=replace(self.cluster, **links))
 
     def flat(self) -> dict[str, Any]:
@@ -168,6 +190,11 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: str) -> "RunSpec":
         return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "RunSpec":
+        """The spec of the finished run in ``folder``."""
+        return cls.from_dict(json.loads((folder / "run.json").read_text())["spec"])
 
     @classmethod
     def from_dict(cls, values: dict) -> "RunSpec":
@@ -193,6 +220,7 @@ class Place:
     ``data``: data set -> its folder. ``hung_after_s``: a rank that reports no progress for so long counts as
     hung. ``workflow``: the process that waits for the run on this machine; if it ends, so does the run.
     ``checkpoints``: the folder of the run's checkpoints, and every how many seconds one is made.
+    ``share_s``: how many seconds of its budget a run spends in this launch.
     ``by``: how its processes are started, "local" on this machine, by "ssh" on ``hosts``, each with how many it takes,
     such as "node1:2", or by "slurm" on the nodes of the job that this is. ``interface``: of the network that joins
     them, if not empty. ``per_gpu``: processes that share a GPU.
@@ -203,6 +231,7 @@ class Place:
     workflow: int = 0
     checkpoints: str = ""
     checkpoint_every_s: float = 300
+    share_s: float = 0.0
     by: Literal["local", "ssh", "slurm"] = "local"
     hosts: tuple[str, ...] = ()
     interface: str = ""

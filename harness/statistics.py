@@ -10,6 +10,9 @@ import numpy as np
 DRAWS = 4000  # pairs of resampled repeats
 T_DRAWS = 100_000  # of Student's t: its quantiles are right to half a per cent
 LEAST_BLOCKS = 3  # of fewer, the interval is too narrow one time in four
+# Of the logarithms of two schemes' speed-ups in the same launches: they share uncompressed, and each has as much of its
+# own.
+CORRELATION = 0.5
 WITHIN = 0.95  # of all repeats should lie in an interval
 
 
@@ -36,7 +39,7 @@ class Spread:
     """How much launches of the same run differ: the standard deviation of logarithms, and its degrees of freedom."""
 
     deviation: float
-    freedom: int
+    freedom: float
 
     def margin(self, launches: int) -> float:
         """By how much the logarithm of a repeat of so many launches lies off, at most, in 95 % of all repeats."""
@@ -45,16 +48,22 @@ class Spread:
         return float(t) * self.deviation * math.sqrt(2 / launches)
 
 
-def pooled(runs: Iterable[Sequence[float]]) -> Spread | None:
-    """The spread that runs share, from positive values, one per launch of each; None if each was launched once.
+def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
+    """The spread of launches, from positive values: one per launch, of each scheme of each run; None if each run was
+    launched once.
 
-    A run is launched too seldom to know its own spread. Runs of one model and topology are alike in it.
+    A scheme is launched too seldom to know its own spread. Schemes of one model and topology are alike in it. Schemes
+    that took turns in the same launches vary together, and m of them have fewer degrees of freedom than m times those
+    of one: m / (1 + (m - 1) r^2) times (Satterthwaite), where r is the correlation of any two.
     """
-    logs = [np.log(np.asarray(values, float)) for values in runs]
-    freedom = sum(len(own) - 1 for own in logs)
-    if not freedom:
-        return None
-    return Spread(math.sqrt(sum(((own - own.mean()) ** 2).sum() for own in logs) / freedom), freedom)
+    squares, launched, freedom = 0.0, 0, 0.0
+    for schemes in runs:
+        logs = np.log(np.asarray(schemes, float))
+        schemes, launches = logs.shape
+        squares += float(((logs - logs.mean(axis=1, keepdims=True)) ** 2).sum())
+        launched += schemes * (launches - 1)
+        freedom += schemes * (launches - 1) / (1 + (schemes - 1) * CORRELATION**2)
+    return Spread(math.sqrt(squares / launched), freedom) if launched else None
 
 
 def relaunched(values: Sequence[float], spread: Spread) -> Estimate:

@@ -33,7 +33,8 @@ class GTopK(Selects, Ratio):
             received = yield _round(at, apart, message, up=True)
             for other in received.values():
                 both = added_up([message, other], merged)
-                message = Indices.pack(*self.selector.take(both, TopK(k)), bucket.size)
+                largest, positions = self.selector.take(both, TopK(k))
+                message = Indices.pack(largest, positions, bucket.size)
         for apart in reversed(_levels(at)):
             received = yield _round(at, apart, message, up=False)
             message = next(iter(received.values()), message)

@@ -63,7 +63,7 @@ class OkTopk(Selects, Ratio):
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
             self.thresholds[bucket.index] = [of_entries, of_sums]
-        largest = self.selector.take(total, Threshold(of_sums))
-        gathered = yield Gather(Indices.pack(*largest, bucket.size), entries=len(largest[0]))
+        sums, positions = self.selector.take(total, Threshold(of_sums))
+        gathered = yield Gather(Indices.pack(sums, positions, bucket.size), entries=len(sums))
         put_back(acc, values, places, torch.cat([message[len(message) // 2 :] for message in gathered]))
         return added_up(gathered, total)

@@ -5,6 +5,7 @@ import fcntl
 import gc
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from PIL import Image
 from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
+# Tests run at the same time: no launch is repeated because of other work. Read by harness/launch/disturbance.py.
+os.environ["HARNESS_MAX_OTHER_WORK"] = "2"
 
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
@@ -52,7 +55,8 @@ from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
 from harness.exchange.answers import answers  # noqa: E402
 from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
 from harness.exchange.plugin import method_class  # noqa: E402
-from harness.launch import disturbance  # noqa: E402
+from harness.launch.launcher import launch  # noqa: E402
+from harness.spec import Place, RunSpec  # noqa: E402
 from harness.topology import ALL_GATHER, Topology  # noqa: E402
 from harness.training.clock import Clock  # noqa: E402
 from harness.training.optimizer import SGD  # noqa: E402
@@ -60,7 +64,6 @@ from harness.training.optimizer import SGD  # noqa: E402
 # Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # as ranks have, whose bits tests compare
-disturbance.BUSY = 2.0  # a measurement is not repeated for what runs beside the tests
 METHODS = plugins.names("methods")
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
@@ -70,10 +73,12 @@ needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed
 NEEDS = {name: [needs_horovod] if name == "horovod" else [] for name in ENGINES}  # the marks of what starts its ranks
 every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS[name]) for name in ENGINES])
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
+TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
 SHARE_WORLDS = ("test_comm", "test_engines", "test_hooks")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
+WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores
 
 
 def pytest_configure() -> None:
@@ -260,11 +265,18 @@ def imagenet(tmp_path_factory) -> Path:
     return root
 
 
+# Of workflows: this project's Python comes first, and no launch is repeated because the machine became slower.
+ENVIRONMENT = os.environ | {
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "HARNESS_MAX_SPEED_CHANGE": "1000",
+}
+
+
 @pytest.fixture(scope="session")
 def environment(data) -> dict[str, str]:
-    """The environment with this project's Python first on the PATH; the data are there, since a workflow that fetched
-    them would take them away meanwhile from the tests beside it."""
-    return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    """The environment of workflows that train on CIFAR-10. It is fetched before them, since a workflow that fetched it
+    would remove it meanwhile from the tests that run at the same time."""
+    return ENVIRONMENT
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -275,17 +287,12 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
-    """A copy of the project without what it produced, but with what was compiled; the data are shared.
-
-    Of the methods it has only ``methods``. Its runs measure once, whatever runs beside the tests.
-    """
+    """A copy of the project with only ``methods``, without what it produced. The data are shared."""
     ignored = shutil.ignore_patterns(
         ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", "results", "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copytree(ROOT / "harness" / "data", folder / "harness" / "data", dirs_exist_ok=True)
-    edit(folder / "harness" / "launch" / "disturbance.py", "BUSY = 0.1 ", "BUSY = 2.0 ")
-    edit(folder / "harness" / "launch" / "disturbance.py", "DEPARTS = 0.25 ", "DEPARTS = 1e3 ")
     for path in (folder / "methods").glob("*.py"):
         if path.stem not in methods:
             path.unlink()
@@ -294,15 +301,89 @@ def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
+def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
+    """A copy of the project which has the tiny model, its data set and its configuration (``TINY``)."""
+    copy_project(folder, methods)
+    files = {"tiny.py": "models", "vectors.py": "harness/data", "tiny.yaml": "config", "studies.yaml": "config"}
+    for name, target in files.items():
+        shutil.copy(ROOT / "tests" / "tiny" / name, folder / target)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_source(tmp_path_factory) -> Path:
+    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins. Made once a session.
+
+    Only to be read.
+    """
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # one folder for all of a session
+    project = root / "tiny-source"
+    with alone("tiny-source"):
+        if not project.exists():
+            made = copy_tiny(root / "tiny-source.partial")
+            done = subprocess.run(
+                [sys.executable, "-c", "from harness import plugins; plugins._descriptions()"], cwd=made
+            )
+            assert done.returncode == 0
+            made.rename(project)
+    return project
+
+
+@pytest.fixture(scope="session")
+def tiny_made(tiny_source) -> Path:
+    """The same, after ``TINY`` has run from configuration to report. Made once a session, only to be read."""
+    project = tiny_source.with_name("tiny-made")
+    with alone("tiny-made"):
+        if not project.exists():
+            made = clone(tiny_source, project.with_name("tiny-made.partial"))
+            done = snakemake(made, ENVIRONMENT, *TINY)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+            (made / "said.txt").write_text(done.stdout + done.stderr)
+            made.rename(project)
+    return project
+
+
+def example_method() -> str:
+    """The method that CONTRIBUTING shows in full."""
+    return re.search(r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
+
+
+def python_in(project: Path, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
+    """What a Python program prints in a copy of the project."""
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def clone(project: Path, folder: Path) -> Path:
+    """A copy of a project with all that it made, of the same age."""
+    return Path(shutil.copytree(project, folder, symlinks=True))
+
+
+def launch_tiny(project: Path, spec: RunSpec, folder: Path, **place) -> int:
+    """Run ``spec`` with the model and data of a copy of the project, which holds the tiny ones; return the status."""
+    place = Place(data={"vectors": ""}, **place)
+    program = ["env", "-C", str(project), sys.executable, "-m", "harness.training.run"]
+    return launch(spec, place, folder, folder.with_suffix(".log"), program)
+
+
+@pytest.fixture
+def tiny_project(tiny_source, tmp_path) -> Path:
+    """A copy of ``tiny_source`` for one test."""
+    return clone(tiny_source, tmp_path / "project")
+
+
 def numbers(folder: Path) -> list[pd.DataFrame]:
     """The tables in a run's folder, without times."""
     tables = [pd.read_csv(folder / f"{name}.csv") for name in ("points", "iterations", "sent", "groups")]
     return [table[[column for column in table if not column.endswith("_s")]] for table in tables]
 
 
-def until(condition: Callable):
-    """What ``condition`` returns as soon as it holds, or after three minutes."""
-    end = time.monotonic() + 180
+def until(condition: Callable, timeout_s: float = 180):
+    """What ``condition`` returns as soon as that is true, or at the timeout."""
+    end = time.monotonic() + timeout_s
     while not (held := condition()) and time.monotonic() < end:
         time.sleep(0.1)
     return held
@@ -333,10 +414,12 @@ def rows_of(path: Path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def snakemake(project: Path, environment: dict, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        ["snakemake", *arguments], cwd=project, env=environment, capture_output=True, text=True, timeout=4 * PATIENCE_S
-    )
+def snakemake(
+    project: Path, environment: dict, *arguments: str, timeout_s: float = WORKFLOW_TIMEOUT_S
+) -> subprocess.CompletedProcess:
+    """A workflow in a copy of the project, to its end."""
+    command = ["snakemake", *arguments]
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=timeout_s)
 
 
 def watched(coroutine, note: Callable):

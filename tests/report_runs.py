@@ -106,7 +106,8 @@ class Runs:
         for entries, (buckets, beside), (phase, share), _ in cases:
             total = entries * buckets
             rows.append({
-                "entries": entries, "buckets": buckets, "beside": beside, "phase": phase, "share": share,
+                "variant": scheme.label, "entries": entries, "buckets": buckets, "beside": beside,
+                "phase": phase, "share": share,
                 "sparsify_s": 0 if dense else total * 2e-9 * self.numbers.uniform(1, 1.1),
                 "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * beside) * buckets,
                 "taken_s": beside * (5e-4 + each * entries * 1e-9) * buckets,
@@ -143,12 +144,13 @@ class Runs:
         for model, topology in product(self.models, TOPOLOGIES):
             for place, scheme in enumerate(self.schemes(topology)):
                 spec = RunSpec("timing", self.training(model), scheme, CLUSTER)
-                own = [self.iterations(scheme.variant, scheme, 0.05 + 0.002 * place)] * (scheme.variant != "none")
+                own = [self.iterations(scheme.label, scheme, 0.05 + 0.002 * place)] * (scheme.variant != "none")
                 iterations = pd.concat([self.iterations("none", Scheme(), 0.06), *own])
                 groups = [{"variant": v, "bucket": 0, "start": 0, "stop": len(LAYERS), "entries": sum(LAYERS)}
-                          for v in {"none", scheme.variant}]  # fmt: skip
+                          for v in {"none", scheme.label}]  # fmt: skip
                 name = f"timing/{model}-{name_of(spec)}"
-                self.write(name, spec, iterations=iterations, groups=pd.DataFrame(groups), trace=trace)
+                traces = trace.assign(variant=scheme.label)
+                self.write(name, spec, iterations=iterations, groups=pd.DataFrame(groups), trace=traces)
 
     def time_planners(self, plans: dict[Path, RunSpec]) -> None:
         """A run of kind planners for each plan file."""

@@ -1,24 +1,21 @@
 """Advice: ranked predictions, how far they may be off, and the words for people."""
 
-import re
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, read, snakemake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_runs import MODELS, VARIANTS, describe
 from test_report import Items, Report
 
 from harness import plugins
-from harness.launch import testbed
 from harness.timemodel import advice
 from harness.timemodel.links import Network
 from harness.timemodel.predict import Calibrations
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+pytestmark = pytest.mark.unit
 
 THERE = {"workers": 8, "rate_mbit": 1000.0, "latency_ms": 0.1}
 SCRIPTS = "studies/advise/{}.py".format
@@ -150,17 +147,6 @@ def test_the_advice_is_refused_without_uncompressed(report, capfd):
 def test_the_figure_names_every_variant_at_every_ratio(report):
     text = report.figure(SCRIPTS("figure"), "advice-figure", Items(**inputs(report)), there=THERE)
     assert "DLGS, ratio 0.01" in text and "DLGS, ratio 0.1" in text and "LAGS, ratio 0.1" in text
-
-
-@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
-def test_the_check_calibrates_no_model_and_no_topology_but_its_own(environment):
-    """Whatever else the configuration times: it would find no layers of another model, and take a server's times for
-    those of an all-gather."""
-    done = snakemake(ROOT, environment, "--nolock", "advise_check", "--detailed-summary")
-    calibrated = set(re.findall("calibration/exchanges/([^/]*)/run.json", done.stdout))
-    models = read("quick")["models"]
-    assert {name.split("-")[0] for name in calibrated} == models.keys() & {"resnet20", "vgg16"} < models.keys()
-    assert not [name for name in calibrated if "-ps-" in name]
 
 
 def test_the_check_holds_each_prediction_against_its_run(report):

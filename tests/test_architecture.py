@@ -159,7 +159,7 @@ def test_snakefiles_never_import_torch():
 
 
 CONDA_NAMES = {"pytorch": "torch", "snakemake-minimal": "snakemake"}
-LINTERS = {"ruff", "snakefmt"}
+TOOLS = {"ruff", "snakefmt", "mypy", "coverage"}  # GPU nodes do without
 
 
 def test_conda_and_pip_pin_the_same_versions():
@@ -169,8 +169,8 @@ def test_conda_and_pip_pin_the_same_versions():
     conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     pairs = [entry.split("=")[:2] for entry in conda if "=" in entry]
     versions = {CONDA_NAMES.get(name, name): version for name, version in pairs}
-    assert {name: versions.get(name) for name in pinned.keys() - LINTERS} == {
-        name: version for name, version in pinned.items() if name not in LINTERS
+    assert {name: versions.get(name) for name in pinned.keys() - TOOLS} == {
+        name: version for name, version in pinned.items() if name not in TOOLS
     }
     assert {name for name in versions if name not in pinned} == {"python", "cuda-version"}
     builds = dict(entry.split("=")[::2] for entry in conda if entry.count("=") == 2)

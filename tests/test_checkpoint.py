@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -23,11 +25,11 @@ from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.training import checkpoint
 from harness.training.checkpoint import Checkpoints, Stopped
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+engine, slow, unit = pytest.mark.engine, pytest.mark.slow, pytest.mark.unit
 
-STEPS = 200
-EQUALS = "allgather", ("rank 1", "rank 0", "the launcher")
-SERVED = "ps-weights", ("rank 2", "rank 1")  # rank 2 is the server
+STEPS, PAUSE_S = 400, "0.03"  # 12 s where a run is to be stopped, none where it is not
+STOPS = ("rank 1", "rank 0", "the launcher")
+SERVER_STOPS = ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -42,41 +44,60 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 """
 
 
-def launcher(spec: RunSpec, data: Path, folder: Path, every_s: float) -> subprocess.Popen:
+def launcher(spec: RunSpec, folder: Path, every_s: float, project: Path = ROOT, data: Path = ROOT, **environment):
     """The run as a process; at the end there is ``folder``/run."""
     folder.mkdir(exist_ok=True)
-    place = Place(data={"cifar10": str(data), "imagenet100": str(data)}, checkpoint_every_s=every_s)
+    place = Place(data={"vectors": "", "imagenet100": str(data)}, checkpoint_every_s=every_s)
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=project, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
 
 
 def ended(process: subprocess.Popen) -> str:
-    """What the launcher said, when it has ended."""
+    """What the launcher printed, when it has ended."""
     said = process.communicate(timeout=PATIENCE_S)[1]
     print(said)
     return said
 
 
-@pytest.mark.parametrize("engine, topology, stops", [*((e, *EQUALS) for e in ENGINES), ("torch_dist", *SERVED)])
-def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
-    engine, topology, stops, data, tmp_path, fault
-):
-    spec = RunSpec(
-        "accuracy", Training("resnet20", batch=8, train_steps=STEPS, lr_steps=()),
+def tiny_run(engine: str, topology: str) -> RunSpec:
+    return RunSpec(
+        "accuracy", Training("tiny", "vectors", batch=8, train_steps=STEPS, lr_steps=()),
         Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}, topology=topology), Cluster(engine),
         Measurement(evaluations=3, test_samples=20, final_test_samples=40),
     )  # fmt: skip
-    whole = launcher(spec, data, tmp_path / "whole", every_s=600)
-    ended(whole)
-    assert whole.returncode == 0
-    folder = tmp_path / "killed"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_source, tmp_path_factory) -> Callable[[str], Path]:
+    """A topology -> a run that was never stopped, made once: every engine ends with the same bits."""
+
+    @cache
+    def run(topology: str) -> Path:
+        folder = tmp_path_factory.mktemp("uninterrupted")
+        process = launcher(tiny_run("torch_dist", topology), folder, 600, tiny_source)
+        ended(process)
+        assert process.returncode == 0
+        return folder / "run"
+
+    return run
+
+
+@engine
+@slow
+@pytest.mark.parametrize(
+    "engine, topology, stops", [*((e, "allgather", STOPS) for e in ENGINES), ("torch_dist", "ps-weights", SERVER_STOPS)]
+)
+def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
+    engine, topology, stops, uninterrupted, tiny_source, tmp_path, fault
+):
+    spec, folder = tiny_run(engine, topology), tmp_path / "killed"
 
     def newest() -> int:
         return checkpointed(folder / "run", spec.processes)
 
     for stop in stops:
         before = newest()
-        process = launcher(spec, data, folder, every_s=0.1)
+        process = launcher(spec, folder, 0.1, tiny_source, VECTORS_PAUSE_S=PAUSE_S)
         until(lambda before=before, process=process: newest() > before or process.poll() is not None)
         time.sleep(0.5 * random.random())
         assert process.poll() is None
@@ -90,22 +111,25 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
         fault(f"{stop} {'asked to end' if stop == 'the launcher' else 'killed'}, {engine}, {topology}", begun)
         assert process.returncode == 1 and not (folder / "run").exists()
     assert newest() > reached or stop != "the launcher"  # which saves when it is asked to end
-    process = launcher(spec, data, folder, every_s=600)
+    process = launcher(spec, folder, 600, tiny_source)
     assert f"goes on after step {newest()}" in ended(process) and process.returncode == 0
-    for before, after in zip(numbers(tmp_path / "whole" / "run"), numbers(folder / "run"), strict=True):
+    whole = uninterrupted(topology)
+    for before, after in zip(numbers(whole), numbers(folder / "run"), strict=True):
         pd.testing.assert_frame_equal(before, after)
-    before, after = (json.loads((place / "run/run.json").read_text()) for place in (tmp_path / "whole", folder))
+    before, after = (json.loads((run / "run.json").read_text()) for run in (whole, folder / "run"))
     assert before["weights"] == after["weights"] and before["checkpoints"]["saved"] == 0
     assert len(numbers(folder / "run")[1]) == STEPS and not (folder / "run.checkpoints").exists()
 
 
+@engine
+@slow
 def test_training_whose_data_other_processes_read_saves_when_it_is_asked_to_end(imagenet, tmp_path):
     """They are not asked with it: torch takes the end of one of them for an error."""
     spec = RunSpec(
-        "accuracy", Training("resnet50", "imagenet100", batch=1, train_steps=STEPS, lr_steps=()),
+        "accuracy", Training("resnet50", "imagenet100", batch=1, train_steps=200, lr_steps=()),
         Scheme("none"), Cluster("torch_dist"), Measurement(evaluations=1, test_samples=2, final_test_samples=2),
     )  # fmt: skip
-    process = launcher(spec, imagenet, tmp_path, every_s=600)
+    process = launcher(spec, tmp_path, every_s=600, data=imagenet)
     ranks = [tmp_path / f"run.partial/launch1/rank{rank}.json" for rank in range(2)]
     until(lambda: all(rank.exists() for rank in ranks) or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
@@ -137,6 +161,7 @@ def every_step(monkeypatch):
     monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
 
 
+@unit
 def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_step, tmp_path, capsys):
     whole = train(tmp_path, 6, run="other")
     train(tmp_path, 4)
@@ -157,12 +182,14 @@ def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_ste
         assert capsys.readouterr().err == f"{said}goes on after step 3\n"
 
 
+@unit
 def test_a_checkpoint_of_another_run_is_left_alone(every_step, tmp_path):
     train(tmp_path, 3, run="other")
     assert [begun for _, begun in train(tmp_path, 2)] == [0, 0]  # saves its own in its place
     assert [begun for _, begun in train(tmp_path, 2)] == [2, 2]
 
 
+@unit
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, monkeypatch, capsys):
     train(tmp_path, 2)
     real = checkpoint._replace
@@ -182,12 +209,14 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, mo
     assert [begun for _, begun in train(tmp_path, 2)] == [2, 2] and [begun for _, begun in found] == [2, 2]
 
 
+@unit
 def test_a_rank_that_is_asked_to_end_has_all_save(every_step, tmp_path):
     with pytest.raises(Stopped, match="stopped after step 3"):
         train(tmp_path, 3, every_s=600, stop=True)
     assert [begun for _, begun in train(tmp_path, 4)] == [3, 3]
 
 
+@unit
 def test_what_decides_a_run_decides_whose_checkpoint_it_is(monkeypatch):
     spec = RunSpec("accuracy", Training("resnet20"), Scheme("dlgs", options={"ratio": 0.1}))
     known = checkpoint.identity(spec)

@@ -6,14 +6,10 @@ import json
 import math
 import os
 import re
-import runpy
-import subprocess
-import sys
 
 import pytest
-import yaml
-from conftest import ROOT, copy_project, read, snakemake
-from hypothesis import HealthCheck, Phase, given, settings
+from conftest import ROOT, clone, python_in, read
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import plugins
@@ -21,7 +17,7 @@ from harness.config import checks, files
 from harness.config import load as config
 from harness.spec import RunSpec
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+pytestmark = pytest.mark.unit
 
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
 
@@ -203,7 +199,7 @@ ANYTHING = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.sampled_from(places(SMALL)), ANYTHING)
 def test_whatever_stands_in_a_configuration_it_is_taken_or_refused_in_one_line(place, value):
     taken(changed(SMALL, place, value))
@@ -289,25 +285,17 @@ def whole(draw) -> dict:
     return values
 
 
+@pytest.mark.slow
 def test_whole_configurations_are_taken_or_refused_in_one_line():
     outcomes = set()
 
-    @settings(max_examples=300)
+    @settings(max_examples=150)
     @given(whole())
     def hold(values):
         outcomes.add(taken(values))
 
     hold()
     assert outcomes == {True, False}
-
-
-@settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(whole().filter(taken))
-def test_what_is_taken_dry_runs(tmp_path, environment, values):
-    path = tmp_path / "drawn.yaml"
-    path.write_text(yaml.safe_dump(values))
-    done = snakemake(ROOT, environment, "--nolock", "-n", "all", "studies", "--configfile", str(path))
-    assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 def test_variants_that_are_not_run_are_named():
@@ -431,9 +419,10 @@ def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch)
     with pytest.raises(config.ConfigError, match="ps-sparse cannot answer lags"):
         config.load(values, "c")
     runs = config.load(values | {"methods": "all"}, "c").runs
-    timed = [run for run in runs if run.startswith("timing/vgg16-lags-")]
-    assert timed and all("-allgather-" in run for run in timed)
-    assert any(run.startswith("timing/vgg16-dlgs-0.1-ps-sparse-3workers") for run in runs)
+    timed = [member for spec in runs.values() if spec.kind == "timing" for member in spec.members.values()]
+    topologies = {name: {one.topology.name for one in timed if one.variant == name} for name in ("lags", "dlgs")}
+    assert topologies == {"lags": {"allgather"}, "dlgs": {"allgather", "ps-weights", "ps-sparse"}}
+    assert {one.cluster.workers for one in timed if one.topology.name == "ps-sparse"} == {values["server_workers"]}
 
 
 def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
@@ -450,80 +439,25 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
         config.check_machine(values, "c")
 
 
-@pytest.mark.parametrize(
-    "arguments, expected",
-    [
-        (["--config", "seeds=[0, -1]"], "error: config/quick.yaml and --config: seeds.1: -1 is not valid"),
-        (["--config", "seeds=[0"], "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
-        (["--config", "name=2020-02-30"], "error: --config name: '2020-02-30' is no YAML; give it as in"),
-        (["--config", "workers="], "error: config/quick.yaml and --config: workers: None is not valid; give how many"),
-        (["--config", "workers"], "error: --config workers: give keys of the configuration with their values, as in"),
-        (["--configfile", "no/such.yaml", "--config"], "error: no/such.yaml: there is no such file"),
-        (["--config", "workers=-1"], "error: config/quick.yaml and --config: workers: -1 is not valid"),
-        (
-            ["--config", "device=cuda"],
-            "error: config/quick.yaml and --config: device: cuda with 3 workers and a server needs 4 GPUs",
-        ),
-    ],
-)
-def test_the_workflow_stops_before_any_run_without_a_traceback(tmp_path, environment, arguments, expected):
-    if "cuda" in expected and __import__("torch").cuda.is_available():
-        pytest.skip("this machine has GPUs")
-    output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
-    done = snakemake(ROOT, environment, "--nolock", *arguments, output)
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
-    assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*/*"))
+UNUSABLE = {
+    "methods/broken.py": ("import no_such_library", {"methods": ["none", "broken"]}, "no_such_library"),
+    "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "must define one Method, found 0"),
+    "models/broken.py": ("TITLE = 'B'", {"methods": ["none"], "models": {"broken": RECIPE}}, "DATA is missing"),
+}
 
 
-@pytest.mark.parametrize(
-    "arguments, expected",
-    [
-        ("--configfile config/quick.yaml advise", "advise: there is no such file; a target goes before --configfile"),
-        ("--configfile config/quick.yaml -n --config seeds=[0,1] ratio", "--config ratio: give keys of the"),
-        ("--configfile=config", "config: cannot be read: Is a directory"),
-        ("--config k=1", "--config k=1: give keys of the configuration with their values"),
-        ("advise --configfile config/advise.yaml --config workers=2 seeds= --cores 1", None),
-        ("-n", None),
-    ],
-)
-def test_what_snakemake_reads_before_its_rules_is_checked_before(arguments, expected, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    said = runpy.run_path(str(ROOT / "workflow" / "before" / "check.py"))["mistake"](arguments.split())
-    assert said is None if expected is None else said.startswith(expected)
-
-
-@pytest.mark.parametrize("place", ["file", "file/below"])
-def test_results_that_are_a_file_stop_the_workflow_in_one_line(place, tmp_path, environment):
-    (tmp_path / "file").write_text("kept")
-    output = f"output={{results: {tmp_path / place}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
-    done = snakemake(ROOT, environment, "--nolock", "--config", output)
-    said = done.stdout + done.stderr
-    assert done.returncode != 0 and f"output.results: {tmp_path}/file is a file; give a folder" in said, said
-    assert "Traceback" not in said and (tmp_path / "file").read_text() == "kept"
-
-
-@pytest.mark.parametrize(
-    "file, source, settings, expected",
-    [
-        ("methods/broken.py", "import no_such_library", "methods=[none, broken]", "no_such_library"),
-        ("methods/broken.py", "import no_such_library", "methods=all", "methods/broken.py cannot be used"),
-        ("methods/broken.py", "x = 1", "methods=[none, broken]", "must define one Method, found 0"),
-        ("models/broken.py", "TITLE = 'B'", "models={broken: {batch: 2, epochs: 1, lr: 1}}", "DATA is missing"),
-    ],
-)
-def test_a_plug_in_that_cannot_be_used_is_one_line(tmp_path, file, source, settings, expected):
-    project = copy_project(tmp_path)
-    (project / file).write_text(source)
-    key, _, value = settings.partition("=")
+def test_a_plug_in_that_cannot_be_used_is_one_line(tiny_source, tmp_path):
+    project = clone(tiny_source, tmp_path / "project")
+    for file, (source, _, _) in UNUSABLE.items():
+        (project / file).write_text(source)
     program = (
         "import json, sys, yaml\nfrom harness.config import load\n"
-        "values = yaml.safe_load(open('config/smoke.yaml')) | json.loads(sys.argv[1])\n"
-        "try:\n    load.load(values, 'mine.yaml')\nexcept load.ConfigError as error:\n    print(error)"
+        "for changes in json.loads(sys.argv[1]):\n"
+        "    try:\n        load.load(yaml.safe_load(open('config/smoke.yaml')) | changes, 'mine.yaml')\n"
+        "    except load.ConfigError as error:\n        print(error)"
     )
-    changed = json.dumps({key: yaml.safe_load(value)})
-    done = subprocess.run([sys.executable, "-c", program, changed], cwd=project, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert line.startswith(f"mine.yaml: {file.split('/')[0]}: {file} cannot be used: ") and expected in line
+    changes = [changes for _, changes, _ in UNUSABLE.values()]
+    *lines, of_all = python_in(project, "-c", program, json.dumps([*changes, {"methods": "all"}])).splitlines()
+    for line, (file, (_, _, expected)) in zip(lines, UNUSABLE.items(), strict=True):
+        assert line.startswith(f"mine.yaml: {file.split('/')[0]}: {file} cannot be used: ") and expected in line
+    assert "methods/broken.py cannot be used" in of_all

@@ -1,5 +1,7 @@
 """Configurations: the runs that they expand to."""
 
+from dataclasses import replace
+
 import pytest
 from conftest import read
 
@@ -13,14 +15,63 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("name, more", [("quick", 0), ("paper", 1)])
-def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_7_timing_runs_per_model_and_topology(name, more):
-    """``more``: methods of one dense sum beside uncompressed."""
+def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_one_timing_run_per_model_and_topology(name, more):
+    """``more``: methods of one dense sum, timed with uncompressed and the sparse ones."""
     values = read(name)
-    runs = config.load(values, name).runs
+    loaded = config.load(values, name)
+    runs = loaded.runs
     kinds = [run.split("/")[0] for run in runs]
     assert kinds.count("accuracy") == (12 + 3 * more) * len(values["seeds"])
     topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
-    assert kinds.count("timing") == (7 + more) * len(topologies)
+    timed = [spec for spec in runs.values() if spec.kind == "timing"]
+    assert len(timed) == len(topologies) and {len(spec.members) for spec in timed} == {7 + more}
+    own = grid.calibrations(loaded.values)
+    exchanged = {grid.timing_name(m) for s in own.values() if s.kind == "exchanges" for m in s.members.values()}
+    assert exchanged == {grid.timing_name(member) for spec in timed for member in spec.members.values()}
+
+
+def test_a_method_that_is_added_is_timed_in_a_run_of_its_own_and_changes_no_other():
+    values = read("quick") | {"network": "host"}
+    values["models"]["resnet20"].pop("topologies")  # a server answers few methods
+    before = config.load(values, "c")
+    after = config.load(values | {"methods": [*values["methods"], "qsgd", "gtopk"]}, "c")
+    own, more = (grid.calibrations(one.values) for one in (before, after))
+    for old, new in ((before.runs, after.runs), (own, more)):
+        assert {name: new[name] for name in old} == old
+    new = {name: spec for name, spec in after.runs.items() if name not in before.runs and spec.kind == "timing"}
+    assert {tuple(spec.members) for spec in new.values()} == {("none", "qsgd"), ("none", "gtopk-0.1", "gtopk-0.01")}
+    new = {name: spec for name, spec in more.items() if name not in own}
+    assert {tuple(spec.members) for spec in new.values()} == {("qsgd",), ("gtopk-0.1", "gtopk-0.01")}
+
+
+def test_a_scheme_that_takes_turns_is_the_run_that_it_would_be_alone():
+    values = config.load(read("quick"), "c").values
+    for model in values["models"]:
+        for topology in grid.topologies_of(values, model):
+            alone = {spec.scheme.label: spec for spec in grid.timed_variants(values, model, topology)}
+            name = next(n for n in grid.timing(values) if n.startswith(f"timing/{model}-") and topology.name in n)
+            spec = grid.timing(values)[name]
+            members = {label: replace(one, measurement=alone[label].measurement)
+                       for label, one in spec.members.items() if label != "none"}  # fmt: skip
+            assert members == alone
+
+
+def test_a_models_budget_replaces_that_of_all_models_and_studies_have_none():
+    values = read("quick")
+    values["timing"] |= {"budget_s": 50}
+    values["models"]["vgg16"] |= {"budget_s": 70}
+    values["models"]["resnet50"].pop("budget_s", None)
+    loaded = config.load(values, "c")
+    budgets = {s.training.model: s.measurement.budget_s for s in loaded.runs.values() if s.kind == "timing"}
+    assert (budgets["vgg16"], budgets["resnet50"]) == (70, 50)
+    assert {s.measurement.budget_s for s in loaded.studies["rates"].values()} <= {0}
+
+
+def test_a_variant_that_is_not_there_cannot_be_timed_with_others():
+    values = read("quick")
+    values["timing"] |= {"together": ["topk", "dlgss"]}
+    with pytest.raises(ConfigError, match=r"c: timing\.together: no variant 'dlgss'.*dlgs"):
+        config.load(values, "c")
 
 
 def test_the_papers_recipe():
@@ -58,7 +109,7 @@ DEFAULTS = {
     "variant": "none", "options": {}, "topology": "allgather", "collective": "engine", "streams": {}, "wire": "indices",
     "bucket_bytes": 2**23, "planner": "layer", "groups": (), "ratios": (), "plans": {}, "engine": "horovod",
     "workers": 2, "threads": 1, "device": "cpu", "network": "host", "rates_mbit": (), "in_proportion": False,
-    "width": 0.0, "limit_s": 0.0, "launches": 1, "evaluations": 10,
+    "width": 0.0, "budget_s": 0.0, "largest": {}, "launches": 1, "evaluations": 10,
     "test_samples": 10_000, "final_test_samples": 10_000, "blocks": 5, "repeats": 3, "largest_entries": 0,
 }  # fmt: skip
 
@@ -81,10 +132,11 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
     assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
     assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
-    assert len(studies["rates"]) == (2 + 2 * 3) * 4 * 2  # (2 dense, 2 selections x 3 methods) x rates x models
+    timed = [len(spec.members) - 1 for spec in studies["rates"].values()]
+    assert timed == [1 + 3] * 2 * 4 * 2  # (a dense and 3 sparse methods) x selections x rates x models
     assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
     served = studies["servers"].values()
-    assert len(served) == 4 * 4  # methods x rates, of one model
+    assert [len(spec.members) - 1 for spec in served] == [3] * 4  # sparse methods x rates, of one model
     assert {(spec.cluster.workers, spec.topology.servers) for spec in served} == {(3, 1)}
 
 
@@ -101,11 +153,15 @@ def test_a_plan_is_read_where_layers_are_timed_merged_by_costs_or_ratios_are_cho
         ("layer", ["none", "lags_adaptive", "dlgs"], {"lags_adaptive"}),
     ]:
         runs = config.load(read("paper") | {"planner": planner, "methods": methods}, "paper").runs
-        planned = {name: grid.plan_name(spec, runs) for name, spec in runs.items() if grid.planned_by(spec)}
-        assert {runs[name].scheme.method for name in planned} == expected
-        for name, plan in planned.items():  # an accuracy run that needs one reads the plan of its timing run
-            assert runs[f"timing/{plan}"].training.model == runs[name].training.model
-            assert runs[f"timing/{plan}"].ratio == runs[name].ratio
+        timed = {grid.timing_name(one): one for s in runs.values() if s.kind == "timing" for one in s.members.values()}
+        planned = {name: grid.plan_names(spec, runs) for name, spec in runs.items()}
+        assert {timed[plan].scheme.method for plans in planned.values() for plan in plans} == expected
+        for name, plans in planned.items():  # an accuracy run that needs one reads the plan of its timed scheme
+            if runs[name].kind == "accuracy":
+                assert len(plans) == (grid.planned_by(runs[name]) is not None)
+                for plan in plans:
+                    assert timed[plan].training.model == runs[name].training.model
+                    assert timed[plan].ratio == runs[name].ratio
 
 
 def test_imagenet_replaces_its_stand_in_where_it_is_configured():
@@ -115,7 +171,7 @@ def test_imagenet_replaces_its_stand_in_where_it_is_configured():
     given = config.load(values, "quick").runs
     here = config.load(read("quick") | {"network": "host"}, "quick").runs
     assert given["accuracy/resnet50-none-seed0"].training.data == "imagenet100"
-    timed = [runs["timing/resnet50-none-allgather-2workers-host"].training for runs in (here, given)]
+    timed = [runs["timing/resnet50-together-0.1-0.01-allgather-2workers-host"].training for runs in (here, given)]
     assert [(one.data, one.stand_in, one.batch) for one in timed] == [("images224", True, 8), ("imagenet100", False, 8)]
 
 
@@ -140,11 +196,11 @@ def test_variants_are_runs_of_their_own_with_names_and_titles():
     assert (plain.variant, plain.scheme.method) == ("topk-plain", "topk")
     assert plain.scheme.options == {"ratio": 0.1, "selection": "fast", "error_feedback": False}
     assert loaded.runs["accuracy/vgg16-topk-0.1-seed0"].scheme.variant == ""
-    lean = [spec for name, spec in loaded.every.items() if spec.variant == "lean"]
-    assert {spec.ratio for spec in lean} == {0.05}  # neither accuracy.ratios nor timing.ratios
+    every = [one for spec in loaded.every.values() for one in spec.members.values()]
+    assert {one.ratio for one in every if one.variant == "lean"} == {0.05}  # not those of the configuration
     values |= {"studies": {"methods": {"methods": ["topk"]}}}  # unlike the other studies, not of the methods above
     loaded, without = (config.load(values | {"methods": m}, "c") for m in (values["methods"], ["none", "topk", "lean"]))
-    others = {n: s for n, s in loaded.every.items() if s.variant != "topk-plain"}
+    others = {n: s for n, s in loaded.every.items() if s.variant != "topk-plain" and "topk-plain" not in n}
     trial = {n for n, s in others.items() if "topk-plain" in "".join(s.scheme.beside)}  # it takes its turns in these
     assert trial and all(n.startswith("trials/") for n in trial)
     assert {n: s for n, s in others.items() if n not in trial} == {n: without.every[n] for n in others.keys() - trial}
@@ -166,7 +222,7 @@ def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
     values = read("paper") | {"collective": "ring", "network": "testbed", "device": "cpu", "launch": {}}
     loaded = config.load(values, "c")
     assert {spec.scheme.collective for spec in loaded.runs.values()} == {"ring"}
-    assert "timing/vgg16-none-allgather-ring-3workers-proportional" in loaded.runs
+    assert "timing/vgg16-together-0.1-0.01-allgather-ring-3workers-proportional" in loaded.runs
     assert {spec.scheme.collective for spec in loaded.studies["servers"].values()} == {"engine"}
 
 
@@ -177,9 +233,11 @@ def test_timing_runs_and_their_calibrations_may_have_an_engine_of_their_own():
             found.setdefault(name.split("/")[0], set()).add(spec.cluster.engine)
         return found
 
-    found = engines(read("quick"))
-    assert found.pop("trials") == {"horovod", "torch_dist"}  # of both kinds of runs
-    assert found.pop("accuracy") == {"horovod"} and set().union(*found.values()) == {"torch_dist"}
+    values = read("quick") | {"engine": "horovod"}
+    found = engines(values | {"timing": values["timing"] | {"engine": "torch_dist"}})
+    assert found.pop("trials") == found.pop("accuracy") == {"horovod"} and set().union(*found.values()) == {
+        "torch_dist"
+    }
     assert {"timing", "layers", "exchanges", "planners"} <= set(found)
     assert set().union(*engines(read("paper")).values()) == {"horovod"}
 
@@ -208,7 +266,7 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
         for model in ("vgg16", "transformer")
     }
     assert per_model["vgg16"] == per_model["transformer"]
-    spec = loaded.runs["timing/transformer-dlgs-0.1-allgather-2workers-host"]
+    spec = loaded.runs["timing/transformer-together-0.1-0.01-allgather-2workers-host"]
     assert (spec.training.data, spec.training.stand_in) == ("text", False)
     assert "layers/transformer-2workers" in loaded.calibrations
 
@@ -228,7 +286,7 @@ def test_the_check_of_advice_runs_all_variants_in_turns_over_networks_that_were_
     assert [spec.cluster.rates_mbit for spec in runs.values()] == [(100.0,) * 2, (300.0,) * 3]
     assert [spec.cluster.latency_ms for spec in runs.values()] == [0.0, 2.0]
     for spec in runs.values():
-        assert spec.variant == "dlgs" and set(spec.scheme.beside) == set(values["methods"]) - {"none", "dlgs"}
+        assert {one.variant for one in spec.members.values()} == set(values["methods"])
     assert not config.load(values | {"network": "host"}, "c").studies["advise"]
     halving = config.load(values | {"collective": "halving-doubling"}, "c").studies["advise"]
     assert [spec.cluster.workers for spec in halving.values()] == [2]  # it refuses 3

@@ -158,7 +158,7 @@ def test_mistakes(changes, expected):
 )
 def test_what_this_machine_cannot_start_is_refused_before_anything_runs(launch, jobs, expected, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    values = config.load(smoke(launch=launch), "c").values
+    values = config.load(smoke(launch=launch, engine="torch_dist"), "c").values
     with pytest.raises(config.ConfigError, match=f"^c: {expected}"):
         config.check_machine(values, "c", jobs=jobs)
 
@@ -166,10 +166,33 @@ def test_what_this_machine_cannot_start_is_refused_before_anything_runs(launch, 
 @pytest.mark.unit
 def test_an_engine_that_is_not_built_for_the_launch_is_refused_before_anything_runs(monkeypatch):
     for name, engine in ENGINES.items():
-        monkeypatch.setitem(ENGINES, name, replace(engine, built="print('none')"))
+        monkeypatch.setitem(ENGINES, name, replace(engine, built="print('none')", package="torch"))
     values = config.load(smoke(launch={"by": "slurm"}), "c").values
     with pytest.raises(config.ConfigError, match="c: engine: horovod cannot be used: it was built without"):
         config.check_machine(values, "c", jobs=True)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("launch, jobs", [({"by": "local"}, False), ({"by": "slurm"}, True)])
+@pytest.mark.parametrize("changes, refused", [({}, True), ({"engine": "torch_dist"}, False)])
+@pytest.mark.parametrize("timed_on", ENGINES)
+def test_an_engine_that_is_not_installed_is_refused_before_anything_runs(
+    timed_on, changes, refused, launch, jobs, monkeypatch
+):
+    for name, engine in ENGINES.items():
+        monkeypatch.setitem(ENGINES, name, replace(engine, built="print('Gloo MPI')"))
+    monkeypatch.setitem(ENGINES, "horovod", replace(ENGINES["horovod"], package="no_such_package"))
+    timing = read("smoke")["timing"] | {"engine": timed_on}
+    values = config.load(smoke(network="host", launch=launch, timing=timing, **changes), "c").values
+    if refused or timed_on == "horovod":
+        expected = (
+            "c: engine: horovod is not installed here; "
+            "run 'make env' (compiles it, about 2 minutes) or use engine: torch_dist"
+        )
+        with pytest.raises(config.ConfigError, match=f"^{re.escape(expected)}$"):
+            config.check_machine(values, "c", jobs=jobs)
+    else:
+        config.check_machine(values, "c", jobs=jobs)
 
 
 @pytest.mark.unit

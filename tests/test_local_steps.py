@@ -195,7 +195,7 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
     assert timed_steps(method, 2) == [1, 2, 30]
     assert phase_share(method, "local") == 29 / 30
     scheme = Scheme(method=name, options={"local_steps": 4})
-    spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest_entries=20_000))
+    spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest={name: 20_000}))
     rows, _ = run_workers(2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None)["samples"])
     samples = pd.DataFrame(rows)
     assert not samples[samples["phase"] == "local"][["sent_bytes", "communication_s"]].any(axis=None)

@@ -207,10 +207,14 @@ def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_
     run = report.runs.root / "timing" / f"{report.runs.models[0]}-none-allgather"
     slow = shutil.copytree(run, tmp_path / "slow")
     pd.read_csv(slow / "iterations.csv").assign(dilation=2.0).to_csv(slow / "iterations.csv", index=False)
-    inputs = {"layers": report.runs.every("layers", "layers.csv"), "timing": [run / "groups.csv", slow / "groups.csv"]}
+    inputs = {"layers": report.runs.every("layers", "layers.csv")}
     inputs["samples"] = report.runs.every("exchanges", "samples.csv")
-    table, _ = report.table("studies/prediction/table.py", "slow", **inputs)
-    usual, slower = table["predicted_communication_s"]
+    usual, slower = (
+        report.table("studies/prediction/table.py", "slow", timing=[one / "groups.csv"], **inputs)[0].loc[
+            0, "predicted_communication_s"
+        ]
+        for one in (run, slow)
+    )
     on_link_s = 4 * sum(LAYERS) / (500e6 / 8)  # in one bucket, of which each of two workers sends and receives as much
     latency_s, turn_s = 1e-3, on_link_s + 2e-4  # of these samples; a latency stays the same part of its turn
     assert slower - usual == pytest.approx(on_link_s * (1 + latency_s / turn_s), rel=0.01)
@@ -262,7 +266,7 @@ def test_a_timeline_for_every_kind_of_topology(report):
         inputs = {key: run / f"{key}.csv" for key in ("trace", "groups")} | {"run": run / "run.json"}
         inputs |= {key: layers / f"{key}.csv" for key in ("layers", "iterations")}
         inputs |= {"samples": root / "exchanges" / f"{model}-{name}" / "samples.csv"}
-        text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs))
+        text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs), label="dlgs-0.1")
         assert f"{MODELS[model]}, DLGS, ratio 0.1; {title}" in text
 
 
@@ -339,7 +343,7 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     (about,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
     assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
     assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
-    assert set(rows["timed"]) == {"none", "topk-plain"}
+    assert set(rows["timed"]) == {"none", "topk-plain-0.1"}
 
 
 def reference_in(folder: Path):

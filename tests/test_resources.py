@@ -6,13 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, copy_project, read, snakemake
+from conftest import ENVIRONMENT, ROOT, TINY, read, snakemake
 
 from harness.config import grid, launching
 from harness.config import load as config
 from harness.spec import RunSpec
-
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
 FUNCTIONS = ROOT / "workflow" / "rules" / "functions.smk"
 CHANGES = {"methods": ["none", "dlgs"], "topologies": ["allgather", "ps-weights"], "network": "host", "workers": 3}
@@ -36,6 +34,7 @@ def asking(models: list[str], **changes) -> tuple[dict[str, RunSpec], Callable[.
     return found.every, asked
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("where", [ON_SLURM, {}], ids=["slurm", "local"])
 def test_each_attempt_asks_for_more_time_and_for_nothing_else(where):
     runs, asked = asking(["resnet20"], **where)
@@ -46,6 +45,7 @@ def test_each_attempt_asks_for_more_time_and_for_nothing_else(where):
             assert asked(name, attempt) == first | {"runtime": attempt * first["runtime"]}
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("where", [ON_SLURM, {}], ids=["slurm", "local"])
 def test_timed_runs_ask_for_nodes_of_their_own_and_training_does_not(where):
     runs, asked = asking(["resnet20"], **where)
@@ -54,6 +54,7 @@ def test_timed_runs_ask_for_nodes_of_their_own_and_training_does_not(where):
         assert ("--exclusive" in asked(name)["slurm_extra"]) == (spec.kind != "accuracy"), name
 
 
+@pytest.mark.unit
 def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
     runs, asked = asking(["resnet20", "vgg16"], **ON_SLURM)
     for model in ("resnet20", "vgg16"):
@@ -69,13 +70,13 @@ def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
         assert (asked(name)["tasks"], asked(name)["gpu"]) == (spec.processes, spec.processes), name
 
 
-@pytest.mark.parametrize("launch, cores", [("{by: local}", 2), ("{by: ssh, hosts: [one:1, two:1]}", 8)])
-def test_training_on_other_hosts_takes_all_cores_so_that_one_run_follows_another(launch, cores, environment, tmp_path):
+@pytest.mark.workflow
+@pytest.mark.slow
+def test_training_on_other_hosts_takes_all_cores_so_that_one_run_follows_another(tiny_project):
     """Snakemake counts the cores of its own machine alone."""
-    project = copy_project(tmp_path / "project")
-    with (project / "workflow/rules/runs.smk").open("a") as rules:
+    with (tiny_project / "workflow/rules/runs.smk").open("a") as rules:
         rules.write('\ncores = workflow.get_rule("accuracy").resources["_cores"].value\n')
         rules.write('print("training takes", cores, file=sys.stderr)\n')
-    arguments = ["--configfile", "config/smoke.yaml", "--config", f"launch={launch}", "network=host"]
-    done = snakemake(project, environment, "-n", "--cores", "8", *arguments)
-    assert f"training takes {cores}" in done.stderr, done.stderr
+    for launch, cores in (("{by: local}", 2), ("{by: ssh, hosts: [one:1, two:1]}", 8)):
+        done = snakemake(tiny_project, ENVIRONMENT, "-n", "--cores", "8", *TINY, f"launch={launch}")
+        assert f"training takes {cores}" in done.stderr, done.stderr

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,17 +12,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
-from conftest import PATIENCE_S, ROOT, copy_project, read, rows_of, snakemake, until
+from conftest import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of, snakemake, until
 
 from harness import seals
-from harness.launch.launcher import launch
+from harness.launch.__main__ import main
 from harness.report import runs
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+engine, slow, unit, workflow = (getattr(pytest.mark, name) for name in ("engine", "slow", "unit", "workflow"))
 
-TRAINING = Training("resnet20", batch=8, train_epochs=0.002, lr_steps=())
+TRAINING = Training("tiny", "vectors", batch=8, train_epochs=0.25, lr_steps=())
 DLGS, CLUSTER = Scheme("dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster("torch_dist")
 CURVE = Measurement(evaluations=2, test_samples=20, final_test_samples=20)
 SPECS = {
@@ -34,11 +32,11 @@ SPECS = {
 
 
 @pytest.fixture(scope="module")
-def finished(data, tmp_path_factory) -> Path:
+def finished(tiny_source, tmp_path_factory) -> Path:
     """The folder in which runs of these specs are finished."""
     folder = tmp_path_factory.mktemp("finished")
     for kind, spec in SPECS.items():
-        assert launch(spec, Place(data={"cifar10": str(data)}), folder / kind, folder / f"{kind}.log") == 0
+        assert launch_tiny(tiny_source, spec, folder / kind) == 0
     return folder
 
 
@@ -55,6 +53,8 @@ def with_true_sums(folder: Path) -> None:
     record.write_text(json.dumps(seals.signed(run)))
 
 
+@engine
+@slow
 @pytest.mark.parametrize("kind", SPECS)
 def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
     folder, spec = copied / kind, SPECS[kind]
@@ -85,6 +85,8 @@ def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
     assert runs.wrong(folder, spec) == f"{record} is missing"
 
 
+@engine
+@slow
 @pytest.mark.parametrize(
     "old, new", [('"disturbed"', '"disturbee"'), ('"files"', '"filet"'), ("0, ", "1, "), ('"crc32"', '"crc33"')]
 )
@@ -97,6 +99,8 @@ def test_a_record_of_which_one_letter_changed_is_refused(old, new, copied):
     assert runs.wrong(record.parent).startswith(f"{record} is ")
 
 
+@engine
+@slow
 @pytest.mark.parametrize("kind", ["accuracy", "timing"])
 def test_rows_that_are_missing_are_noticed_without_a_checksum(kind, copied):
     path = copied / kind / "iterations.csv"
@@ -126,139 +130,119 @@ OTHERS = {
 }
 
 
+@engine
+@slow
 @pytest.mark.parametrize("said", OTHERS)
 def test_a_run_of_another_spec_is_named_with_what_differs(said, finished):
     asked = replace(SPECS["accuracy"], **OTHERS[said])
     assert runs.wrong(finished / "accuracy", asked) == f"{finished / 'accuracy' / 'run.json'}: the run had {said}"
 
 
+@engine
+@slow
 def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copied):
     folder, asked = copied / "timing", SPECS["timing"]
     record = folder / "run.json"
     run = json.loads(record.read_text())
-    run["spec"]["scheme"]["groups"] = [[0, 65]]
+    run["spec"]["scheme"]["groups"] = [[0, 4]]
     run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
     record.write_text(json.dumps(seals.signed(run)))
     assert runs.wrong(folder, asked).endswith("had in_proportion True, the configuration asks for False")
     assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
 
 
+@unit
 @pytest.mark.parametrize("file", ["--plan", "--rate"])
 @pytest.mark.parametrize("content", ["", '{"model": "resn', "\0", "[1]", '{"mode1": "resnet20"}'])
 def test_a_plan_or_a_rate_that_was_cut_stops_the_launch_in_one_line(file, content, tmp_path):
     path = tmp_path / "found.json"
     path.write_text(content)
     arguments = [SPECS["timing"].to_json(), Place().to_json(), tmp_path / "run", tmp_path / "log", file, path]
-    command = [sys.executable, "-m", "harness.launch", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode and line.startswith(f"error: {path}: ") and "delete the file" in line
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    line = ended.value.code
+    assert line.startswith(f"error: {path}: ") and "delete the file" in line and "\n" not in line
 
 
-# A whole workflow: two accuracy runs, their tables and curves.
-RUNS = "results/small/runs/small/accuracy"
-COMMAND = ["--configfile", "config/small.yaml"]
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory, environment) -> Path:
-    """A copy of the project in which a small configuration has run."""
-    project = copy_project(tmp_path_factory.mktemp("project"))
-    small = read("smoke") | {"name": "small", "engine": "torch_dist", "network": "host", "methods": ["none", "topk"]}
-    small |= {"timing": {"ratios": []}, "seeds": [0]}
-    small["output"] = {"results": "results/small", "figures": "figures/small", "report": "results/small/report.html"}
-    (project / "config" / "small.yaml").write_text(yaml.safe_dump(small))
-    done = snakemake(project, environment, *COMMAND)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return project
+# A whole workflow of the tiny model.
+RUNS = "results/tiny/runs/tested/accuracy"
 
 
 @pytest.fixture
-def project(made, tmp_path) -> Path:
-    """A copy of it for one test."""
-    return Path(shutil.copytree(made, tmp_path / "project", symlinks=True))
+def project(tiny_made, tmp_path) -> Path:
+    """A copy of the project in which the tiny configuration has run, for one test."""
+    return clone(tiny_made, tmp_path / "project")
 
 
-def refused(project: Path, environment: dict, *command: str) -> str:
+def refused(project: Path) -> str:
     """The one line with which the workflow refuses to go on."""
-    done = snakemake(project, environment, *(command or COMMAND))
+    done = snakemake(project, ENVIRONMENT, *TINY)
     said = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in said, said
     return next(line for line in said.splitlines() if line.startswith("error: "))
 
 
 def accuracies(project: Path) -> list[tuple]:
-    rows = rows_of(project / "results" / "small" / "table1.csv")
+    rows = rows_of(project / "results" / "tiny" / "table1.csv")
     return [(row["variant"], row["train_loss"], row["test_loss"]) for row in rows]
 
 
-def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project, environment):
-    before, none, topk = accuracies(project), *(project / RUNS / f"resnet20-{n}-seed0" for n in ("none", "topk-0.1"))
-    kept = Path(shutil.copytree(project / RUNS, project / "kept"))
+@workflow
+@slow
+def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project):
+    before, none, topk = accuracies(project), *(project / RUNS / f"tiny-{n}-seed0" for n in ("none", "topk-0.1"))
 
-    # A run of another spec in the place of one.
+    # A tidy table whose last row is missing.
+    tidy = project / "results" / "tiny" / "accuracy.csv"
+    tidy.write_text("".join(tidy.read_text().splitlines(keepends=True)[:-1]))
+    assert "results/tiny/accuracy.csv is not what was written; delete it" in refused(project)
+
+    # The run of another spec in a run's folder.
     shutil.rmtree(topk)
     shutil.copytree(none, topk, copy_function=shutil.copy)  # as cp -r does: the files are new
-    said = refused(project, environment)
+    said = refused(project)
     assert f"{topk.relative_to(project)}/run.json: the run had method none, the configuration asks for topk" in said
     assert f"; delete {topk.relative_to(project)}, and the same command makes it again" in said
-    shutil.rmtree(topk)
-    done = snakemake(project, environment, *COMMAND)
-    assert done.returncode == 0 and accuracies(project) == before, done.stderr
 
-    # A run whose table was cut, then a tidy table that was.
+    # A run whose table was cut, which is found before the other one.
     points = none / "points.csv"
     points.write_text(points.read_text()[:-5])
-    assert f"{RUNS}/{none.name}/points.csv is not what its run wrote; delete" in refused(project, environment)
+    assert f"{RUNS}/{none.name}/points.csv is not what its run wrote; delete" in refused(project)
+
     shutil.rmtree(none)
-    shutil.copytree(kept / none.name, none, copy_function=shutil.copy)
-    tidy = project / "results" / "small" / "accuracy.csv"
-    assert snakemake(project, environment, *COMMAND).returncode == 0
-    tidy.write_text("".join(tidy.read_text().splitlines(keepends=True)[:-1]))
-    assert "results/small/accuracy.csv is not what was written; delete it" in refused(project, environment)
+    shutil.rmtree(topk)
     tidy.unlink()
-    done = snakemake(project, environment, *COMMAND)
+    done = snakemake(project, ENVIRONMENT, *TINY)
     assert done.returncode == 0 and accuracies(project) == before, done.stderr
 
 
-def test_what_is_finished_so_far_is_of_the_configuration(project, environment):
-    so_far = ["so_far", *COMMAND]
-    assert snakemake(project, environment, *so_far).returncode == 0
-    said = refused(project, environment, *so_far, "--config", "models={resnet20: {lr: 0.2}}")
-    assert "run.json: the run had lr 0.1, the configuration asks for 0.2" in said
-
-
-def of_project(folder: Path) -> list[psutil.Process]:
+def processes_in(folder: Path) -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
 
 
-def script_starts(folder: Path) -> bool:
+def script_runs(folder: Path) -> bool:
     """Whether the Python process of a table's script is there, which first imports for a second."""
-    commands = (one.as_dict(["cmdline"])["cmdline"] or [] for one in of_project(folder))
+    commands = (one.as_dict(["cmdline"])["cmdline"] or [] for one in processes_in(folder))
     return any("/.snakemake/scripts/" in argument for command in commands for argument in command)
 
 
 STAGES: dict[str, Callable[[Path], bool]] = {
-    "the first job is chosen": lambda folder: (folder / ".snakemake" / "holder.json").exists(),
-    "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.pid"))),
-    "a script starts": script_starts,
-    "runs are collected": lambda folder: (folder / "results" / "small" / "logs" / "collect.log").exists(),
-    "tables are made": lambda folder: (folder / "results" / "small" / "accuracy.csv").exists(),
+    "ranks train": lambda folder: bool(list(folder.glob(f"{RUNS}/*.partial/*/rank0.json"))),
+    "a script runs": script_runs,
 }
 
 
-def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_command_goes_on(
-    project, environment, fault
-):
+@workflow
+@slow
+def test_after_ctrl_c_no_process_is_left_and_the_same_command_goes_on(project, fault):
     before = accuracies(project)
-    for made in ("results", "figures", ".snakemake"):
-        shutil.rmtree(project / made)
+    shutil.rmtree(project / RUNS / "tiny-none-seed0")
     for stage, reached in STAGES.items():
-        for made in ("logs/collect.log", "accuracy.csv"):
-            (project / "results" / "small" / made).unlink(missing_ok=True)
+        # Ranks train for at least 12 s on every machine, and the run goes on quickly in the next stage.
+        pause = {"VECTORS_PAUSE_S": "1"} if stage == "ranks train" else {}
         workflow = subprocess.Popen(
-            ["snakemake", *COMMAND], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+            ["snakemake", *TINY], cwd=project, env=ENVIRONMENT | pause, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         try:
             assert until(lambda reached=reached, workflow=workflow: reached(project) or workflow.poll() is not None)
@@ -269,7 +253,8 @@ def test_ctrl_c_at_every_stage_leaves_no_traceback_and_no_process_and_the_same_c
             fault(f"Ctrl-C while {stage}", pressed)
         finally:
             workflow.kill()
-        assert workflow.returncode != 0 and "Traceback" not in said, f"{stage}: {said}"
-        assert until(lambda: not of_project(project)) and not list(project.rglob("*.partial")), stage
-    done = snakemake(project, environment, *COMMAND)
+        assert workflow.returncode != 0
+        assert until(lambda: not processes_in(project)) and not list(project.rglob("*.partial")), stage
+        assert ("goes on after step" in said) == (stage == "a script runs"), said
+    done = snakemake(project, ENVIRONMENT, *TINY)
     assert done.returncode == 0 and accuracies(project) == before, done.stderr

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import signal
 import subprocess
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -12,15 +11,29 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import PATIENCE_S, ROOT, alone, checkpointed, copy_project, numbers, snakemake, until
+from conftest import (
+    ENVIRONMENT,
+    PATIENCE_S,
+    ROOT,
+    WORKFLOW_TIMEOUT_S,
+    alone,
+    checkpointed,
+    clone,
+    edit,
+    numbers,
+    read,
+    snakemake,
+    until,
+)  # fmt: skip
 
+from harness.config import load as config
 from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PLUGIN = "snakemake_executor_plugin_slurm"
-GRID = ["--configfile", "config/smoke.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: []}"]
+GRID = ["--configfile", "config/tiny.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: []}"]
 PROFILE = ["--workflow-profile", "profiles/slurm"]
 SLURM = [*PROFILE, "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "3"]
 SLURM += ["--seconds-between-status-checks", "3"]
@@ -33,14 +46,14 @@ needs_slurm = pytest.mark.skipif(bool(slurm_node.missing()), reason=slurm_node.m
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory, environment):
+def slurm(tmp_path_factory):
     with alone("slurm"), slurm_node.cluster(tmp_path_factory.mktemp("slurm")):
-        yield environment
+        yield ENVIRONMENT
 
 
 def accuracy(project: Path) -> dict[str, list[pd.DataFrame]]:
     """Run -> its tables without times."""
-    folders = (project / "results/smoke/runs/smoke/accuracy").glob("*/run.json")
+    folders = (project / "results/tiny/runs/tiny/accuracy").glob("*/run.json")
     return {path.parent.name: numbers(path.parent) for path in folders}
 
 
@@ -69,41 +82,46 @@ def of_project(project: Path) -> list[psutil.Process]:
 @needs_plugin
 @needs_slurm
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, environment, tmp_path):
-    runs = [f"results/smoke/runs/smoke/accuracy/resnet20-{run}-seed0/points.csv" for run in ("none", "dlgs-0.1")]
-    ways = {"local": (environment, runs, []), "slurm": (slurm, SLURM, [ON_SLURM])}
+def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, tiny_source, tmp_path):
+    runs = [f"results/tiny/runs/tiny/accuracy/tiny-{run}-seed0/points.csv" for run in ("none", "dlgs-0.1")]
+    ways = {"local": (ENVIRONMENT, runs, []), "slurm": (slurm, SLURM, [ON_SLURM])}
     found = {}
     for way, (its, options, settings) in ways.items():
-        project = copy_project(tmp_path / way)
+        project = clone(tiny_source, tmp_path / way)
         done = snakemake(project, its, *options, *GRID, f"engine={engine}", *settings)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         found[way] = accuracy(project)
-    assert (tmp_path / "slurm" / "results/smoke/report.html").exists()
+    assert (tmp_path / "slurm" / "results/tiny/report.html").exists()
     the_same(found["slurm"], found["local"])
-    if ssh_hosts.missing():
-        return  # tests/test_launch_hosts.py says that it was skipped
-    project = copy_project(tmp_path / "ssh")
-    (tmp_path / "keys").mkdir()
-    with ssh_hosts.hosts(2, tmp_path / "keys") as hosts:
+    if not ssh_hosts.missing():  # otherwise tests/test_launch_hosts.py says that it was skipped
+        project = clone(tiny_source, tmp_path / "ssh")
+        by_ssh(project, tmp_path / "keys", [*runs, *GRID, f"engine={engine}"])
+        the_same(accuracy(project), found["local"])
+
+
+def by_ssh(project: Path, keys: Path, command: list[str]) -> None:
+    """Run a workflow whose processes are started by ssh on two hosts."""
+    keys.mkdir()
+    with ssh_hosts.hosts(2, keys) as hosts:
         named = ", ".join(f"{name}:1" for name in hosts.names)
         process = hosts.start(
-            ["snakemake", *runs, *GRID, f"engine={engine}", f"launch={{by: ssh, hosts: [{named}]}}"],
-            cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ["snakemake", *command, f"launch={{by: ssh, hosts: [{named}]}}"],
+            cwd=project, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        said = process.communicate(timeout=PATIENCE_S)[0]
+        said = process.communicate(timeout=WORKFLOW_TIMEOUT_S)[0]
         assert process.returncode == 0, said[-3000:]
-    the_same(accuracy(project), found["local"])
 
 
-LONG = ["--configfile", "config/smoke.yaml", "--config", "methods=[none]", "timing={ratios: []}"]
-LONG += ["models={resnet20: {train_epochs: 1}}", "checkpoint_every_s=1", ON_SLURM]
-POINTS = "results/smoke/runs/smoke/accuracy/resnet20-none-seed0/points.csv"
+LONG = ["--configfile", "config/tiny.yaml", "--config", "methods=[none]", "timing={ratios: []}"]
+LONG += ["models={tiny: {train_epochs: 1000, epochs: 1000}}", "checkpoint_every_s=1", ON_SLURM]
+SLOWLY = {"VECTORS_PAUSE_S": "0.1"}
+POINTS = "results/tiny/runs/tiny/accuracy/tiny-none-seed0/points.csv"
 
 
 def submitted(project: Path, environment: dict) -> subprocess.Popen:
     """A workflow with one run, far too long to wait for, which has saved a checkpoint on Slurm."""
     process = subprocess.Popen(
-        ["snakemake", POINTS, *SLURM, *LONG], cwd=project, env=environment,
+        ["snakemake", POINTS, *SLURM, *LONG], cwd=project, env=environment | SLOWLY,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     if not until(lambda: saved(project) or process.poll() is not None) or process.poll() is not None:
@@ -125,14 +143,14 @@ def logs(project: Path) -> str:
 
 @needs_plugin
 @needs_slurm
-def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_leaves_nothing(slurm, tmp_path):
-    project = copy_project(tmp_path / "project")
+def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_leaves_nothing(slurm, tiny_project):
+    project = tiny_project
     process = submitted(project, slurm)
     (job,) = queue(slurm)
-    assert re.fullmatch(r"\d+ dlgs-bench_\S+ RUNNING rule_accuracy_wildcards_resnet20-none-seed0", job), job
+    assert re.fullmatch(r"\d+ dlgs-bench_\S+ RUNNING rule_accuracy_wildcards_tiny-none-seed0", job), job
     (rank,) = (project / "results").rglob("rank1.pid")
     psutil.Process(int(rank.read_text().split()[1])).kill()
-    assert until(lambda: "goes on after step" in logs(project)), logs(project)[-3000:]
+    assert until(lambda: "goes on after step" in logs(project), WORKFLOW_TIMEOUT_S), logs(project)[-3000:]
     assert "rank 1, a worker, has died" in logs(project)
     before = saved(project)
     process.send_signal(signal.SIGINT)
@@ -145,11 +163,11 @@ def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_lea
 
 @needs_slurm
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, environment, tmp_path):
+def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, tmp_path):
     spec, place = RunSpec("accuracy", cluster=Cluster(engine, workers=3)), Place(by="slurm")
     command = ["python", "-m", "harness.launch", spec.to_json(), place.to_json()]
     command += [str(tmp_path / "run"), str(tmp_path / "log")]
-    alone = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    alone = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     done = subprocess.run(["srun", "--ntasks=1", *command], cwd=ROOT, env=slurm, capture_output=True, text=True)
     for one, expected in ((alone, "this is no Slurm job"), (done, "the Slurm job has 1 tasks, the run 3 processes")):
         assert one.returncode and f"accuracy none: launch.by: {expected}" in one.stderr, one.stderr
@@ -157,21 +175,21 @@ def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, environment
 
 
 @needs_plugin
-def test_the_dry_run_of_the_paper_asks_for_each_run_what_it_takes(environment, tmp_path):
-    project = copy_project(tmp_path / "project")
-    rules = project / "workflow/rules/runs.smk"
-    said = '    message:\n        "{rule}: {wildcards.run}"\n'
-    assert said in rules.read_text()
-    rules.write_text(rules.read_text().replace(said, ""))  # then Snakemake says all of a job
-    done = snakemake(project, environment, *PROFILE, "--configfile", "config/paper.yaml", "-n", "--quiet", "progress")
+def test_the_dry_run_of_the_paper_asks_for_each_run_what_it_takes(tiny_project):
+    rules = tiny_project / "workflow/rules/runs.smk"
+    # Without a message Snakemake prints all of a job.
+    edit(rules, '    message:\n        "{rule}: {wildcards.run}"\n', "")
+    paper = ["--configfile", "config/paper.yaml"]
+    done = snakemake(tiny_project, ENVIRONMENT, *PROFILE, *paper, "-n", "--quiet", "progress")
     shown = done.stdout + done.stderr
     assert done.returncode == 0, shown
     jobs = re.findall(
         r"^rule (\w+):\n(?:    .*\n)*?    wildcards: run=(\S+)\n(?:    .*\n)*?    resources: (.*)$", shown, re.M
     )
     asked = {(rule, run): dict(part.split("=", 1) for part in resources.split(", ")) for rule, run, resources in jobs}
-    counts = Counter(rule for rule, _ in asked)
-    assert counts == {"accuracy": 45, "timing": 24, "calibrate_layers": 3, "calibrate_exchanges": 6}
+    runs = config.load(read("paper"), "config/paper.yaml").runs
+    assert {f"{rule}/{run}" for rule, run in asked} >= runs.keys()
+    assert {rule for rule, _ in asked} == {"accuracy", "timing", "calibrate_layers", "calibrate_exchanges"}
     for (rule, run), resources in asked.items():
         sizes = {"nodes": "3", "tasks": "3", "gpu": "3", "tasks_per_gpu": "0", "cpus_per_task": "4", "mpi": "srun"}
         assert resources | sizes == resources, run

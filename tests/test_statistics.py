@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_server import Images
 
 from harness.comm.local import run_workers
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
 from harness.statistics import pooled, relaunched, repeatable
 from harness.training.clock import PARTS
 from harness.training.rows import joined, over_workers
@@ -54,9 +54,22 @@ def test_a_repeat_of_few_launches_lies_in_the_interval_that_runs_like_it_give(ru
     for _ in range(400):
         times = np.exp(numbers.standard_normal((runs, 1)))
         measured, again = times * np.exp(0.1 * numbers.standard_normal((2, runs, launches)))
-        found = relaunched(measured[0], pooled(measured))
+        found = relaunched(measured[0], pooled([[launches] for launches in measured]))
         inside += found.low <= np.exp(np.log(again[0]).mean()) <= found.high
     assert 0.92 * 400 <= inside <= 0.98 * 400
+
+
+@pytest.mark.parametrize("schemes, launches", [(2, 3), (6, 3), (8, 2)])
+def test_schemes_that_shared_their_launches_know_less_than_schemes_that_did_not(schemes, launches):
+    """Each launch has an uncompressed that is too fast or too slow for all speed-ups in it."""
+    numbers = np.random.default_rng(3)
+    inside = 0
+    for _ in range(1000):
+        dense = 0.1 * numbers.standard_normal((2, 1, launches))
+        measured, again = np.exp(dense - 0.1 * numbers.standard_normal((2, schemes, launches)))
+        found = relaunched(measured[0], pooled([measured]))
+        inside += found.low <= np.exp(np.log(again[0]).mean()) <= found.high
+    assert 0.92 * 1000 <= inside <= 0.98 * 1000
 
 
 def iterations(own: list[float], dense: list[float]) -> list[dict]:
@@ -86,34 +99,36 @@ def test_repeats_of_a_phase_count_as_often_as_the_phase_comes():
 
 
 @pytest.mark.parametrize(
-    "measurement, blocks",
+    "measurement, blocks, share_s",
     [
-        (Measurement(blocks=2, repeats=1), 2),  # no time limit: no more than asked for
-        (Measurement(blocks=2, repeats=1, limit_s=1e6, width=1e6), 2),  # known well enough
-        (Measurement(blocks=2, repeats=1, limit_s=1e-6), 2),  # the time is up
+        (Measurement(blocks=2, repeats=1), 2, 0.0),  # no budget: no more than asked for
+        (Measurement(blocks=2, repeats=1, width=1e6), 2, 1e6),  # known well enough
+        (Measurement(blocks=2, repeats=1), 2, 1e-6),  # the budget is spent
     ],
 )
-def test_a_timing_run_ends_when_it_knows_enough_or_its_time_is_up(measurement, blocks):
-    assert {row["block"] for row in timed(measurement)} == set(range(1, blocks + 1))
+def test_a_timing_run_ends_when_it_knows_enough_or_its_budget_is_spent(measurement, blocks, share_s):
+    assert {row["block"] for row in timed(measurement, share_s)} == set(range(1, blocks + 1))
 
 
 def test_a_timing_run_goes_on_while_it_knows_too_little(monkeypatch):
     monkeypatch.setattr("harness.training.timed.widest", lambda rows: 1.0 if rows[-1]["block"] < 4 else 0.1)
-    rows = timed(Measurement(blocks=2, repeats=1, limit_s=1e6, width=0.1))
+    rows = timed(Measurement(blocks=2, repeats=1, width=0.1), 1e6)
     assert {row["block"] for row in rows} == {1, 2, 3, 4}
 
 
-def timed(measurement: Measurement) -> list[dict]:
+def timed(measurement: Measurement, share_s: float) -> list[dict]:
     """The iterations of a timing run of two workers."""
     scheme = Scheme("topk", options={"ratio": 0.1})
     spec = RunSpec("timing", Training("resnet20", batch=2), scheme, Cluster(workers=2), measurement)
-    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]["iterations"]
+    place = Place(share_s=share_s)
+    found = run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, place))
+    return found[0]["iterations"]
 
 
 @given(st.lists(seconds, min_size=1, max_size=6))
 def test_runs_that_were_launched_once_say_nothing_and_the_spread_is_that_of_deviations(runs):
-    assert pooled(values[:1] for values in runs) is None
-    spread = pooled(runs)
+    assert pooled([values[:1]] for values in runs) is None
+    spread = pooled([values] for values in runs)
     deviations = np.concatenate([np.log(values) - np.log(values).mean() for values in runs])
     assert spread.freedom == sum(map(len, runs)) - len(runs)
     assert spread.deviation == pytest.approx(np.sqrt((deviations**2).sum() / spread.freedom))

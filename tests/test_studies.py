@@ -1,25 +1,28 @@
-"""Every study of the workflow, from nothing, on real Horovod processes, in a copy of the project."""
+"""Every study of the workflow, from nothing, on real processes, with the tiny model."""
 
 import json
+import re
 
 import pytest
-from conftest import SMOKE, copy_project, rows_of, snakemake
+from conftest import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakemake
 
 from harness.launch import testbed
 from harness.report.summary import MEASURED
+from harness.timemodel import estimate
 
-pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+PARAMETERS = 334
 
-# Without the two LAGS: each would be calibrated, planned and timed for every study. DLGS is planned as well.
-METHODS = ("none", "topk", "dlgs")
-STUDY = f"studies={{methods: {{methods: [{', '.join(METHODS[1:])}]}}}}"
+pytestmark = pytest.mark.slow
+tier = pytest.mark.workflow if testbed.available() else pytest.mark.root
 
 
-def test_studies_are_made(tmp_path, environment):
-    project = copy_project(tmp_path / "project", METHODS)
-    done = snakemake(project, environment, "studies", *SMOKE, STUDY)
+@tier
+def test_studies_are_made(tiny_source, tmp_path):
+    project = clone(tiny_source, tmp_path / "project")
+    configuration = ["--configfile", "config/tiny.yaml", "config/studies.yaml", "--config", "name=tested"]
+    done = snakemake(project, ENVIRONMENT, "studies", *configuration, timeout_s=1800)
     assert done.returncode == 0, done.stderr[-3000:]
-    results = project / "results" / "smoke"
+    results = project / "results" / "tiny"
     traces = list(results.glob("runs/tested/timing/*/trace.json"))
     assert traces
     for events in (json.loads(path.read_text())["traceEvents"] for path in traces):
@@ -31,14 +34,14 @@ def test_studies_are_made(tmp_path, environment):
         parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
         assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
     rows = rows_of(results / "prediction.csv")
-    assert {row["variant"] for row in rows} == set(METHODS)
+    assert {row["variant"] for row in rows} == {"none", "topk", "dlgs"}
     assert all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
     if not testbed.available():
         check_hybrids(rows_of(results / "hybrid.csv"))
 
 
 def check_hybrids(rows: list[dict]) -> None:
-    """ResNet-20 on 2 workers by every way: parts that add up, and the bytes of the formulas."""
+    """The tiny model on 2 workers by every way: parts that add up, and the bytes of the formulas."""
     assert {row["workers"] for row in rows if not row["iteration_s"]} == {"8"}  # predicted only
     assert all(float(row["predicted_s"]) > 0 for row in rows)
     rows = [row for row in rows if row["iteration_s"]]
@@ -48,7 +51,56 @@ def check_hybrids(rows: list[dict]) -> None:
         )
         assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
     sent = {row["way"]: (row["sender"], row["samples"], int(row["messages"]), int(row["bytes"])) for row in rows}
-    whole = 4 * 269_722
-    assert sent.pop("hybrid") == ("backbone", "8", 1, 4 * 8 * 65)
+    whole = 4 * PARAMETERS
+    assert sent.pop("hybrid") == ("backbone", "8", 1, 4 * 8 * 13)  # of each sample 12 features and its label
     assert sent.pop("ring") == sent.pop("halving-doubling") == ("worker", "8", 2, whole)
     assert list(sent.values()) == [("server", "8", 2, 2 * whole)]
+
+
+ROW = re.compile(r"^(\w+)\s+(?:Tiny)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d)\s+(\S+ .B)$", re.M)
+
+
+@pytest.mark.workflow
+def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tiny_project, tiny_made):
+    # How far off the estimate is does not matter.
+    edit(tiny_project / "harness" / "config" / "trials.py", "budget_s=25", "budget_s=1")
+    folder = tiny_project / "results" / "tiny" / "runs" / "tested"
+    before = snakemake(tiny_project, ENVIRONMENT, "estimate", *TINY, "timing={budget_s: 60}")
+    assert before.returncode == 0, before.stderr[-3000:]
+    rows = [("accuracy", "2", "0"), ("timing", "1", "0"), ("total", "3", "0")]
+    assert [row[:3] for row in ROW.findall(before.stderr)] == rows
+    assert ROW.findall(before.stderr)[1][3] == "0:01"  # the budget
+    assert "no run has finished that was estimated before" in before.stderr
+    assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
+
+    for kind in ("accuracy", "timing"):  # as if they had run here
+        clone(tiny_made / folder.relative_to(tiny_project) / kind, folder / kind)
+    after = snakemake(tiny_project, ENVIRONMENT, "estimate", *TINY)
+    assert after.returncode == 0, after.stderr[-3000:]
+    none = ("0:00", "0 KB")
+    rows = [("accuracy", "2", "2", *none), ("timing", "1", "1", *none), ("total", "3", "3", *none)]
+    assert ROW.findall(after.stderr) == rows
+    # The timing run had another budget when it was estimated.
+    said = re.search(r"took (\S+) times as long as estimated in the median, \S+ times at worst .*n = 2\.", after.stderr)
+    kept = json.loads((folder / "estimates.json").read_text())
+    runs = {name: json.loads((folder / name / "run.json").read_text()) for name in kept if "accuracy" in name}
+    ratios = [estimate.took_s(folder / name, run) / kept[name]["seconds"] for name, run in runs.items()]
+    assert float(said[1]) == pytest.approx(sum(ratios) / 2, abs=0.006)
+
+    # A worker's bytes are exact where they do not depend on the gradient.
+    more = snakemake(tiny_project, ENVIRONMENT, "estimate", *TINY, "models={tiny: {train_epochs: 4}}")
+    sent = {row[0]: row for row in ROW.findall(more.stderr)}["accuracy"]
+    dense, sparse = 4 * 334, 8 * 33 + 8
+    assert sent[1:3] == ("2", "0") and sent[4] == f"{100 * (dense + sparse) / 1e3:.0f} KB"
+
+
+@pytest.mark.workflow
+@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
+def test_the_check_calibrates_no_model_and_no_topology_but_its_own():
+    """Whatever else the configuration times: it would find no layers of another model, and take a server's times for
+    those of an all-gather."""
+    done = snakemake(ROOT, ENVIRONMENT, "--nolock", "advise_check", "--detailed-summary")
+    calibrated = set(re.findall("calibration/exchanges/([^/]*)/run.json", done.stdout))
+    models = read("quick")["models"]
+    assert {name.split("-")[0] for name in calibrated} == models.keys() & {"resnet20", "vgg16"} < models.keys()
+    assert not [name for name in calibrated if "-ps-" in name]

@@ -66,12 +66,11 @@ def test_every_method_is_trained_once_and_timed_once_on_each_model_and_at_each_r
         assert {spec.cluster.rates_mbit for spec in timed(runs, model)} == rates
         for rate in rates:
             together = [spec for spec in timed(runs, model) if spec.cluster.rates_mbit == rate]
-            entrants = [v for spec in together for v in (spec.variant, *spec.scheme.beside) if v != "cast"]
-            assert sorted(entrants) == sorted({*METHODS} - {"none", "cast"})
+            entrants = [one.variant for spec in together for one in spec.members.values()]
+            assert sorted({*entrants}) == METHODS
+            assert len(entrants) == len(METHODS) + 2 * (len(together) - 1)  # two are in every run
             for spec in together:
-                assert "cast" in spec.scheme.beside and len(spec.scheme.beside) <= 9
-                plans = [plugins.describe("methods", o["method"])["plan"] for o in spec.scheme.beside.values()]
-                assert plans == [None] * len(plans)  # only the first of a run may take one
+                assert list(spec.members)[:2] == ["none", "cast"] and len(spec.members) <= 2 + 9
 
 
 def test_every_method_with_local_steps_exchanges_several_times():
@@ -87,8 +86,8 @@ def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
     runs = runs_of(methods=["topk"], rates_mbit=[])
     assert sorted(spec.variant for spec in runs.values() if spec.kind == "accuracy") == ["cast", "none", "topk"]
     (spec,) = timed(runs, "vgg16")
-    assert (spec.variant, list(spec.scheme.beside), spec.ratio) == ("topk", ["cast"], 0.01)
-    assert spec.scheme.options["selection"] == "fast"
+    assert list(spec.members) == ["none", "cast", "topk-0.01"]
+    assert spec.members["topk-0.01"].scheme.options["selection"] == "fast"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,6 @@ def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
     [
         ({"methods": ["tpk"]}, "studies.methods.methods: no file methods/tpk.py and no variant 'tpk'.*did you mean"),
         ({"variants": {"x": {"method": "topk", "k": 1}}}, "studies.methods.variants.x: unknown key 'k'"),
-        ({"baseline": "dlgs"}, "studies.methods.baseline: dlgs takes a plan, so it cannot stand beside others; give"),
         ({"lr": {"topk": 0}}, "studies.methods.lr.topk: 0 is not valid; give a learning rate"),
     ],
 )
@@ -117,9 +115,10 @@ def test_without_a_testbed_it_is_timed_on_the_hosts_network():
 def write_together(runs: Runs, model: str, rate: float) -> str:
     """A timing run of DLGS, Top-K and QSGD together, at a rate; the path of its iterations."""
     beside = {name: {"method": name, "options": {}} for name in ("topk", "qsgd")}
-    scheme = Scheme("dlgs", options={"ratio": 0.1}, beside=beside)
+    beside["dlgs-0.1"] = {"method": "dlgs", "variant": "", "options": {"ratio": 0.1}}
+    scheme = Scheme(beside=beside)
     cluster = replace(CLUSTER, rates_mbit=(rate, rate))
-    rows = [runs.iterations(v, scheme if v == "dlgs" else Scheme(), 10 / rate) for v in ("none", "dlgs", *beside)]
+    rows = [runs.iterations(label, scheme.alone(label), 10 / rate) for label in ("none", *beside)]
     spec = RunSpec("timing", runs.training(model), scheme, cluster)
     place = runs.write(f"together/{model}-{rate:g}", spec, iterations=pd.concat(rows))
     return str(place / "iterations.csv")

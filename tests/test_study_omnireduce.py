@@ -13,22 +13,23 @@ from harness import plugins
 from harness.code import ROOT, behind_run
 from harness.comm.local import run_workers
 from harness.config import load as config
-from harness.spec import Cluster, Measurement, RunSpec, Training
+from harness.spec import Cluster, Measurement, Place, RunSpec, Training
 from harness.training.timed import timing
 
 pytestmark = pytest.mark.unit
 
 STREAMS = {"block": 256, "fused": 8, "in_flight": 2}
 SMALL = {"ratio": 0.1, "block": 256}
-ENGINE = {"collective": "engine", "streams": {}}
+SUM = {"method": "block_topk", "options": SMALL | {"over": "sum"}}
+STREAMED = {"collective": "omnireduce", "streams": STREAMS}
 BESIDE = {
-    "none": {"method": "none", "options": {}} | ENGINE,
-    "ring": {"method": "block_topk", "options": SMALL | {"over": "sum"}} | ENGINE | {"collective": "ring"},
-    "all-gather": {"method": "block_topk", "options": SMALL | {"over": "gather"}} | ENGINE,
+    "omnireduce": SUM | STREAMED,
+    "ring": SUM | {"collective": "ring"},
+    "all-gather": {"method": "block_topk", "options": SMALL | {"over": "gather"}},
 }
-SCHEME = Scheme(
-    "block_topk", "omnireduce", SMALL | {"over": "sum"}, collective="omnireduce", streams=STREAMS, beside=BESIDE
-)
+SCHEME = Scheme(beside=BESIDE)
+DENSE = {way: {"method": "none", "options": {}} for way in ("omnireduce", "ring")}
+DENSE = {"omnireduce": DENSE["omnireduce"] | STREAMED, "ring": DENSE["ring"] | {"collective": "ring"}}
 
 
 def runs_of(**study) -> dict[str, RunSpec]:
@@ -44,14 +45,17 @@ def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
     assert {name.removeprefix("timing/omnireduce-") for name in runs} == timed | layers
     spec = runs["timing/omnireduce-vgg16-0.01-4workers"]
     assert spec.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
-    alone = {variant: spec.scheme.alone(variant) for variant in ("omnireduce", *spec.scheme.beside)}
+    alone = {label: one.scheme for label, one in spec.members.items()}
     ways = {variant: (one.method, one.collective, one.options.get("over")) for variant, one in alone.items()}
     assert ways == {
         "omnireduce": ("block_topk", "omnireduce", "sum"), "ring": ("block_topk", "ring", "sum"),
         "engine": ("block_topk", "engine", "sum"), "all-gather": ("block_topk", "engine", "gather"),
         "none": ("none", "engine", None),
     }  # fmt: skip
-    assert alone["omnireduce"].streams["block"] == spec.scheme.options["block"] == 256 and not alone["ring"].streams
+    assert (
+        alone["omnireduce"].streams["block"] == alone["omnireduce"].options["block"] == 256
+        and not alone["ring"].streams
+    )
     assert not config.load(read("quick") | {"network": "host"}, "c").studies["omnireduce"]
     with pytest.raises(config.ConfigError, match=r"studies.omnireduce.sparsified: no file models/vgg17\.py"):
         runs_of(sparsified=["vgg17"])
@@ -62,7 +66,7 @@ def tables() -> dict:
     spec = RunSpec(
         "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1)
     )
-    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None))[0]
+    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, Place()))[0]
 
 
 def test_variants_of_one_run_sum_by_collectives_of_their_own(tables):
@@ -95,12 +99,11 @@ def report(tmp_path, monkeypatch):
 
 def test_the_table_holds_every_way_against_the_ring_and_the_figure_draws_it(report):
     runs = report.runs
-    for method, scheme in (("block_topk", SCHEME), ("none", Scheme("none", "omnireduce", streams=STREAMS, beside={
-        way: BESIDE["none"] | {"collective": way} for way in ("none", "ring")}))):  # fmt: skip
+    for method, scheme in (("block_topk", SCHEME), ("none", Scheme(beside=DENSE))):
         spec = RunSpec("timing", runs.training("resnet20"), scheme, CLUSTER)
         rows = [
             runs.iterations(way, scheme, 0.05 * (2 if way == "ring" else 1)).assign(density=0.1, sent_messages=3)
-            for way in ("omnireduce", *scheme.beside)
+            for way in ("none", *scheme.beside)
         ]
         runs.write(f"timing/{method}", spec, iterations=pd.concat(rows))
     paths = runs.every("timing", "iterations.csv")
@@ -122,7 +125,9 @@ def test_layers_with_blocks_of_zeros_have_a_line_each_and_the_others_share_one(r
     sizes = [1000, 512, 300]
     groups = pd.DataFrame({"variant": v, "bucket": i, "start": i, "stop": i + 1, "entries": n}
                           for v in ("none", "omnireduce") for i, n in enumerate(sizes))  # fmt: skip
-    sent = pd.DataFrame({"block": [1, 2], "step": [1, 1], "0": [256, 0], "1": [512, 512], "2": [300, 300]})
+    sent = pd.DataFrame(
+        {"variant": "omnireduce", "block": [1, 2], "step": [1, 1], "0": [256, 0], "1": [512, 512], "2": [300, 300]}
+    )
     report.runs.write("timing/layers", spec, groups=groups, sent=sent)
     files = {ext: report.folder / f"l.{ext}" for ext in ("csv", "md", "tex", "html")}
     report.script("studies/omnireduce/layers.py", Items(*report.runs.every("timing", "sent.csv")), Items(**files))

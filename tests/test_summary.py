@@ -76,7 +76,7 @@ def test_launches_vary_as_those_of_every_run_of_the_model_do():
 
     rows = run("a", "dlgs", {1.0: 0.5, 2.0: 0.5}) + run("a", "topk", {1.0: 0.8, 2.0: 1.0})
     table = summarise(timing_table(rows + run("b", "dlgs", {float("nan"): 0.5}))).set_index("run")
-    spread = pooled([[0.5, 0.5], [0.8, 1.0]])
+    spread = pooled([[[0.5, 0.5]], [[0.8, 1.0]]])
     for name, values in (("a-dlgs", [0.5, 0.5]), ("a-topk", [0.8, 1.0])):
         found = relaunched(values, spread)
         assert table.loc[name, "iteration_s"] == pytest.approx(found.value)

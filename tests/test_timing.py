@@ -4,10 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import CPU, make
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harness.launch import launcher
+from harness.spec import Measurement, Place, RunSpec
 from harness.training import clock as module
 from harness.training.clock import PARTS, Clock
-from harness.training.timed import phase_share, timed_steps
+from harness.training.timed import left, phase_share, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -52,3 +56,23 @@ def test_timed_steps_take_each_phase_of_a_cycle():
     assert [dlgs.phase(s) for s in steps] == ["refresh", "reuse", "reuse", "reuse"]
     assert phase_share(dlgs, "refresh") == 1 / 32 and phase_share(dlgs, "reuse") == 31 / 32
     assert timed_steps(make("none"), 3) == [1, 2, 3]
+
+
+def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch):
+    monkeypatch.setattr("harness.training.timed.since_start_s", lambda: 40.0)
+    assert left(Place(share_s=100.0), spent_s=10.0, blocks=2) == 12
+    assert left(Place(share_s=44.0), spent_s=10.0, blocks=2) == 0  # the next one would end a second too late
+    assert left(Place(), spent_s=10.0, blocks=2) == 0  # no budget
+    assert left(Place(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
+
+
+@given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))
+def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
+    """A launch that took long, or was repeated, leaves less for the others, and none gets less than nothing."""
+    spec = RunSpec("timing", measurement=Measurement(launches=len(waits), budget_s=budget_s))
+    spent_s = 0.0
+    for launched, wait_s in enumerate(waits):
+        share_s = launcher._share_s(spec, spent_s, launched)
+        assert share_s >= 0 and share_s * (len(waits) - launched) <= max(0.0, budget_s - spent_s) + 1e-6
+        spent_s += wait_s + share_s
+    assert spent_s <= budget_s + sum(waits) + 1e-6

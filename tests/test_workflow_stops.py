@@ -1,5 +1,6 @@
 """Workflows that fail, are killed or refuse their data, on real processes, in copies of the project."""
 
+import json
 import re
 import signal
 import subprocess
@@ -7,16 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT, SMOKE, copy_project, snakemake, until
+from conftest import ENVIRONMENT, ROOT, SMOKE, TINY, snakemake, until
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
-
-@pytest.fixture
-def project(tmp_path) -> Path:
-    return copy_project(tmp_path / "project")
-
-
+RUNS = "results/tiny/runs/tested/accuracy"
 BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass
@@ -35,58 +31,73 @@ class Broken(Method):
 '''
 
 
-def test_a_failed_run_shows_its_log_and_leaves_no_result(project, environment):
-    (project / "methods" / "broken.py").write_text(BROKEN)
-    target = "results/smoke/runs/tested/accuracy/resnet20-broken-seed0/points.csv"
-    done = snakemake(project, environment, target, *SMOKE)
+def test_a_failed_run_shows_its_log_and_leaves_no_result(tiny_project):
+    (tiny_project / "methods" / "broken.py").write_text(BROKEN)
+    target = f"{RUNS}/tiny-broken-seed0/points.csv"
+    done = snakemake(tiny_project, ENVIRONMENT, target, *TINY, "methods=[none, broken]")
     assert done.returncode != 0
     assert "broken on purpose" in done.stdout + done.stderr
-    assert not (project / target).exists()
-    assert not list((project / "results").rglob("*.partial"))
+    assert not (tiny_project / target).exists()
+    assert not list((tiny_project / "results").rglob("*.partial"))
 
 
-def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(project, environment):
-    target = "results/smoke/runs/killed/accuracy/resnet20-none-seed0/points.csv"
-    command = [target, *SMOKE, "name=killed", "checkpoint_every_s=0.1", "models={resnet20: {train_epochs: 0.2}}"]
+def ranks_of(project: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(project):
+            found.append(process)
+    return found
+
+
+def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(tiny_project):
+    """And one target in a fresh folder ends without a report."""
+    target = f"{RUNS}/tiny-none-seed0/points.csv"
+    command, slowly = [target, *TINY, "checkpoint_every_s=0.1"], ENVIRONMENT | {"VECTORS_PAUSE_S": "5"}
     workflow = subprocess.Popen(
-        ["snakemake", *command], cwd=project, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["snakemake", *command], cwd=tiny_project, env=slowly, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-
-    def workers() -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(project):
-                found.append(process)
-        return found
-
     try:
-        assert until(lambda: (project / target).parent.with_suffix(".checkpoints").exists())
-        second = snakemake(project, environment, *command)
+        assert until(lambda: (tiny_project / target).parent.with_suffix(".checkpoints").exists())
+        second = snakemake(tiny_project, ENVIRONMENT, *command)
         assert "cannot be locked" in second.stderr, second.stderr
+        assert workflow.poll() is None and ranks_of(tiny_project)
         workflow.send_signal(signal.SIGKILL)
-        assert until(lambda: not workers())
+        assert until(lambda: not ranks_of(tiny_project))
     finally:
         workflow.kill()
-    done = snakemake(project, environment, *command)
+    done = snakemake(tiny_project, ENVIRONMENT, *command)
     assert done.returncode == 0 and "goes on after step" in done.stderr, done.stderr
-    assert not (project / target).parent.with_suffix(".checkpoints").exists()
-
-
-def test_one_target_in_a_fresh_folder_ends_without_a_report(project, environment):
-    target = "results/smoke/runs/tested/calibration/layers/resnet20-2workers/layers.csv"
-    done = snakemake(project, environment, target, *SMOKE)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert not (tiny_project / target).parent.with_suffix(".checkpoints").exists()
     assert re.search(r"^done: tables in \S+, figures in \S+/$", done.stdout, re.M)
     assert "Traceback" not in done.stdout + done.stderr
-    assert not (project / "results" / "smoke" / "report.html").exists()
+    assert not (tiny_project / "results" / "tiny" / "report.html").exists()
 
 
-def test_a_damaged_data_file_stops_before_any_run(tmp_path, environment):
+STOPPED = {
+    "not YAML": ("seeds=[0", "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
+    "not a date": ("name=2020-02-30", "error: --config name: '2020-02-30' is no YAML; give it as in"),
+    "not valid": ("seeds=[0, -1]", "error: config/tiny.yaml and --config: seeds.1: -1 is not valid"),
+    "not a folder": ("output={results: config/tiny.yaml}", "error: config/tiny.yaml and --config: output.results: "),
+    "not on this machine": ("workers=1000", "error: config/tiny.yaml and --config: workers: 1000 processes on "),
+}
+
+
+def test_the_workflow_stops_before_any_run_without_a_traceback(tiny_project):
+    """One mistake for each place where common.smk looks for them; test_config.py has more mistakes."""
+    for setting, expected in STOPPED.values():
+        done = snakemake(tiny_project, ENVIRONMENT, "--configfile", "config/tiny.yaml", "--config", setting)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+        assert next(line for line in said.splitlines() if line.startswith("error: ")).startswith(expected), said
+        assert "Traceback" not in said and not (tiny_project / "results").exists()
+
+
+def test_a_damaged_data_file_stops_before_any_run(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "cifar10.npz").write_bytes(b"PK\x03\x04 damaged")
     output = f"output={{results: {tmp_path}, figures: {tmp_path}, report: {tmp_path}/r.html}}"
     data = f"data={{root: {tmp_path}/data, imagenet: ''}}"
-    done = snakemake(ROOT, environment, "--nolock", *SMOKE, output, data)
+    done = snakemake(ROOT, ENVIRONMENT, "--nolock", *SMOKE, output, data)
     said = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in said
     assert "error: " in said and "cifar10.npz: cannot be read" in said
@@ -108,18 +119,18 @@ def build():
 '''
 
 
-def test_imagenet_is_copied_before_it_is_read_and_damage_is_one_line(project, tmp_path, environment, imagenet):
+def test_imagenet_is_copied_before_it_is_read_and_damage_is_one_line(tiny_project, tmp_path, imagenet):
     root = tmp_path / "data"
-    (project / "models" / "pooled.py").write_text(POOLED)
+    (tiny_project / "models" / "pooled.py").write_text(POOLED)
     data = f"data={{root: {root}, imagenet: {imagenet}/images}}"
-    settings = [*SMOKE, "methods=[none, topk]", data, "models={pooled: {batch: 8, epochs: 1, lr: 0.1}}"]
+    settings = [*TINY, data, "models={pooled: {batch: 8, epochs: 1, lr: 0.1}}"]
 
     def run(variant: str) -> subprocess.CompletedProcess:
-        runs = "results/smoke/runs/tested/accuracy"
-        return snakemake(project, environment, f"{runs}/pooled-{variant}-seed0/run.json", *settings)
+        return snakemake(tiny_project, ENVIRONMENT, f"{RUNS}/pooled-{variant}-seed0/run.json", *settings)
 
     done = run("none")
     assert done.returncode == 0 and "(Rule: imagenet100)" in done.stderr, done.stderr[-3000:]
+    assert json.loads((tiny_project / RUNS / "pooled-none-seed0" / "run.json").read_text())["train_samples"] == 200
     with (root / "imagenet100" / "train.npy").open("r+b") as file:
         file.seek(-1000, 2)
         file.write(bytes(999))  # of the last image

@@ -22,7 +22,8 @@ Start = Callable[[Round], Callable[[], dict[int, Tensor]]]  # begins a round; wh
 class Pending(Protocol):
     """A collective under way; ``ended_at``: by ``time.perf_counter``, once it has ended and where that is known."""
 
-    ended_at: float | None
+    @property
+    def ended_at(self) -> float | None: ...
 
     def done(self) -> bool: ...
 

@@ -29,7 +29,8 @@ class _Handle:
 
     def __init__(self, handle, finish, watched: bool):
         self._handle, self._finish, self._watched = handle, finish, watched
-        self._result, self.ended_at = None, None
+        self._result = None
+        self.ended_at: float | None = None
 
     def ask(self) -> bool:
         """Whether it has ended; if so, note when."""

@@ -37,14 +37,15 @@ def run(coroutines: Sequence[Rounds | None], alpha_s: float = 0.0, beta_s: float
     outcome = Outcome([None] * world, [0] * world, [0] * world)
     answers: list = [None] * world
     while True:
-        rounds = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
-        ended = [rank for rank, round in enumerate(rounds) if isinstance(round, StopIteration)]
+        steps = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
+        ended = [rank for rank, step in enumerate(steps) if isinstance(step, StopIteration)]
         if len(ended) == world - coroutines.count(None):
-            outcome.results = [getattr(end, "value", None) for end in rounds]
+            outcome.results = [getattr(end, "value", None) for end in steps]
             return outcome
         if ended:
             running = next(rank for rank in range(world) if rank not in ended and coroutines[rank] is not None)
             raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
+        rounds = [step for step in steps if isinstance(step, Round)]
         if complaint := mismatch(rounds):
             raise ValueError(f"round {outcome.rounds}: {complaint}")
         # Cloned, since the sender goes on to change it.

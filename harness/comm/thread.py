@@ -37,7 +37,7 @@ class OneAtATime:
 
 
 class _Future:
-    ended_at = None
+    ended_at: float | None = None
 
     def __init__(self, pool: ThreadPoolExecutor, call, *args):
         self._future = pool.submit(self._run, call, *args)

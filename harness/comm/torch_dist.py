@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.comm import Communicator, Pending, Start, words
 from harness.comm.collectives import HEADER_BYTES, Round
 from harness.comm.thread import OneAtATime
-from harness.engines import SILENT_S
+from harness.engines import TIMEOUT_S
 
 FIRST_BYTES = 2**16  # of a message of any length: what goes with the length, before its receiver knows how long it is
 
@@ -20,7 +20,7 @@ def connect(device: torch.device, shared: bool) -> "TorchDist":
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     backend = "nccl" if device.type == "cuda" and not shared else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=SILENT_S))
+    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S))
     return TorchDist(device)
 
 

@@ -122,7 +122,7 @@ def _refuses(collective: str, workers: int) -> str | None:
 def plans(values: dict) -> str | None:
     timed = grid.timing(values)
     for spec in grid.accuracy(values).values():
-        if not grid.planned_by(spec) or grid.plan_name(spec, timed):
+        if not grid.planned_by(spec) or grid.plan_names(spec, timed):
             continue
         model, variant = spec.training.model, spec.variant
         if spec.topology not in grid.topologies_of(values, model):
@@ -293,6 +293,13 @@ def reach(values: dict) -> str | None:
 
 def built(values: dict) -> str | None:
     engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
+    for engine in engines:
+        if not ENGINES[engine].installed:
+            others = [name for name, other in ENGINES.items() if other.installed]
+            return (
+                f"engine: {engine} is not installed here; run 'make env' (compiles it, about 2 minutes) "
+                f"or use engine: {' or '.join(others)}"
+            )
     with ThreadPoolExecutor() as pool:  # each takes some seconds
         found = list(pool.map(lambda engine: _lacks(engine, values["device"], shared), engines))
     for engine, lacks in zip(engines, found, strict=True):

@@ -3,16 +3,18 @@
 ``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
 from harness import plugins
-from harness.config.variants import Variant, chosen
+from harness.config.variants import TOGETHER, UNCOMPRESSED, Variant, chosen, variant
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel.groups import FIXED, fixed, planner_of
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
 
 RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # what decides an accuracy run alone
 PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
+LAYERS_S = 12  # of a calibration of layers, its start included
 IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 
 
@@ -34,43 +36,98 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
 
 
 def timing(values: dict) -> dict[str, RunSpec]:
-    """The timing runs, name -> spec; a topology's are those of the methods that it can answer. None without ratios."""
+    """The timing runs, name -> spec; none without ratios.
+
+    The variants in ``timing.together`` take turns with uncompressed in one run per model and topology. Each other
+    variant has a run of its own, with all its ratios and uncompressed, so that a new method repeats no other run.
+    """
     if not values["timing"]["ratios"]:
         return {}
-    counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width", "limit_s")}
-    return {
-        f"timing/{timing_name(spec)}": spec
-        for model in values["models"]
-        for variant in chosen(values).values()
-        for topology in topologies_of(values, model)
-        if topology.answers(variant.about["one_sum"])
-        for ratio in ratios(values, variant, "timing")
-        for spec in [
-            RunSpec(
-                "timing",
-                # Table 2 shows how long the recipe's epochs would take.
-                _timed(values, model, epochs=values["models"][model]["epochs"]),
-                _scheme(values, variant, "timing", ratio, topology),
-                _cluster(values, topology),
-                Measurement(**counts),
-            )
-        ]
-    }
-
-
-def calibrations(values: dict) -> dict[str, RunSpec]:
-    """Layer times per model, exchange times per timing run: a new method adds only its own."""
-    found, merging = {}, Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
-    for run in timing(values).values():
-        model, host = run.training.model, _without_links(run.cluster)
-        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(launches=2, repeats=12, limit_s=7))
-        shaped = plugins.describe("methods", run.scheme.method)["shaped"]
-        cut = {} if shaped else {"bucket_bytes": Scheme.bucket_bytes}  # others are measured at sizes of no model's
-        scheme = replace(run.scheme, planner=Scheme.planner, **cut)
-        measured = Measurement(repeats=3, largest_entries=largest_bucket(run))
-        exchanges = RunSpec("exchanges", Training(model), scheme, run.cluster, measured)
-        found |= {f"layers/{layers_name(layers)}": layers, f"exchanges/{timing_name(run)}": exchanges}
+    found = {}
+    for model in values["models"]:
+        for topology in topologies_of(values, model):
+            every = timed_variants(values, model, topology)
+            shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
+            runs = {TOGETHER: shared} if shared else {}
+            for spec in every:
+                if spec not in shared:
+                    runs.setdefault(spec.variant, []).append(spec)
+            # A study's budget of 0 holds for every model.
+            budget_s = values["timing"]["budget_s"]
+            budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
+            for name, specs in (runs or {UNCOMPRESSED: []}).items():
+                part = (1 + len(specs)) / (1 + len(shared or every))
+                spec = in_turns(_timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology), specs)
+                spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
+                found[f"timing/{run_name(spec, name)}"] = spec
     return found
+
+
+def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
+    """A timing run of each variant and ratio alone, without uncompressed; those that the topology can answer."""
+    return [
+        _timing_run(values, one, model, ratio, topology)
+        for one in chosen(values).values()
+        if one.name != UNCOMPRESSED and topology.answers(one.about["one_sum"])
+        for ratio in ratios(values, one, "timing")
+    ]
+
+
+def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, topology: Topology) -> RunSpec:
+    counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width")}
+    return RunSpec(
+        "timing",
+        # Table 2 shows how long the recipe's epochs would take.
+        _timed(values, model, epochs=values["models"][model]["epochs"]),
+        _scheme(values, one, "timing", ratio, topology),
+        _cluster(values, topology),
+        Measurement(**counts),
+    )
+
+
+def in_turns(first: RunSpec, others: list[RunSpec]) -> RunSpec:
+    """The run ``first`` in which the schemes of ``others`` take turns with its own."""
+    return replace(first, scheme=replace(first.scheme, beside={o.scheme.label: beside(o, first) for o in others}))
+
+
+def beside(spec: RunSpec, first: RunSpec) -> dict:
+    """What the run ``first`` says of the scheme of ``spec`` that takes turns with its own."""
+    own, base = ({f.name: getattr(one.scheme, f.name) for f in fields(Scheme)} for one in (spec, first))
+    always = ("method", "variant", "options")
+    return {key: value for key, value in own.items() if key in always or value != base[key]}
+
+
+def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
+    """Layer times per model, exchange times per timing run: a new method adds only its own.
+
+    ``known``: calibrations that are made anyway. What they measure is not measured again.
+    """
+    found, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    exchanged = (spec for spec in found.values() if spec.kind == "exchanges")
+    calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
+    variants = chosen(values)
+    for name, run in timing(values).items():
+        model, host = run.training.model, _without_links(run.cluster)
+        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
+        found[f"layers/{layers_name(layers)}"] = layers
+        members = {timing_name(member): member for member in run.members.values() if member.variant in variants}
+        new = [member for own, member in members.items() if own not in calibrated]
+        calibrated |= set(members)
+        if new:
+            first, *others = [_exchanges(member) for member in new]
+            largest = {member.scheme.label: largest_bucket(member) for member in new}
+            spec = replace(in_turns(first, others), measurement=Measurement(repeats=3, largest=largest))
+            name = name.replace("timing/", "exchanges/")
+            found[name if name not in found else f"{name}-{len(found)}"] = spec
+    return found
+
+
+def _exchanges(run: RunSpec) -> RunSpec:
+    """The calibration of the exchanges of one timed scheme. No plan decides it, and no size of a bucket."""
+    shaped = plugins.describe("methods", run.scheme.method)["shaped"]
+    cut = {} if shaped else {"bucket_bytes": Scheme.bucket_bytes}  # others are measured at sizes of no model's
+    model = Training(run.training.model)
+    return RunSpec("exchanges", model, replace(run.scheme, planner=Scheme.planner, **cut), run.cluster)
 
 
 def largest_bucket(run: RunSpec) -> int:
@@ -116,22 +173,25 @@ def planned_by(spec: RunSpec) -> str | None:
     return None if plan == "groups" and spec.scheme.planner in FIXED else plan
 
 
-def plan_name(spec: RunSpec, runs: dict[str, RunSpec]) -> str | None:
-    """The name of the plan that a run reads, if any; ``runs``: those of the paper's tables.
+def plan_names(spec: RunSpec, runs: dict[str, RunSpec]) -> list[str]:
+    """The names of the plans that a run reads; ``runs``: those of the paper's tables.
 
-    An accuracy run that takes its ratios from a plan reads that of the timing run over collectives that is
+    An accuracy run that takes its ratios from a plan reads the plan of the timed scheme over collectives that is
     otherwise like it.
     """
-    if spec.kind == "planners" or (spec.kind == "timing" and planned_by(spec)):
-        return timing_name(spec)
-    if not planned_by(spec):
-        return None
+    if spec.kind == "planners":
+        return [timing_name(spec)]
+    planned = [member for member in spec.members.values() if planned_by(member)]
+    if spec.kind == "timing":
+        return [timing_name(member) for member in planned]
+    if not planned:
+        return []
 
     def key(one: RunSpec) -> tuple:
         return one.training.model, one.variant, one.ratio, one.topology
 
-    alike = (one for one in runs.values() if one.kind == "timing" and key(one) == key(spec))
-    return next(map(timing_name, alike), None)
+    timed = (member for one in runs.values() if one.kind == "timing" for member in one.members.values())
+    return [timing_name(member) for member in timed if key(member) == key(spec)][:1]
 
 
 def layers_name(spec: RunSpec) -> str:
@@ -140,18 +200,32 @@ def layers_name(spec: RunSpec) -> str:
 
 
 def timing_name(spec: RunSpec) -> str:
-    """The name of a timing run, of its plan and of the calibration of its exchanges: model, variant, selection
-    unless it is the paper's, ratio, topology, collective unless it is the engine's, workers and links, with their
-    latency if they have one."""
+    """The name of one timed scheme, of its plan and of its row in tables: model, variant, selection unless it is the
+    paper's, ratio, topology, collective unless it is the engine's, workers and links, with their latency if they have
+    one."""
+    compiled = "-fast" if spec.scheme.options.get("selection") == "fast" else ""
+    return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}")
+
+
+def run_name(spec: RunSpec, name: str) -> str:
+    """The name of a timing run in which several schemes take turns, called ``name``: it has all their ratios.
+
+    Otherwise it is built as ``timing_name`` is.
+    """
+    selections = {member.scheme.options.get("selection") for member in spec.members.values()} - {None}
+    ratios = dict.fromkeys(f"-{member.ratio:g}" for member in spec.members.values() if member.ratio)
+    name += ("-fast" if selections == {"fast"} else "") + "".join(ratios)
+    return _on_its_network(spec, f"{spec.training.model}-{name}")
+
+
+def _on_its_network(spec: RunSpec, begin: str) -> str:
     scheme, cluster = spec.scheme, spec.cluster
-    fast = "-fast" if scheme.options.get("selection") == "fast" else ""
     collective = "" if scheme.collective == "engine" else f"-{scheme.collective}"
     rates = sorted(set(cluster.rates_mbit))
     links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else cluster.network
     links = PROPORTIONAL if cluster.in_proportion else links
     links += f"-{cluster.latency_ms:g}ms" if cluster.latency_ms else ""
-    name = f"{spec.training.model}-{spec.variant}{fast}{_at(spec)}-{scheme.topology}{collective}"
-    return f"{name}-{cluster.workers}workers-{links}"
+    return f"{begin}-{scheme.topology}{collective}-{cluster.workers}workers-{links}"
 
 
 def accuracy_name(spec: RunSpec) -> str:
@@ -193,7 +267,7 @@ def shorter(values: dict) -> dict:
     return (
         values["timing"]
         | {key: values["studies"][key] for key in ("blocks", "repeats")}
-        | {"limit_s": 0, "launches": 1}
+        | {"launches": 1, "budget_s": 0}
     )
 
 
@@ -208,24 +282,6 @@ def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
     short = values | {"models": models, "timing": shorter(values) | {"ratios": [study["ratio"]]}}
     links = values["testbed"] | {"host_rates_mbit": {}}
     return [short | {"testbed": links | {"rate_mbit": rate}} for rate in study["rates_mbit"]]
-
-
-def in_turns(specs: list[RunSpec], most: int) -> list[RunSpec]:
-    """These timing runs as fewer, in each of which up to ``most`` variants take turns; one that takes a plan is the
-    first of its run."""
-    planned = [spec for spec in specs if plugins.describe("methods", spec.scheme.method)["plan"]]
-    order = planned + [spec for spec in specs if spec not in planned]
-    count = max(len(planned), -(-len(specs) // most))
-    found = []
-    for number, first in enumerate(order[:count]):
-        others = {one.variant: beside(one) for one in order[number + count :: count]}
-        found.append(replace(first, scheme=replace(first.scheme, beside=others)))
-    return found
-
-
-def beside(spec: RunSpec) -> dict:
-    """What a run needs to know of the variant of ``spec`` to time it beside its own."""
-    return {"method": spec.scheme.method, "options": spec.scheme.options}
 
 
 def data_of(values: dict, model: str) -> str:

@@ -65,9 +65,9 @@ def load(values: dict, where: str) -> Config:
     values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (warning, variants.idle(values))))
     try:
-        calibrations = {
-            n: spec for one in [*studies.changed(values), values] for n, spec in grid.calibrations(one).items()
-        }
+        calibrations = grid.calibrations(values)
+        for one in studies.changed(values):
+            calibrations = grid.calibrations(one, calibrations)
         return Config(
             values, grid.expand(values), calibrations, studies.runs(values), warning and f"{where}: {warning}"
         )

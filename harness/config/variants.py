@@ -7,6 +7,8 @@ from typing import Any
 from harness import plugins
 from harness.mistakes import listed, meant, shown, wrong_options
 
+UNCOMPRESSED = "none"
+TOGETHER = "together"  # what the timing run of all variants in timing.together is called
 ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
 
 
@@ -57,6 +59,9 @@ def problem(values: dict) -> str | None:
     for name in [] if values["methods"] == "all" else values["methods"]:
         if name not in known:
             return f"methods: no file methods/{name}.py and no variant {name!r}{meant(name, known)}; {listed(known)}"
+    for name in values["timing"]["together"]:
+        if name not in known:
+            return f"timing.together: no variant {name!r}{meant(name, known)}; {listed(known)}"
     for name, settings in given.items():
         method = settings.get("method", name)
         if method not in methods:
@@ -104,6 +109,8 @@ def _same_titles(every: dict[str, Variant]) -> str | None:
 
 def _same_runs(every: dict[str, Variant]) -> str | None:
     """A run's name is its variant's, then "-fast" or a ratio: no variant may be called like that itself."""
+    if TOGETHER in every:
+        return f"variants.{TOGETHER}: the timing run of several variants has this name; give the variant another"
     for name in every:
         for other in every:
             if name.startswith(f"{other}-") and re.fullmatch(r"fast|[0-9.e-]+", name.removeprefix(f"{other}-")):

@@ -33,7 +33,8 @@ class Answers:
         self.reset()
 
     def reset(self) -> None:
-        self.sent_bytes = self.received_bytes = self.sent_entries = 0
+        self.sent_bytes = self.received_bytes = 0
+        self.sent_entries: int | Tensor = 0
         self.traffic = Traffic()
 
     def start(self, request: Request) -> Pending:
@@ -190,7 +191,7 @@ class Served(Answers):
         push = self._comm.start_round(Round({self._server: message}, {}, message.dtype, sparse))
         return PushPull(push, self._take([self._server], sparse and self.topology.owner == "worker", entries))
 
-    def finish(self, request: Sum, pending: "PushPull") -> Tensor:
+    def finish(self, request: Sum, pending: "PushPull") -> Tensor:  # type: ignore[override]  # start refuses others
         """The answer; where the server owns the optimizer it is no gradient, but the bucket's new weights."""
         message = pending.wait()[self._server]
         self.received_bytes += _bytes(message)

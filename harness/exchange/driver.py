@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ class Exchange(ABC):
 class _Open:
     """A bucket whose exchange has begun."""
 
-    segments: Generator
+    segments: Generator[Request, Any, Tensor]
     request: Request
     bucket: Bucket
     announced: int  # requests
@@ -93,7 +94,7 @@ class WorkerExchange(Exchange):
         self._next = 0
         self._open: deque[_Open] = deque()
         self.communications: list[tuple[int, float, float]] = []
-        self.sent_entries = [0] * len(self.buckets)
+        self.sent_entries: list[int | Tensor] = [0] * len(self.buckets)
         self.answers.reset()
 
     def settle(self) -> None:
@@ -234,7 +235,8 @@ class ServerExchange(Exchange):
         super().__init__(method, groups, buckets, answers)
         self._gradients, self._optimizer = gradients, optimizer
         self._ranges = list(pairwise(accumulate((b.size for b in buckets), initial=0)))
-        self.communications, self.sent_entries = [], []
+        self.communications: list[tuple[int, float, float]] = []
+        self.sent_entries: list[int | Tensor] = []
 
     def begin(self, at: At) -> None:
         self.answers.reset()

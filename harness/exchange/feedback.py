@@ -1,7 +1,7 @@
 """Error feedback and momentum: what a method may keep of earlier steps, whatever it sends."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class ErrorFeedback(Method):
     what was not sent: the baseline that shows what the residual is for.
     """
 
-    state = ("residuals",)
+    state: ClassVar[tuple[str, ...]] = ("residuals",)
 
     error_feedback: bool = field(default=True, kw_only=True)
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
@@ -38,7 +38,7 @@ class ErrorFeedback(Method):
 class Momentum(Method):
     """The method applies momentum before it compresses, so the optimizer applies none."""
 
-    state = ("velocities",)
+    state: ClassVar[tuple[str, ...]] = ("velocities",)
     owns_momentum = True
 
     momentum: Annotated[float, ">= 0"] = field(default=0.9, kw_only=True)

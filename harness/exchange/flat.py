@@ -43,4 +43,4 @@ class FlatGradients:
 
 def _memory_shape(p: Tensor) -> tuple[int, ...]:
     """The lengths of a dense tensor's dimensions, the one with the largest stride first."""
-    return tuple(p.shape[d] for d in sorted(range(p.dim()), key=lambda d: -p.stride(d)))
+    return tuple(p.shape[d] for d in sorted(range(p.dim()), key=lambda d: -p.stride()[d]))

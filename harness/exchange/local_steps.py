@@ -1,7 +1,7 @@
 """Local steps: what crosses the network is how far a worker's weights went in many steps, not a step's gradient."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ class LocalSteps(Method):
     """
 
     scope = "model"  # all buckets are ready at once, after the optimizer's step
-    state = ("shared",)
+    state: ClassVar[tuple[str, ...]] = ("shared",)
 
     local_steps: Annotated[int, ">= 1"] = field(default=30, kw_only=True)
     shared: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)

@@ -22,7 +22,7 @@ def about(name: str) -> dict:
     """Its parameters, and what its class says to the planner, the topologies and the tables, as plain values."""
     cls = method_class(name)
     hints = typing.get_type_hints(cls, include_extras=True)
-    parameters = [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
+    fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {
         "title": vars(cls).get("title", name),  # not its base's
         "scope": cls.scope,
@@ -30,7 +30,7 @@ def about(name: str) -> dict:
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
         "shaped": cls.shaped,
         "exact": cls.exact_when == {},
-        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in parameters},
+        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
     }
 
 

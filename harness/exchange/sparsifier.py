@@ -69,7 +69,7 @@ class Sparsifier(Selects, Ratio):
 
     one_sum = "sparse"
     conserves_mass = "bits"
-    state = ("chosen",)
+    state: ClassVar[tuple[str, ...]] = ("chosen",)
     count_within: ClassVar[float] = 0.0
 
     rooms: dict[int, Tensor | None] = field(default_factory=dict, init=False, repr=False)
@@ -92,13 +92,16 @@ class Sparsifier(Selects, Ratio):
         rule = self.rule(bucket, at)
         if rule is not None and is_queued(acc):
             return (yield from self._queued(rule, bucket))
+        selected: Tensor | TopK | Threshold
         if rule is None:
-            rule, gradient = self.select(acc.add_(gradient), bucket, at), None
+            selected, gradient = self.select(acc.add_(gradient), bucket, at), None
+        else:
+            selected = rule
         # The request's memory is taken out of ``rooms`` until the answer is there, and used again afterwards.
         room = self.rooms.pop(bucket.index, None)
         if room is None:
             room = self.selector.room(acc)
-        values, indices = self.selector.take(acc, rule, gradient, room)  # what stays in acc is the new residual
+        values, indices = self.selector.take(acc, selected, gradient, room)  # what stays in acc is the new residual
         aggregate = yield Sum(values, indices, out=bucket.gradient)
         self.rooms[bucket.index] = room
         return aggregate

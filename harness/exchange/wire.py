@@ -96,7 +96,11 @@ class RunLength:
         _ADD[BYTES](out.numpy(), words[2 : 2 + n].view(np.float32), words[2 + n :].view(np.uint8))
 
 
-FORMATS = {"indices": Indices, "smallest": Smallest, "run-length": RunLength}
+FORMATS: dict[str, type[Indices] | type[Smallest] | type[RunLength]] = {
+    "indices": Indices,
+    "smallest": Smallest,
+    "run-length": RunLength,
+}
 
 
 def _in_order(values: Tensor, indices: Tensor, size: int) -> tuple[Tensor, np.ndarray]:

@@ -57,7 +57,7 @@ class DDPHook(Hook):
             copies += self._take(index, buffer, layers, starts, place)
         for layer in layers:
             self._exchange.ready(layer)
-        future = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
         if bucket.is_last():
             self._exchange.finish()

@@ -1,5 +1,6 @@
 """Starts one run: python -m harness.launch '<spec as JSON>' '<place as JSON>' <run folder> <log file>
-[--plan <file>] [--rate <file>]; the files say what was found out for the run: its groups, the rate of its links."""
+[--plan <file> ...] [--rate <file>]; the files say what was found out for the run: the groups of each scheme that takes
+a plan, the rate of its links."""
 
 import argparse
 import signal
@@ -18,8 +19,8 @@ def main(arguments: list[str]) -> int:
     given = parser().parse_args(arguments)
     spec, forward_s = given.spec, None
     try:
-        if given.plan:
-            spec = plans.read(given.plan, spec)
+        for plan in given.plan:
+            spec = plans.read(plan, spec)
         if given.rate:
             spec, forward_s = with_rate(given.rate, spec)
     except ValueError as error:
@@ -34,8 +35,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("place", type=Place.from_json)
     found.add_argument("folder", type=Path)
     found.add_argument("log", type=Path)
-    for file in ("--plan", "--rate"):  # without a value: there is none for this run
-        found.add_argument(file, type=Path, nargs="?")
+    found.add_argument("--plan", type=Path, nargs="*", default=[])
+    found.add_argument("--rate", type=Path, nargs="?")  # without a value: there is none for this run
     return found
 
 

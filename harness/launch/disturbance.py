@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
-BUSY = 0.1  # of the cores' time, for work that was not the run's
-DEPARTS = 0.25  # of the time of a forward pass
+# A launch is repeated above these limits. Tests raise them, since several run at the same time.
+MAX_OTHER_WORK = float(os.environ.get("HARNESS_MAX_OTHER_WORK", 0.1))  # share of the cores' time
+MAX_SPEED_CHANGE = float(os.environ.get("HARNESS_MAX_SPEED_CHANGE", 0.25))  # relative, of a forward pass
 
 
 class OtherWork:
@@ -44,12 +45,12 @@ def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
     ``iterations``: the table of a timing run, if there is one; ``forward_s``: a forward pass as calibrated, of which
     this machine has become ``dilation`` times as slow when the run began.
     """
-    if others > BUSY:
+    if others > MAX_OTHER_WORK:
         return f"other work took {others:.0%} of the machine"
     if forward_s and iterations.exists():
         with iterations.open() as file:
             timed = [float(row["forward_s"]) / float(row["dilation"]) for row in csv.DictReader(file)]
         ratio = statistics.median(timed) / forward_s
-        if abs(ratio - 1) > DEPARTS:
+        if abs(ratio - 1) > MAX_SPEED_CHANGE:
             return f"a forward pass took {ratio:.2f} times as long as when the run began"
     return ""

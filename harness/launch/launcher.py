@@ -97,7 +97,8 @@ def _launch(
             kept, again = [], MOST_AGAIN
             while len(kept) < spec.measurement.launches:
                 part, others = partial / f"launch{len(kept) + 1}", OtherWork()
-                status = once(spec, place, part, log, program, own, say)
+                share_s = _share_s(spec, say.spent_s(), len(kept))
+                status = once(spec, replace(place, share_s=share_s), part, log, program, own, say)
                 if status:
                     return status
                 trouble = _trouble(spec, place, others.share(), part, forward_s)
@@ -113,6 +114,12 @@ def _launch(
         return 0
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
+    """How long the next launch may take: what is left of the run's budget, shared among the launches that are left."""
+    left_s = spec.measurement.budget_s - spent_s
+    return max(0.0, left_s / (spec.measurement.launches - launched))
 
 
 def _trouble(spec: RunSpec, place: Place, others: float, part: Path, forward_s: float | None) -> str:
@@ -135,7 +142,7 @@ def once(spec: RunSpec, place: Place, part: Path, log: Path, program: list[str],
     with Heartbeat(part):
         try:
             process = processes.start(spec, place, [*program, str(part)], log, own)
-            say("starting")
+            say(f"starting, at most about {progress.clock(place.share_s)}" if place.share_s else "starting")
             trouble = watch(process, ranks, place, say)
             for news in ranks.news():
                 say(news)

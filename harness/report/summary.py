@@ -23,14 +23,16 @@ class Repeats:
     """Estimates of timing runs, with the intervals of a repeat.
 
     A run that was launched several times varies as launches do. It is launched too seldom to know by how much, so
-    that is pooled over all runs of methods on the same model and topology. Where every run was launched once, the
-    interval is from its blocks.
+    that is pooled over all runs of methods on the same model and topology. If every run was launched once, the interval
+    comes from its blocks.
     """
 
     def __init__(self, timing: pd.DataFrame):
         methods = timing[timing["variant"] != "none"]
+        launched = "timed_in" if "timed_in" in timing else "run"  # schemes that took turns share their launches
         self._alike = {
-            setting: [run for _, run in rows.groupby("run")] for setting, rows in methods.groupby(["model", "topology"])
+            setting: [[run for _, run in own.groupby("run")] for _, own in rows.groupby(launched)]
+            for setting, rows in methods.groupby(["model", "topology"])
         }
         self._spreads: dict[tuple, Spread | None] = {}
 
@@ -41,8 +43,9 @@ class Repeats:
     def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
         setting = run["model"].iloc[0], run["topology"].iloc[0]
         if (setting, quantity) not in self._spreads:
-            every = map(quantity, self._alike.get(setting, []))
-            self._spreads[setting, quantity] = pooled(by_launch(values) for values in every if values.min() > 0)
+            every = [[quantity(scheme) for scheme in run] for run in self._alike.get(setting, [])]
+            positive = [[by_launch(values) for values in run if values.min() > 0] for run in every]
+            self._spreads[setting, quantity] = pooled(filter(None, positive))
         return self._spreads[setting, quantity]
 
 

@@ -1,7 +1,6 @@
 """Tidy tables from run folders: one row per observation, each with what its run was. No torch."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,12 +16,14 @@ LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip
 # What a row says of its run, in every tidy table. ``run`` is the name of its folder.
 ABOUT = ("run", *SPEC, *OPTIONS, "data_title", "train_samples", "machine", "network", *LINKS, "disturbed")
 
+# Rows that agree in these measured the same thing.
+ALIKE = ("model", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "rate_mbit", "latency_ms")
+
 
 def read(paths: list) -> pd.DataFrame:
     """All rows of the runs' tables, each with the columns ``ABOUT`` its run.
 
-    A timing run times several variants: its rows' own ``variant`` is called ``timed`` here ("none", or the run's
-    variant, or a planner), since ``variant`` is the run's.
+    What a run timed in turns is called ``timed`` here ("none", or a planner), since ``variant`` is the run's.
     """
     paths = [Path(path) for path in paths]
     rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
@@ -31,18 +32,26 @@ def read(paths: list) -> pd.DataFrame:
     return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
-def read_each(paths: list, against: list[str]) -> pd.DataFrame:
-    """Rows of timing runs as if every variant in them had a run of its own, named after run and variant, in which it
-    took turns with uncompressed and the variants ``against`` alone."""
+def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFrame:
+    """Rows of runs in which several schemes take turns, as if each scheme had a run of its own.
+
+    ``run``: the run's folder and the scheme's label; ``timed_in``: the folder, which schemes that took turns share.
+    ``timed``: the variant of a row: the scheme's own, or one of the variants ``against``, which took turns with it.
+    What several runs measured alike, such as uncompressed, is the first run's alone.
+    """
     found = []
     for path in map(Path, paths):
-        rows = pd.read_csv(path).rename(columns={"variant": "timed"})
-        for variant in rows["timed"].unique():
-            about = about_run(path.parent, variant)
-            own = rows[rows["timed"].isin([variant, "none", *against])]
-            found.append(own.assign(**about | {"run": f"{about['run']}-{variant}"}))
+        rows, members = pd.read_csv(path).rename(columns={"variant": "timed"}), RunSpec.in_folder(path.parent).members
+        variants = rows["timed"].map({label: member.variant for label, member in members.items()})
+        for label in rows["timed"].unique():
+            own = (rows["timed"] == label) | variants.isin(against)
+            about = about_run(path.parent, label)
+            about |= {"run": f"{about['run']}-{label}", "timed_in": path.parent.name}
+            found.append(rows[own].assign(timed=variants[own], **about))
     rows = pd.concat(found, ignore_index=True)
-    return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]]
+    first = rows.groupby(list(ALIKE), dropna=False)["run"].transform("first")
+    rows = rows[rows["run"] == first]
+    return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]].reset_index(drop=True)
 
 
 def read_points(paths: list) -> pd.DataFrame:
@@ -64,11 +73,11 @@ def _stretches(points: Path) -> pd.DataFrame:
     return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
 
 
-def about_run(folder: Path, variant: str = "") -> dict:
-    """The columns ``ABOUT`` the run in a folder, or about one of the variants that it timed."""
+def about_run(folder: Path, label: str = "") -> dict:
+    """The columns ``ABOUT`` the run in a folder, or about one of the schemes that took turns in it."""
     run = json.loads((folder / "run.json").read_text())
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
-    spec = replace(spec, scheme=spec.scheme.alone(variant)) if variant else spec
+    spec = spec.members[label] if label else spec
     fields = plugins.fields(spec.scheme.method)
     options = {key: spec.scheme.options.get(key, fields.get(key, {}).get("default")) for key in OPTIONS}
     about = {key: spec.flat()[key] for key in SPEC} | options

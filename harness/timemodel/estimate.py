@@ -3,7 +3,6 @@ estimates were off. No torch."""
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,12 +42,6 @@ class Trial:
         """One step, in the mean of a cycle."""
         return _sum((phase.share, phase.step) for phase in self.variants[variant])
 
-    def block(self, variant: str, repeats: int) -> Cost:
-        """The steps that a timing run makes in a block: up to ``repeats`` of each phase, of a rare one fewer."""
-        phases = self.variants[variant]
-        rarest = min(phase.share for phase in phases)
-        return _sum((min(repeats, round(p.share / rarest)) if len(phases) > 1 else repeats, p.step) for p in phases)
-
 
 def _sum(parts: Iterable[tuple[float, Cost]]) -> Cost:
     """The sum of so many times each."""
@@ -75,29 +68,17 @@ def _phases(own: pd.DataFrame) -> list[Phase]:
     return [Phase(share, Cost(seconds, sent)) for share, seconds, sent in means.itertuples(index=False)]
 
 
-def cost(spec: RunSpec, trial: Trial, label: str) -> Cost:
-    """What an accuracy or timing run takes whose variant the trial calls ``label``; a timing run at most, for it ends
-    sooner if it knows enough."""
-    return _accuracy(spec, trial, label) if spec.kind == "accuracy" else _timing(spec, trial, label)
+def accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
+    """What an accuracy run takes whose scheme the trial calls ``label``.
 
-
-def _accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
-    """Start, steps, test samples, which the workers share, and at each point of the curve the true mean of the
-    gradients, for which about as much is done as in an uncompressed step."""
+    It starts, makes its steps, and tests samples, which the workers share. At each point of the curve it computes the
+    true mean of the gradients, which takes about as long as an uncompressed step.
+    """
     points = spec.measurement.evaluations
     tested = (points - 1) * spec.measurement.test_samples + spec.measurement.final_test_samples
     every = _sum([(spec.steps(trial.train_samples), trial.step(label))])
     evaluation_s = points * trial.step("none").seconds + tested * trial.sample_s / spec.cluster.workers
     return replace(every, seconds=trial.start_s + every.seconds + evaluation_s)
-
-
-def _timing(spec: RunSpec, trial: Trial, label: str) -> Cost:
-    """In each launch a block that warms up, then as many as are asked for, and more until ``limit_s``."""
-    measurement, variants = spec.measurement, {"none", label}
-    first = _sum((1, trial.block(variant, 1)) for variant in variants)
-    block = _sum((1, trial.block(variant, measurement.repeats)) for variant in variants)
-    blocks = max(measurement.blocks, math.ceil((measurement.limit_s - first.seconds) / block.seconds))
-    return _sum([(measurement.launches, _sum([(1, Cost(trial.start_s, 0)), (1, first), (blocks, block)]))])
 
 
 def table(runs: dict[str, RunSpec], costs: dict[str, Cost]) -> pd.DataFrame:

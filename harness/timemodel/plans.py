@@ -28,8 +28,10 @@ def check_calibration(plan: dict) -> None:
 
 
 def planned(spec: RunSpec, plan: dict) -> RunSpec:
-    """``spec`` with what the plan found; ValueError in one line if the plan is for another run."""
-    about = spec.flat()
+    """``spec`` with what the plan found for one of its schemes; ValueError in one line if it is for another run."""
+    members, what = spec.members, (plan["variant"], plan["ratio"])
+    label = next((own for own, one in members.items() if (one.variant, one.ratio) == what), spec.scheme.label)
+    about = members[label].flat()
     for key in PLANNED_FOR:
         if key == "engine" and spec.kind == "accuracy":  # it takes over what was planned for the timed engine
             continue
@@ -40,4 +42,7 @@ def planned(spec: RunSpec, plan: dict) -> RunSpec:
     else:
         found = {"groups": plan["groups"], "ratios": plan["ratios"]}
     written = json.loads(spec.to_json())
-    return RunSpec.from_dict(written | {"scheme": written.get("scheme", {}) | found})
+    scheme = written.get("scheme", {})
+    if label in (beside := scheme.get("beside", {})):
+        found = {"beside": beside | {label: beside[label] | found}}
+    return RunSpec.from_dict(written | {"scheme": scheme | found})

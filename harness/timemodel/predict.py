@@ -1,6 +1,5 @@
 """Predictions from what the calibration runs of a configuration left. No torch."""
 
-import json
 import math
 from collections.abc import Iterable
 from copy import copy
@@ -22,44 +21,40 @@ SELECTIONS = ("torch", "fast")  # the paper's first
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
-    """The three tables of a model and of the exchanges of the method of ``spec``, as costs; ``cost`` as in
+    """The tables of a model's layers and of the exchanges of the scheme of ``spec``, as costs; ``cost`` as in
     ``calibration``."""
-    within = spec.scheme.options.get("within", "group")
-    return calibration(*map(pd.read_csv, (layers, iterations, samples)), within=within, cost=cost)
-
-
-def spec_in(folder: Path) -> RunSpec:
-    """The spec of the run in a folder."""
-    return RunSpec.from_dict(json.loads((folder / "run.json").read_text())["spec"])
+    within, every = spec.scheme.options.get("within", "group"), pd.read_csv(samples)
+    own = every[every["variant"] == spec.scheme.label]
+    return calibration(pd.read_csv(layers), pd.read_csv(iterations), own, within=within, cost=cost)
 
 
 class Calibrations:
     """The calibration runs in some folders, found by what they measured."""
 
     def __init__(self, folders: Iterable[Path]):
-        specs = {folder: spec_in(folder) for folder in sorted(set(folders))}
+        specs = {folder: RunSpec.in_folder(folder) for folder in sorted(set(folders))}
         self._layers = {_model(s): f for f, s in specs.items() if s.kind == "layers"}
-        self._exchanges = {f: s for f, s in specs.items() if s.kind == "exchanges"}
+        self._exchanges = [(f, m) for f, s in specs.items() if s.kind == "exchanges" for m in s.members.values()]
 
     def of(self, run: RunSpec) -> Calibration:
         """For a timing run; KeyError or StopIteration if no folder holds its model or its exchanges."""
         layers = self._layers[_model(run)]
-        exchanges = next(f for f, s in self._exchanges.items() if _exchange(s) == _exchange(run))
+        exchanges = next(f for f, s in self._exchanges if _exchange(s) == _exchange(run))
         return _read_folders(layers, exchanges, run)
 
     @property
     def selections(self) -> list[str]:
         """The kinds of selection that were calibrated; the paper's where nothing selects."""
-        found = {spec.scheme.options.get("selection") for spec in self._exchanges.values()}
+        found = {spec.scheme.options.get("selection") for _, spec in self._exchanges}
         return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
 
     def each(self, computing: int = 0) -> list["Elsewhere"]:
         """The time model of every exchange that was calibrated; ``computing``: how many workers shared this machine
         where layers were timed, as many as exchanged if 0."""
         found = []
-        for folder, spec in self._exchanges.items():
+        for folder, spec in self._exchanges:
             model, workers = _model(spec)
-            found.append(Elsewhere(self._layers[model, computing or workers], folder))
+            found.append(Elsewhere(self._layers[model, computing or workers], folder, spec))
         return found
 
     def elsewhere(
@@ -69,28 +64,28 @@ class Calibrations:
 
         Of variants that select, those whose exchanges were calibrated with this ``selection``.
         """
-        found: dict[tuple[str, str], list[Path]] = {}
-        for folder, spec in self._exchanges.items():
+        found: dict[tuple[str, str], list[tuple[Path, RunSpec]]] = {}
+        for folder, spec in self._exchanges:
             if spec.topology == topology and spec.scheme.options.get("selection", selection) == selection:
-                found.setdefault((spec.training.model, spec.variant), []).append(folder)
+                found.setdefault((spec.training.model, spec.variant), []).append((folder, spec))
 
-        def order(folder: Path) -> tuple[bool, float]:
-            own = self._exchanges[folder].ratio
+        def order(exchange: tuple[Path, RunSpec]) -> tuple[bool, float]:
+            own = exchange[1].ratio
             return own != ratio, own or 0.0
 
-        chosen = {key: min(folders, key=order) for key, folders in found.items()}
-        return {key: Elsewhere(self._layers[_model(self._exchanges[folder])], folder) for key, folder in chosen.items()}
+        chosen = {key: min(exchanges, key=order) for key, exchanges in found.items()}
+        return {key: Elsewhere(self._layers[_model(spec)], folder, spec) for key, (folder, spec) in chosen.items()}
 
 
 class Elsewhere:
     """The time model of one model and variant over its topology, for other links and numbers of workers.
 
-    ``folder``, ``spec``: of the calibration of its exchanges; ``here``: its network, whose own links count as
+    ``folder``: of the calibration of exchanges, ``spec``: what of it; ``here``: its network, whose own links count as
     infinitely fast where the processes talked over the host's. ``collective``: of its dense sums elsewhere.
     """
 
-    def __init__(self, layers: Path, exchanges: Path):
-        self.folder, self.spec, model = exchanges, spec_in(exchanges), spec_in(layers)
+    def __init__(self, layers: Path, exchanges: Path, spec: RunSpec):
+        self.folder, self.spec, model = exchanges, spec, RunSpec.in_folder(layers)
         self.collective = self.spec.scheme.collective
         self._known = _read_folders(layers, exchanges, self.spec)
         cluster = self.spec.cluster

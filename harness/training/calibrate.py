@@ -20,13 +20,13 @@ from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from harness.exchange.flat import FlatGradients
 from harness.exchange.plugin import method_class
 from harness.exchange.queued import catch_up
-from harness.spec import RunSpec
+from harness.spec import Place, RunSpec
 from harness.timemodel.groups import Scope, cut
 from harness.training.clock import Clock, moment, seconds
 from harness.training.optimizer import SGD
 from harness.training.rows import joined
 from harness.training.session import Session, make_method
-from harness.training.timed import phase_share, timed_steps
+from harness.training.timed import phase_share, since_start_s, timed_steps
 
 SMALLEST = 256  # entries: 1 KB of float32
 SIZES = 7
@@ -56,7 +56,9 @@ class LayerTimes:
         return {layer: seconds(begun, ended) for (_, begun), (layer, ended) in itertools.pairwise(self._moments)}
 
 
-def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
+def layers(
+    spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, place: Place
+) -> dict:
     """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f,
     the rest, and how long this worker waited for the others at the end (``skew_s``), which synchronous
     training does in every iteration. Nothing is exchanged; BatchNorm's statistics and the weights are left
@@ -72,7 +74,6 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     times = LayerTimes(device)
     rows, iterations, measurement = [], [], spec.measurement
     comm.barrier()
-    begun = time.perf_counter()
     for number in range(measurement.repeats + 2):
         session.local_gradient(times, times.start)
         with session.clock("optimizer"):
@@ -87,7 +88,7 @@ def layers(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
             for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": took.get(layer, 0.0)})
         report(number, measurement.repeats + 1)
-        late = measurement.limit_s and time.perf_counter() - begun > measurement.limit_s
+        late = place.share_s and since_start_s() > place.share_s
         if session.decide(late and len(iterations) >= FEWEST):
             break
     for buffer, before in zip(flat.buffers(), kept, strict=True):
@@ -141,36 +142,52 @@ class Apart(WorkerExchange):
 
 
 def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
-    """``samples``: t_s and t_c by size, number of buckets and phase, at the method's steady state; t_c until the last
-    worker has what it waits for.
+    """``samples``: t_s and t_c by size, number of buckets and phase, of each scheme of the run (column ``variant``: its
+    label), at the method's steady state; t_c until the last worker has what it waits for.
 
     One bucket alone shows the latency, several together what each costs when they follow each other, and several
     ``beside`` computing how long a communication waits for a core. That is as long for a small message as for a large
     one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
     the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
     """
-    repeats, cases, samples = spec.measurement.repeats, cases_of(spec), []
-    for done, (shapes, count, beside) in enumerate(cases, start=1):
-        clock, size = Clock(device), sum(map(math.prod, shapes))
-        exchange = _alone(spec, comm, clock, shapes, count, device, beside)
-        exchange.settle()
-        turns = repeats * (2 if size * count < CHEAP else 1)
-        for turn in range(turns + 1):  # the first warms up
-            for step in timed_steps(exchange.method, repeats=1):
-                row = _sample(spec, comm, clock, exchange, turn * exchange.method.cycle + step)
-                if turn:
-                    phase = exchange.method.phase(step)
-                    share = phase_share(exchange.method, phase)
-                    case = {"entries": size, "buckets": count, "beside": beside, "phase": phase, "share": share}
-                    samples.append(case | row)
+    cases = [
+        (label, member, case)
+        for label, member in spec.members.items()
+        for case in cases_of(member, spec.measurement.largest[label])
+    ]
+    samples = []
+    for done, (label, member, case) in enumerate(cases, start=1):
+        samples += [{"variant": label} | row for row in _samples(member, comm, device, *case)]
         report(done, len(cases))
     of_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
     return {"samples": joined(samples, of_workers, comm, spec.cluster.workers)}
 
 
-def cases_of(spec: RunSpec) -> list[tuple[Shapes, int, bool]]:
-    """(layers of a bucket, how many such buckets, whether beside computing) for each case that is measured."""
-    largest, method = spec.measurement.largest_entries, method_class(spec.scheme.method)
+def _samples(
+    spec: RunSpec, comm: Communicator, device: torch.device, shapes: Shapes, count: int, beside: bool
+) -> list[dict]:
+    """The samples of one case, see ``cases_of``."""
+    clock, size, samples = Clock(device), sum(map(math.prod, shapes)), []
+    exchange = _alone(spec, comm, clock, shapes, count, device, beside)
+    exchange.settle()
+    turns = spec.measurement.repeats * (2 if size * count < CHEAP else 1)
+    for turn in range(turns + 1):  # the first warms up
+        for step in timed_steps(exchange.method, repeats=1):
+            row = _sample(spec, comm, clock, exchange, turn * exchange.method.cycle + step)
+            if turn:
+                phase = exchange.method.phase(step)
+                share = phase_share(exchange.method, phase)
+                case = {"entries": size, "buckets": count, "beside": beside, "phase": phase, "share": share}
+                samples.append(case | row)
+    return samples
+
+
+def cases_of(spec: RunSpec, largest: int) -> list[tuple[Shapes, int, bool]]:
+    """(layers of a bucket, how many such buckets, whether beside computing) for each case that is measured.
+
+    ``largest``: entries of the largest bucket.
+    """
+    method = method_class(spec.scheme.method)
     if method.shaped:
         buckets, most, few = _of_model(spec, method.scope), TOGETHER_SHAPED, TOGETHER_SHAPED
     else:

@@ -75,23 +75,31 @@ def _commit() -> str:
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
+    """The rows as CSV; a row leaves empty what only others have."""
+    columns = dict.fromkeys(column for row in rows for column in row)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
+        writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 def chrome_trace(rows: list[dict]) -> dict:
-    """A trace in the format that Perfetto and chrome://tracing open; microseconds."""
+    """A trace in the format that Perfetto and chrome://tracing open, one process per variant; microseconds."""
+    processes = {variant: i for i, variant in enumerate(dict.fromkeys(r["variant"] for r in rows))}
     threads = {row: i for i, row in enumerate(dict.fromkeys(r["row"] for r in rows))}
     names = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": i, "args": {"name": row}} for row, i in threads.items()
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": variant}} for variant, pid in processes.items()
+    ]
+    names += [
+        {"name": "thread_name", "ph": "M", "pid": pid, "tid": i, "args": {"name": row}}
+        for pid in processes.values()
+        for row, i in threads.items()
     ]
     events = [
         {
             "name": r["name"],
             "ph": "X",
-            "pid": 0,
+            "pid": processes[r["variant"]],
             "tid": threads[r["row"]],
             "ts": r["begin_s"] * 1e6,
             "dur": (r["end_s"] - r["begin_s"]) * 1e6,

@@ -57,11 +57,11 @@ def group_rows(variant: str, exchange: Exchange) -> list[dict]:
     ]
 
 
-def trace_rows(clock: Clock, exchange: Exchange) -> list[dict]:
+def trace_rows(variant: str, clock: Clock, exchange: Exchange) -> list[dict]:
     """The last iteration as intervals in seconds from its start: what the main thread did (``compute``),
     and what each bucket's communication took (``communication``)."""
     rows = [{"row": "compute", "name": part, "begin_s": b, "end_s": e} for part, b, e in clock.intervals()]
     for bucket, begun, ended in exchange.communications:
         begin_s, end_s = begun - clock.started_at, ended - clock.started_at
         rows.append({"row": "communication", "name": f"bucket {bucket}", "begin_s": begin_s, "end_s": end_s})
-    return rows
+    return [{"variant": variant} | row for row in rows]

@@ -16,6 +16,8 @@ from harness.launch.liveness import Progress, as_rank
 from harness.spec import Place, RunSpec
 from harness.training.results import write_run
 
+PLACED = ("accuracy", "timing", "planners", "layers")  # kinds that make checkpoints or have a budget of seconds
+
 
 def main(folder: Path) -> None:
     spec = RunSpec.from_json((folder / "spec.json").read_text())
@@ -30,8 +32,8 @@ def main(folder: Path) -> None:
         raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
     data = datasets.load(training.data)(Path(place.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"harness.training.{KINDS[spec.kind]}"), spec.kind)
-    kept = {"place": place} if spec.kind == "accuracy" else {}  # they make checkpoints
-    found = work(spec, comm, data, device, Progress(folder, comm.rank), **kept)
+    where = {"place": place} if spec.kind in PLACED else {}
+    found = work(spec, comm, data, device, Progress(folder, comm.rank), **where)
     if comm.rank == 0:
         write_run(folder, spec, found, data)
     comm.close()

@@ -5,13 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import psutil
 import torch
 
 from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange import Method
 from harness.launch import links
-from harness.spec import RunSpec
+from harness.spec import Place, RunSpec
 from harness.statistics import amortised, repeatable
 from harness.training.rows import group_rows, over_workers, sent_row, trace_rows
 from harness.training.session import Session, make_method
@@ -19,26 +20,31 @@ from harness.training.session import Session, make_method
 PROBE_S = 1.0  # at least one gradient, and more for so long, say how fast this machine computes when a run begins
 
 
-def timing(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
-    """A timing run: ``iterations`` of uncompressed, the method and those ``beside`` it, in turns, in one process.
+def timing(
+    spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, place: Place
+) -> dict:
+    """A timing run: ``iterations`` of uncompressed and of every scheme of the run, in turns, in one process.
 
-    ``groups``: which layers each variant exchanged together. Of the method alone: ``trace``, one iteration more, on
-    rank 0; ``sent``, entries that it sent of each bucket.
+    ``groups``: which layers each scheme exchanges together; ``sent``: the entries that it sent of each bucket;
+    ``trace``: one iteration more of each, on rank 0. Column ``variant``: the scheme's label.
     """
-    session, scheme = Session(spec, comm, data, device), spec.scheme
-    for variant in dict.fromkeys(["none", spec.variant, *scheme.beside]):
-        one = scheme.alone(variant)
-        session.prepare(variant, make_method(one.method, one.options), scheme=one)
-    iterations, sent = in_turns(session, report)
-    groups = [row for variant, exchange in session.exchanges.items() for row in group_rows(variant, exchange)]
-    exchange = session.exchanges[spec.variant]
-    with comm.noting_ends():
-        session.step(exchange, 2)  # of DLGS: a reuse step
-    trace = trace_rows(session.clock, exchange)
-    return {"iterations": iterations, "groups": groups, "sent": sent[spec.variant], "trace": trace}
+    session = Session(spec, comm, data, device)
+    for label, member in spec.members.items():
+        scheme = member.scheme
+        session.prepare(label, make_method(scheme.method, scheme.options), scheme=scheme)
+    iterations, sent = in_turns(session, place, report)
+    groups, trace = [], []
+    for label, exchange in session.exchanges.items():
+        groups += group_rows(label, exchange)
+        with comm.noting_ends():
+            session.step(exchange, 2)  # of DLGS: a reuse step
+        trace += trace_rows(label, session.clock, exchange)
+    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
 
 
-def planners(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
+def planners(
+    spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, place: Place
+) -> dict:
     """One method under each of the plans and uncompressed, in turns: ``iterations`` and ``groups``.
 
     Planners that found the same groups are one variant, under the name of the first.
@@ -49,7 +55,7 @@ def planners(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.dev
     for name, plan in spec.scheme.plans.items():
         if distinct.setdefault(plan, name) == name:
             session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
-    iterations, _ = in_turns(session, report)
+    iterations, _ = in_turns(session, place, report)
     named = {"none": "none"} | {name: distinct[plan] for name, plan in spec.scheme.plans.items()}
     groups = [
         row | {"variant": name, "timed_as": timed_as}
@@ -59,36 +65,51 @@ def planners(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.dev
     return {"iterations": iterations, "groups": groups}
 
 
-def in_turns(session: Session, report: Callable) -> tuple[list, dict]:
-    """The timed iterations of all variants, block by block, so that a drifting machine moves all; and for each
-    variant what it sent in them.
+def in_turns(session: Session, place: Place, report: Callable) -> tuple[list, list]:
+    """The timed iterations of all schemes, block by block, so that a drifting machine moves all; and what each scheme
+    sent in them.
 
-    In a block each variant makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one
-    step of each phase, and is not kept. Blocks follow until the speed-up is known to ``width`` or the time is up.
-    Methods start from their steady state (``Method.settle``); the density of every iteration is recorded, so that
-    this can be seen. ``dilation``: how many times as slow as in its calibration the machine and the links were.
+    In a block each scheme makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one step of
+    each phase, and is not kept. Blocks follow until every speed-up is known to ``width`` or another block would exceed
+    the launch's share of the budget. Methods start from their steady state (``Method.settle``); the density of every
+    iteration is recorded, so that this can be seen. ``dilation``: how many times as slow as in its calibration the
+    machine and the links were.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
-    iterations, sent = [], {variant: [] for variant in session.exchanges}
+    iterations, sent = [], []
     session.local_gradient()  # gradients exist, kernels are chosen
     slower = keep_proportion(session)
     for exchange in session.exchanges.values():
         exchange.settle()
-    begun, block, enough = time.perf_counter(), 0, False
+    block, begun, enough = 0, 0.0, False
     while not enough:
-        for variant, exchange in session.exchanges.items():
+        for label, exchange in session.exchanges.items():
             for step in timed_steps(exchange.method, measurement.repeats if block else 1):
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 if block:
                     share = phase_share(exchange.method, row["phase"])
-                    iterations.append({"block": block, "variant": variant, "share": share, "dilation": slower} | row)
-                    sent[variant].append(sent_row(exchange, block=block, step=row["step"]))
-        spent_s = time.perf_counter() - begun
-        report(block + 1, max(measurement.blocks, block, int(block * measurement.limit_s / spent_s)) + 1)
-        enough = block >= measurement.blocks and _enough(session, iterations, spent_s)
+                    iterations.append({"block": block, "variant": label, "share": share, "dilation": slower} | row)
+                    sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+        if not block:
+            begun = time.perf_counter()
+        more = left(place, time.perf_counter() - begun, block)
+        report(block + 1, max(measurement.blocks, block + more) + 1)
+        enough = block >= measurement.blocks and session.decide(not more or widest(iterations) <= measurement.width)
         block += 1
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
+
+
+def left(place: Place, spent_s: float, blocks: int) -> int:
+    """How many blocks more fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
+    if not blocks:
+        return 0
+    return max(0, int((place.share_s - since_start_s()) / (spent_s / blocks)))
+
+
+def since_start_s() -> float:
+    """Seconds since this process was started."""
+    return time.time() - psutil.Process().create_time()
 
 
 def keep_proportion(session: Session) -> float:
@@ -110,12 +131,6 @@ def keep_proportion(session: Session) -> float:
         links.scale(1 / slower)
     session.comm.barrier()
     return slower
-
-
-def _enough(session: Session, iterations: list[dict], spent_s: float) -> bool:
-    """Whether the time is up or the speed-ups are known well enough."""
-    measurement = session.spec.measurement
-    return session.decide(spent_s >= measurement.limit_s or widest(iterations) <= measurement.width)
 
 
 def widest(iterations: list[dict]) -> float:

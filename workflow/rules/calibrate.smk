@@ -6,6 +6,7 @@ use rule launch as calibrate_layers with:
         rate=[],
     output:
         run_files("layers", "layers.csv", "iterations.csv"),
+    priority: 1000  # all else is estimated from them
     params:
         **run_params("layers"),
     log:
@@ -52,13 +53,11 @@ checkpoint rate:
 # A checkpoint: a run that reads a plan is repeated if the new plan differs, not because it was made anew.
 checkpoint plan:
     input:
-        layers=lambda w: f"{layers_of(w.run)}/layers.csv",
-        iterations=lambda w: f"{layers_of(w.run)}/iterations.csv",
-        samples=lambda w: f"{exchanges_of(w.run)}/samples.csv",
+        **CALIBRATED,
     output:
         f"{RUN_FOLDER}/plans/{{run}}.json",
     params:
-        spec=lambda w: timed(w.run).to_json(),
+        spec=lambda w: MEMBERS[w.run][1].to_json(),
         cost=VALUES["plan_cost"],
         runs=asked_of,
         code=code.fingerprints(code.behind_script("workflow/scripts/plan.py")),

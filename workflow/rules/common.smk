@@ -1,7 +1,7 @@
 # Validation, discovery and targets. Nothing here imports torch.
 import json
+import os
 import shlex
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,26 +10,11 @@ import yaml
 
 sys.path.insert(0, workflow.basedir)
 
-
-def ended(kind, error, trace, otherwise=sys.excepthook):
-    """What a person sees who stops Snakemake while it reads its rules: a line in the place of a traceback."""
-    if issubclass(kind, KeyboardInterrupt):
-        print("stopped; the same command goes on", file=sys.stderr)
-    else:
-        otherwise(kind, error, trace)
-
-
-sys.excepthook = ended
-if (
-    signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-):  # as workflow/before/check.py left it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 from harness import code, plugins
 from harness.config import figures, files, grid, launching, remaining, studies, variants
 from harness.config import load as configuration
 from harness.data.fetch import DataError, cifar10, imagenet100
-from harness.launch import lock, progress, quietly
+from harness.launch import lock, progress
 
 
 def stop(error):
@@ -57,10 +42,6 @@ def where():
 
 if workflow.is_main_process:
     lock.free()  # before Snakemake looks at it
-    beginning = quietly.beginning(Path(workflow.basedir, "workflow", "before"))
-    shell.prefix(
-        f"set -euo pipefail; {beginning} ".replace("{", "{{").replace("}", "}}")
-    )
 
 for file in workflow.configfiles:
     if wrong := files.problem(Path(file)):
@@ -127,6 +108,15 @@ DRAWN = figures.of_models(
 TARGETS, STUDY_TARGETS = [], []
 
 
+def queue():
+    """What the configuration runs: folder below the runs' folder -> spec."""
+    own = CONFIG.runs | grid.calibrations(VALUES)
+    return {
+        os.path.relpath(f"{FOLDERS[spec.kind]}/{name}", RUN_FOLDER): spec
+        for name, spec in own.items()
+    }
+
+
 def make_report():
     """One page of all tables and figures that are there, those of studies too; nothing before the runs are collected."""
     if not Path(f"{RESULTS}/provenance.json").exists():
@@ -155,7 +145,7 @@ onstart:
             cifar10.verify_file(Path(CIFAR10))
         if Path(f"{IMAGENET100}/index.npz").exists():
             imagenet100.verify(Path(IMAGENET100))
-        progress.announce(Path(RUN_FOLDER), list(CONFIG.runs))
+        print(progress.announce(Path(RUN_FOLDER), queue()), file=sys.stderr)
     except (configuration.ConfigError, DataError) as error:
         stop(error)
     except OSError as error:

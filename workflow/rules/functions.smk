@@ -14,18 +14,26 @@ def of_kind(study, kind):
     return [Path(name).name for name in CONFIG.studies[study] if name.startswith(kind)]
 
 
-# Timing runs that studies give other names, most of several variants, by what their first one would be called alone: it
-# is the one that takes a plan.
-FIRST_OF = {
-    grid.timing_name(spec): replace(spec, scheme=spec.scheme.alone(spec.variant))
-    for spec in SPECS.values()
-    if spec.kind == "timing"
-}
+def members_of(kind):
+    """The schemes that take turns in the runs of a kind: name of the scheme's row -> (run, spec of the scheme alone).
+
+    If studies time a scheme again, the configuration's own run counts.
+    """
+    return {
+        grid.timing_name(member): (name, member)
+        for name, spec in [*SPECS.items(), *CONFIG.runs.items()]
+        if spec.kind == kind
+        for member in spec.members.values()
+    }
+
+
+MEMBERS = members_of("timing")
+EXCHANGED = members_of("exchanges")
 
 
 def timed(run):
     """The spec of a timing run."""
-    return SPECS.get(f"timing/{run}") or FIRST_OF[run]
+    return SPECS[f"timing/{run}"]
 
 
 def tables(kind, table, runs):
@@ -46,18 +54,38 @@ def unfinished():
 
 def layers_of(run):
     """The calibration of the layers that a timing run trains."""
-    return f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"
+    return [f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"]
 
 
 def exchanges_of(run):
-    """The calibration of the exchanges that a timing run makes."""
-    return f"{CALIBRATION}/exchanges/{run}"
+    """The calibrations of the exchanges that a timing run makes."""
+    names = map(grid.timing_name, timed(run).members.values())
+    return sorted(
+        {f"{CALIBRATION}/{EXCHANGED[name][0]}" for name in names if name in EXCHANGED}
+    )
+
+
+def layers_file(table):
+    """The table of the calibration of the layers behind one timed scheme, wildcard ``run``."""
+    return (
+        lambda w: f"{CALIBRATION}/layers/{grid.layers_name(MEMBERS[w.run][1])}/{table}"
+    )
+
+
+# The calibration behind one timed scheme, wildcard ``run``.
+CALIBRATED = {
+    "layers": layers_file("layers.csv"),
+    "iterations": layers_file("iterations.csv"),
+    "samples": lambda w: f"{CALIBRATION}/{EXCHANGED[w.run][0]}/samples.csv",
+}
 
 
 def calibrated(table, folders=(layers_of,), studies=()):
     """One table of each calibration that belongs to the timing runs of the paper's tables and of these studies."""
     runs = named("timing") + [run for study in studies for run in studied(study)]
-    return sorted({f"{folder(run)}/{table}" for run in runs for folder in folders})
+    return sorted(
+        {f"{f}/{table}" for run in runs for folder in folders for f in folder(run)}
+    )
 
 
 # What the configuration asks for in each run's folder; a script refuses another run in it.
@@ -101,13 +129,13 @@ def data_of(kind):
 
 
 def plan_of(kind):
-    """The plan that a run of this kind reads, if any; what the plan says decides whether the run is repeated."""
+    """The plans that a run of this kind reads, if any; what they say decides whether the run is repeated."""
 
-    def file(wildcards):
-        name = grid.plan_name(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs | SPECS)
-        return checkpoints.plan.get(run=name).output[0] if name else []
+    def files(wildcards):
+        names = grid.plan_names(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs | SPECS)
+        return [checkpoints.plan.get(run=name).output[0] for name in names]
 
-    return file
+    return files
 
 
 def rate_of(kind):

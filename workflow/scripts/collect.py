@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from harness.report.log import log_errors
-from harness.report.tidy import read, read_points
+from harness.report.tidy import read_members, read_points
 
 
 def provenance(paths: list[str]) -> dict:
@@ -23,6 +23,6 @@ log_errors(snakemake)
 inputs, output = snakemake.input, snakemake.output
 read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
 if inputs.timing:
-    read(inputs.timing).to_csv(output.timing, index=False)
+    read_members(inputs.timing).to_csv(output.timing, index=False)
 merged = provenance([*inputs.accuracy, *inputs.timing])
 Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")

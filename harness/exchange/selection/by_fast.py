@@ -85,8 +85,8 @@ def _bound(acc: np.ndarray, gradient: np.ndarray, k: int) -> np.uint32:
     share = k
     if acc.size >= SMALLEST_SAMPLED:
         acc, gradient = (a[: a.size // STRIDE * STRIDE].reshape(-1, STRIDE)[:, :LINE] for a in (acc, gradient))
-        share = k * LINE / STRIDE
-        share = int(share + 4 * share**0.5 + 4)  # four standard deviations of a count, to be safe
+        expected = k * LINE / STRIDE
+        share = int(expected + 4 * expected**0.5 + 4)  # four standard deviations of a count, to be safe
     with np.errstate(over="ignore", invalid="ignore"):
         sample = (acc + gradient if gradient.size else acc).ravel().view(np.uint32) & MAGNITUDE
     return _kth(sample, share)[0] if share <= sample.size else np.uint32(0)

@@ -18,12 +18,13 @@ ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.s
 # What the check predicts from: of its own models, and without a server, as it is timed.
 ADVISE_CHECK_FOLDERS = sorted(
     {
-        *map(layers_of, studied("advise")),
+        *(folder for run in studied("advise") for folder in layers_of(run)),
         *(
-            exchanges_of(run)
+            folder
             for run in named("timing")
             if timed(run).training.model in ADVISE["models"]
             and timed(run).topology == ALL_GATHER
+            for folder in exchanges_of(run)
         ),
     }
 )

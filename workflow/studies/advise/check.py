@@ -14,7 +14,7 @@ from harness.report import captions, tables
 from harness.report.log import log_errors, refuse
 from harness.report.names import Names
 from harness.report.summary import summarise
-from harness.report.tidy import read_each
+from harness.report.tidy import read_members
 from harness.timemodel import advice
 from harness.timemodel.links import Network
 from harness.timemodel.predict import Calibrations
@@ -104,7 +104,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
 def main() -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
-    timed = summarise(read_each(snakemake.input.timing, []))
+    timed = summarise(read_members(snakemake.input.timing))
     calibrations = Calibrations(Path(run).parent for run in snakemake.input.calibration)
     table = predict(timed[timed["variant"] != "none"], calibrations)
     if table.empty:

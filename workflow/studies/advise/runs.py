@@ -1,8 +1,7 @@
 """The timing runs that advice is held against: all variants in turns, over networks that it was not calibrated on."""
 
-from dataclasses import replace
-
 from harness.config import grid
+from harness.config.variants import chosen
 from harness.spec import RunSpec
 from harness.topology import ALL_GATHER
 
@@ -19,7 +18,7 @@ def changed(values: dict) -> list[dict]:
         return []
     networks = [{"workers": values["workers"]} | network for network in study["check"]]
     models = grid.only(values, study["models"], [ALL_GATHER.name])
-    timing = grid.shorter(values) | {"ratios": [study["ratio"]]}
+    timing = grid.shorter(values) | {"ratios": [study["ratio"]], "together": list(chosen(values))}
     return [
         values
         | {"models": models, "timing": timing, "workers": network["workers"]}
@@ -31,12 +30,8 @@ def changed(values: dict) -> list[dict]:
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    found = {}
-    for one in changed(values):
-        for model in one["models"]:
-            alone = grid.timing(one | {"models": {model: one["models"][model]}}).values()
-            specs = [spec for spec in alone if spec.scheme.method != "none"]
-            for number, spec in enumerate(grid.in_turns(specs, max(1, len(specs)))):
-                called = replace(spec, scheme=replace(spec.scheme, variant=f"advise-{number}", options={}))
-                found[f"timing/{grid.timing_name(called)}"] = spec
-    return found
+    return {
+        name.replace("timing/", "timing/advise-"): spec
+        for one in changed(values)
+        for name, spec in grid.timing(one).items()
+    }

@@ -36,7 +36,9 @@ def predict(snakemake) -> pd.DataFrame:
     rows = []
     for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
         dilation = slower.get(known.spec.training.model, 1.0)
-        about = {key: value for key, value in about_run(known.folder).items() if key not in LINKS}
+        about = {
+            key: value for key, value in about_run(known.folder, known.spec.scheme.label).items() if key not in LINKS
+        }
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         about |= {"dilation": dilation} | snakemake.params.there
         for way in known.ways(there.workers):

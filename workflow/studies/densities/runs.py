@@ -7,13 +7,17 @@ from harness.spec import RunSpec
 
 def runs(values: dict) -> dict[str, RunSpec]:
     drift = {name for name, variant in chosen(values).items() if "refresh_every" in variant.fields}
-    trained, timed = (
-        {
-            name: spec
-            for name, spec in of(values).items()
-            if spec.variant in drift and not spec.topology.servers and spec.training.seed == values["seeds"][0]
-        }
-        for of in (grid.accuracy, grid.timing)
-    )
-    ratios = {spec.ratio for spec in trained.values()} & {spec.ratio for spec in timed.values()}
-    return {name: spec for name, spec in (trained | timed).items() if spec.ratio in ratios}
+    trained = {
+        name: spec
+        for name, spec in grid.accuracy(values).items()
+        if spec.variant in drift and spec.training.seed == values["seeds"][0]
+    }
+    timed = {
+        name: {member.ratio for member in spec.members.values() if member.variant in drift}
+        for name, spec in grid.timing(values).items()
+        if not spec.topology.servers
+    }
+    ratios = {spec.ratio for spec in trained.values()} & set().union(*timed.values())
+    found = {name: spec for name, spec in trained.items() if spec.ratio in ratios}
+    every = grid.timing(values)
+    return found | {name: every[name] for name, own in timed.items() if own & ratios}

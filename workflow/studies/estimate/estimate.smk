@@ -36,13 +36,17 @@ use rule launch as trial with:
 rule estimate:
     input:
         trials=lambda wildcards: sorted(
-            {f"{CALIBRATION}/{TRIAL_OF[run][0]}/run.json" for run in unfinished()}
+            {
+                f"{CALIBRATION}/{TRIAL_OF[run][0]}/run.json"
+                for run in unfinished()
+                if run in TRIAL_OF
+            }
         ),
         plans=lambda wildcards: sorted(
             {
                 f"{RUN_FOLDER}/plans/{plan}.json"
                 for spec in unfinished().values()
-                if (plan := grid.plan_name(spec, CONFIG.runs))
+                for plan in grid.plan_names(spec, CONFIG.runs)
             }
         ),
         rates=lambda wildcards: sorted(
@@ -56,9 +60,8 @@ rule estimate:
         models=MODELS,
         variants=VARIANTS,
         folder=RUN_FOLDER,
-        trial_of=lambda wildcards: {
-            run: (SPECS[run].to_json(), *found) for run, found in TRIAL_OF.items()
-        },
+        runs={run: spec.to_json() for run, spec in CONFIG.runs.items()},
+        trial_of=TRIAL_OF,
         at_once=max(1, ALL_CORES // (VALUES["workers"] * VALUES["threads"])),
     log:
         f"{RESULTS}/logs/estimate.log",

@@ -28,7 +28,7 @@ def shown(table: pd.DataFrame, names: Names) -> str:
             "Finished": f"{row['finished']:.0f}",
             "Left (h:mm)": clock(row["hours"]),
             "GPU-hours": tables.number(row["gpu_hours"]),
-            "A worker sends": in_bytes(row["sent_bytes"]),
+            "A worker sends": in_bytes(row["sent_bytes"]) if row["sent_bytes"] else "",
         }
         for row in [*table.to_dict("records"), total]
     )
@@ -54,10 +54,9 @@ def grounds(left: dict[str, RunSpec], at_once: int) -> list[str]:
     if "accuracy" in kinds:
         found.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
     if "timing" in kinds:
-        found.append(
-            "Timing runs: up to their limits, timing.blocks and limit_s, with steps and starts as in trials; one that "
-            "other work disturbs is launched again."
-        )
+        found.append("Timing runs: their budget, timing.budget_s. One that knows enough ends sooner.")
+    if any(spec.kind == "timing" and not spec.measurement.budget_s for spec in left.values()):
+        found.append("Timing runs without a budget are not counted: give timing.budget_s.")
     if "accuracy" in kinds and at_once > 1:
         found.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
     if left:
@@ -83,12 +82,15 @@ def main() -> None:
         if record["disturbed"]:
             lines.append(f"The trial {path.parent.name} was disturbed: {record['disturbed']}.")
     runs, left, real_s = {}, {}, {}
-    for name, (text, trial, label) in params.trial_of.items():
+    for name, text in params.runs.items():
         runs[name] = spec = RunSpec.from_json(text)
         if record := remaining.record(folder / name, spec):
             real_s[name] = estimate.took_s(folder / name, record)
+        elif name in params.trial_of:
+            trial, label = params.trial_of[name]
+            left[name] = estimate.accuracy(spec, trials[Path(trial).name], label)
         else:
-            left[name] = estimate.cost(spec, trials[Path(trial).name], label)
+            left[name] = estimate.Cost(spec.measurement.budget_s, 0)
     lines = grounds({name: runs[name] for name in left}, params.at_once) + lines
     lines.append(experience(estimate.off(estimate.kept(folder / KEPT), runs, real_s)))
     table = shown(estimate.table(runs, left), Names.of(snakemake))

@@ -13,7 +13,7 @@ import pandas as pd
 from harness.report import captions, looks
 from harness.report.log import log_errors
 from harness.report.names import Names
-from harness.report.tidy import read
+from harness.report.tidy import read_members
 from harness.timemodel import costs
 from harness.topology import TOPOLOGIES
 
@@ -87,7 +87,7 @@ def finish(axes, topology: str, ratio: float) -> None:
 
 def main() -> None:
     log_errors(snakemake)
-    names, samples = Names.of(snakemake), read(snakemake.input.samples)
+    names, samples = Names.of(snakemake), read_members(snakemake.input.samples, against=())
     columns = columns_of(samples)
     figure, grid = plt.subplots(3, len(columns), figsize=(4.2 * len(columns), 9), layout="constrained", sharex=True,
                                 sharey="row", squeeze=False)  # fmt: skip

@@ -5,9 +5,10 @@ STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["model
 rule fits_figure:
     input:
         samples=lambda w: [
-            f"{exchanges_of(run)}/samples.csv"
+            f"{folder}/samples.csv"
             for run in named("timing")
             if timed(run).training.model == w.model
+            for folder in exchanges_of(run)
         ],
     output:
         **figure_files("fits-{model}", "Calibration of {model}"),

@@ -24,7 +24,7 @@ from harness.report.tidy import about_run
 from harness.spec import RunSpec
 from harness.statistics import repeatable
 from harness.timemodel import hybrid
-from harness.timemodel.predict import spec_in, sum_rounds
+from harness.timemodel.predict import sum_rounds
 from harness.topology import DENSE, TOPOLOGIES, Traffic
 
 PREDICTED = 8  # workers
@@ -48,7 +48,7 @@ def common(path: Path, way: str, rows: pd.DataFrame, samples: int) -> dict:
 
 def of_hybrid(path: Path) -> Measured:
     """A hybrid: its parts, what its busiest worker sent, and the most that a worker sent of each kind."""
-    rows, sent, spec = pd.read_csv(path), pd.read_csv(path.with_name("sent.csv")), spec_in(path.parent)
+    rows, sent, spec = pd.read_csv(path), pd.read_csv(path.with_name("sent.csv")), RunSpec.in_folder(path.parent)
     rows = rows.rename(columns={"backbone_gradients_s": "gradients_s"})
     workers, heads = spec.cluster.workers, spec.scheme.options["heads"]
     found = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
@@ -77,7 +77,7 @@ def on_link(spec: RunSpec, sent_bytes: float) -> float:
 
 def of_timing(path: Path) -> Iterator[Measured]:
     """The ways that a data-parallel run timed."""
-    spec, groups = spec_in(path.parent), pd.read_csv(path.with_name("groups.csv"))
+    spec, groups = RunSpec.in_folder(path.parent), pd.read_csv(path.with_name("groups.csv"))
     for variant, rows in pd.read_csv(path).groupby("variant", sort=False):
         entries = groups.loc[groups["variant"] == variant, "entries"]
         yield data_parallel(path, replace(spec, scheme=spec.scheme.alone(variant)), rows, entries)

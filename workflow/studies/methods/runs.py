@@ -20,8 +20,6 @@ def asked(values: dict) -> dict:
         wanted = [*plugins.usable("methods"), *(name for name in given if name not in plugins.names("methods"))]
     found = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
     wrong = variants.problem(found)
-    if not wrong and variants.chosen(found)[study["baseline"]].about["plan"]:
-        wrong = f"baseline: {study['baseline']} takes a plan, so it cannot stand beside others; give another"
     if wrong:
         raise ConfigError(f"studies.methods.{wrong}")
     return found
@@ -32,7 +30,7 @@ def changed(values: dict) -> list[dict]:
     of its rates, or over the host's network where there is no testbed."""
     study, first = values["studies"]["methods"], next(iter(values["models"]))
     turns = {"ratios": [study["ratio"]], "selection": study["selection"], "blocks": study["blocks"]}
-    turns |= {"repeats": 1, "limit_s": 0, "launches": 1}
+    turns |= {"repeats": 1, "budget_s": 0, "launches": 1}
     timed = asked(values) | {"timing": values["timing"] | turns}
     named = [model for model in study["models"] if model in values["models"]] or [first]
     large, small = (timed | {"models": grid.only(values, models, [ALL_GATHER.name])} for models in (named, [first]))
@@ -69,15 +67,12 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
 
 
 def together(timed: dict, name: str) -> dict[str, RunSpec]:
-    """The timing runs of a changed configuration, model by model, up to ``together`` variants in each."""
+    """The timing runs of a changed configuration: the baseline and up to ``together`` others in each."""
     study, found = timed["studies"]["methods"], {}
-    for model in timed["models"]:
-        runs = grid.timing(timed | {"models": {model: timed["models"][model]}}).values()
-        shared = {spec.variant: spec for spec in runs if spec.variant in ("none", study["baseline"])}
-        rest = [spec for spec in runs if spec.variant not in shared]
-        for number, spec in enumerate(grid.in_turns(rest, study["together"]) or [shared["none"]]):
-            baseline = {variant: grid.beside(one) for variant, one in shared.items() if variant != "none"}
-            spec = replace(spec, scheme=replace(spec.scheme, beside=baseline | spec.scheme.beside))
-            called = replace(spec, scheme=replace(spec.scheme, variant=f"methods-{name}{number}", options={}))
-            found[f"timing/{grid.timing_name(called)}"] = spec
+    others = [one for one in variants.chosen(timed) if one not in ("none", study["baseline"])]
+    for number, start in enumerate(range(0, len(others) or 1, study["together"])):
+        here = [study["baseline"], *others[start : start + study["together"]]]
+        timing = timed["timing"] | {"together": here}
+        for spec in grid.timing(timed | {"methods": ["none", *here], "timing": timing}).values():
+            found[f"timing/{grid.run_name(spec, f'methods-{name}{number}')}"] = spec
     return found

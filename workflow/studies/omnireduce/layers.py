@@ -11,13 +11,13 @@ from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.tidy import about_run
-from harness.timemodel.predict import spec_in
+from harness.spec import RunSpec
 
 
 def of_run(path: Path) -> pd.DataFrame:
     """A row for each layer."""
-    sent, groups, spec = pd.read_csv(path), pd.read_csv(path.with_name("groups.csv")), spec_in(path.parent)
-    layers = groups[groups["variant"] == spec.variant]
+    sent, groups, spec = pd.read_csv(path), pd.read_csv(path.with_name("groups.csv")), RunSpec.in_folder(path.parent)
+    layers, sent = (table[table["variant"] == spec.scheme.label] for table in (groups, sent))
     entries, block = layers["entries"].to_numpy(), spec.scheme.streams["block"]
     steps = sent[[str(bucket) for bucket in layers["bucket"]]]
     about = about_run(path.parent)

@@ -38,14 +38,14 @@ def _name(model: str, workers: int, what: str = "") -> str:
 
 def _run(values: dict, model: str, workers: int, method: str, options: dict) -> RunSpec:
     """OmniReduce, in turns with uncompressed over the engine's all-reduce and with the method over all other ways."""
-    engine = {"collective": "engine", "streams": {}}
     same = {"method": method, "options": options}
-    beside = {"none": {"method": "none", "options": {}} | engine, RING: same | engine | {"collective": RING}}
+    beside = {
+        STREAMED: same | {"collective": STREAMED, "streams": values["streams"]},
+        RING: same | {"collective": RING},
+    }
     if method != "none":
-        gather = same | {"options": options | {"over": "gather"}}
-        beside |= {"engine": same | engine, "all-gather": gather | engine}
-    scheme = Scheme(method, STREAMED, options, collective=STREAMED, streams=values["streams"], beside=beside)
-    return _timed(values, model, workers, scheme)
+        beside |= {"engine": same, "all-gather": same | {"options": options | {"over": "gather"}}}
+    return _timed(values, model, workers, Scheme(beside=beside))
 
 
 def _timed(values: dict, model: str, workers: int, scheme: Scheme) -> RunSpec:

@@ -14,10 +14,10 @@ from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.summary import amortise, by_block, summarise
-from harness.report.tidy import read_each
+from harness.report.tidy import read_members
+from harness.spec import RunSpec
 from harness.statistics import repeatable
 from harness.timemodel.links import streamed_bound
-from harness.timemodel.predict import spec_in
 
 STREAMED, RING = "omnireduce", "ring"
 WAYS = {"engine": "engine's all-reduce", RING: "ring", "all-gather": "all-gather", STREAMED: "OmniReduce"}
@@ -27,9 +27,9 @@ def of_run(path: str) -> pd.DataFrame:
     """A row for each way in one run: a summary of its iterations, and how it stands against the ring."""
     iterations = pd.read_csv(path)
     rows = dict(list(iterations.groupby("variant", sort=False)))
-    table = summarise(read_each([path], []))
+    table = summarise(read_members([path]))
     density, workers = amortise(rows[STREAMED], "density"), table["workers"].iloc[0]
-    aggregators = spec_in(Path(path).parent).scheme.streams.get("aggregators", workers)
+    aggregators = RunSpec.in_folder(Path(path).parent).members[STREAMED].scheme.streams.get("aggregators", workers)
     table = table.assign(
         method=table.loc[table["variant"] == STREAMED, "method"].iloc[0],
         ratio=table["ratio"].max(),

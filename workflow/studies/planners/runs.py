@@ -9,7 +9,8 @@ from harness.spec import RunSpec
 
 def runs(values: dict) -> dict[str, RunSpec]:
     return {
-        name.replace("timing/", "planners/"): replace(spec, kind="planners")
-        for name, spec in grid.timing(values).items()
-        if plugins.describe("methods", spec.scheme.method)["plan"] == "groups"
+        f"planners/{grid.timing_name(member)}": replace(member, kind="planners")
+        for spec in grid.timing(values).values()
+        for member in spec.members.values()
+        if plugins.describe("methods", member.scheme.method)["plan"] == "groups"
     }

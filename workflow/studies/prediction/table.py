@@ -20,22 +20,22 @@ from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
 from harness.report.summary import amortise
-from harness.report.tidy import ABOUT, read
+from harness.report.tidy import ABOUT, read_members
 from harness.spec import RunSpec
 from harness.timemodel.costs import Calibration
 from harness.timemodel.links import Network, elsewhere
-from harness.timemodel.predict import Calibrations, spec_in
+from harness.timemodel.predict import Calibrations
 from harness.timemodel.timeline import Costs, schedule
 
 SAME_BYTES = 0.1  # as a part: an iteration of a timing run has sent what its calibration sent
 
 
-def predict(run: Path, calibrations: Calibrations) -> dict:
-    """One row for the timing run in the folder ``run``."""
-    spec, everything = spec_in(run), read([run / "iterations.csv"])
+def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Calibrations) -> dict:
+    """One row for the scheme ``label`` that the timing run in ``folder`` timed; ``everything``: its iterations."""
+    spec = RunSpec.in_folder(folder).members[label]
     known = calibrations.of(spec)
-    groups = pd.read_csv(run / "groups.csv")
-    groups = groups[groups["variant"] == spec.variant]
+    groups = pd.read_csv(folder / "groups.csv")
+    groups = groups[groups["variant"] == label]
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, on_its_links(known, spec, everything["dilation"].median()), plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
@@ -102,7 +102,14 @@ def shown_or_none(value: float, how: str, unit: str = "") -> str:
 log_errors(snakemake)
 names = Names.of(snakemake)
 calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
-table = names.arrange(pd.DataFrame(predict(Path(path).parent, calibrations) for path in snakemake.input.timing))
+folders = {path.parent.name: path.parent for path in map(Path, snakemake.input.timing)}
+timing = read_members([folder / "iterations.csv" for folder in folders.values()])
+table = names.arrange(
+    pd.DataFrame(
+        predict(folders[where], run.removeprefix(f"{where}-"), rows, calibrations)
+        for (where, run), rows in timing.groupby(["timed_in", "run"], sort=False)
+    )
+)
 caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
 caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
 tables.save_table(table, shown(table, names), caption, snakemake.output)

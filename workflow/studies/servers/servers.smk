@@ -39,8 +39,8 @@ rule servers_table:
 rule servers_figure:
     input:
         table=f"{RESULTS}/servers.csv",
-        layers=sorted({f"{layers_of(run)}/run.json" for run in FASTEST}),
-        exchanges=[f"{exchanges_of(run)}/run.json" for run in FASTEST],
+        layers=sorted({f"{f}/run.json" for run in FASTEST for f in layers_of(run)}),
+        exchanges=[f"{f}/run.json" for run in FASTEST for f in exchanges_of(run)],
     output:
         **figure_files("servers", "Speed-up with a server"),
     params:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from harness.report.log import log_errors
 from harness.report.tidy import read_points
-from harness.timemodel.predict import spec_in
+from harness.spec import RunSpec
 
 log_errors(snakemake)
-specs = {Path(path).parent.name: spec_in(Path(path).parent) for path in snakemake.input}
+specs = {Path(path).parent.name: RunSpec.in_folder(Path(path).parent) for path in snakemake.input}
 points = read_points(snakemake.input)
 points["sparse_steps"] = points["run"].map(lambda run: specs[run].scheme.options["sparse_steps"])
 points["train_steps"] = points["run"].map(lambda run: specs[run].training.train_steps)

@@ -14,9 +14,9 @@ import pandas as pd
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.tidy import about_run
+from harness.spec import RunSpec
 from harness.statistics import repeatable
 from harness.timemodel.links import streamed_bound
-from harness.timemodel.predict import spec_in
 
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
 ABOUT += ("latency_ms", "round_trip_ms", "disturbed")
@@ -30,7 +30,7 @@ UNION = {  # the part of the blocks that anybody has, by the part that each of n
 
 def of_run(path: Path) -> pd.DataFrame:
     """A row for each way, density and places of one run."""
-    rows, spec = pd.read_csv(path), spec_in(path.parent)
+    rows, spec = pd.read_csv(path), RunSpec.in_folder(path.parent)
     about = about_run(path.parent)
     found = []
     for (places, density), case in rows.groupby(["places", "density"], sort=False):

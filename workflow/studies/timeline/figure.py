@@ -55,10 +55,10 @@ def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
 
 def main() -> None:
     log_errors(snakemake)
-    names, folder = Names.of(snakemake), Path(snakemake.input.run).parent
-    spec, about = predict.spec_in(folder), about_run(folder)
-    trace, groups = pd.read_csv(snakemake.input.trace), pd.read_csv(snakemake.input.groups)
-    groups = groups[groups["variant"] == spec.variant]
+    names, folder, label = Names.of(snakemake), Path(snakemake.input.run).parent, snakemake.params.label
+    spec, about = RunSpec.in_folder(folder).members[label], about_run(folder, label)
+    tables = map(pd.read_csv, (snakemake.input.trace, snakemake.input.groups))
+    trace, groups = (table[table["variant"] == label] for table in tables)
     model = predicted(snakemake.input, spec, groups)
     figure, (above, below) = plt.subplots(2, 1, figsize=(7.5, 3.8), sharex=True, layout="constrained")
     draw_rows(above, trace, f"measured, rank 0, {trace['end_s'].max() * 1e3:.0f} ms")

@@ -1,23 +1,22 @@
 # One iteration of each timing run that takes groups from a plan, drawn to scale.
 STUDY_TARGETS += [
     f"{FIGURE_FOLDER}/timeline-{run}.svg"
-    for run in named("timing")
-    if grid.planned_by(timed(run)) == "groups"
+    for run, (name, member) in MEMBERS.items()
+    if name in CONFIG.runs and grid.planned_by(member) == "groups"
 ]
 
 
 rule timeline_figure:
     input:
-        run=f"{RUN_FOLDER}/timing/{{run}}/run.json",
-        trace=f"{RUN_FOLDER}/timing/{{run}}/trace.csv",
-        groups=f"{RUN_FOLDER}/timing/{{run}}/groups.csv",
-        layers=lambda w: f"{layers_of(w.run)}/layers.csv",
-        iterations=lambda w: f"{layers_of(w.run)}/iterations.csv",
-        samples=lambda w: f"{exchanges_of(w.run)}/samples.csv",
+        **CALIBRATED,
+        run=lambda w: f"{RUN_FOLDER}/{MEMBERS[w.run][0]}/run.json",
+        trace=lambda w: f"{RUN_FOLDER}/{MEMBERS[w.run][0]}/trace.csv",
+        groups=lambda w: f"{RUN_FOLDER}/{MEMBERS[w.run][0]}/groups.csv",
     output:
         **figure_files("timeline-{run}", "Timeline of {run}"),
     params:
         **script_params("workflow/studies/timeline/figure.py"),
+        label=lambda w: MEMBERS[w.run][1].scheme.label,
     log:
         f"{RESULTS}/logs/timeline-{{run}}.log",
     conda:

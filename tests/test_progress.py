@@ -1,0 +1,68 @@
+"""What a person reads of how far a workflow is and how long it will take."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.launch import progress
+from harness.spec import Measurement, RunSpec, Scheme, Training
+
+pytestmark = pytest.mark.unit
+
+TRAINED = RunSpec("accuracy", Training("a", batch=32, train_steps=100), measurement=Measurement(2, 10, 10))
+LAYERS = RunSpec("layers", Training("a", batch=16), measurement=Measurement(budget_s=12.0))
+TIMED = RunSpec("timing", Training("a"), measurement=Measurement(budget_s=60.0))
+RUNS = {
+    "calibration/layers/a": LAYERS,
+    "calibration/exchanges/a": RunSpec("exchanges", Training("a")),
+    "accuracy/a-none": TRAINED,
+    "accuracy/a-topk": RunSpec("accuracy", TRAINED.training, Scheme("topk"), measurement=TRAINED.measurement),
+    "timing/a": TIMED,
+}
+
+
+def finish(folder: Path, spec: RunSpec, wall_s: float, **more) -> None:
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"spec": json.loads(spec.to_json()), "wall_s": wall_s} | more))
+
+
+def calibrate(folder: Path) -> None:
+    """A step of a batch of 16 takes 50 ms, its forward pass 16 ms."""
+    place = folder / "calibration" / "layers" / "a"
+    finish(place, LAYERS, 12.0, train_samples=6400)
+    pd.DataFrame({"forward_s": [0.016] * 3, "iteration_s": [0.05] * 3}).to_csv(place / "iterations.csv", index=False)
+
+
+def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_path):
+    words = progress.announce(tmp_path, RUNS)
+    known_s = 12 + progress.EXCHANGES_S + 60
+    assert words.startswith(f"5 of 5 runs to do, about {progress.clock(known_s)} for 3 of them; the others")
+    assert progress.whole(tmp_path / "timing" / "a", 3.0) == "[0/5 runs done] "
+
+
+def test_training_is_estimated_from_the_calibration_and_then_from_training_that_has_finished(tmp_path):
+    calibrate(tmp_path)
+    words = progress.announce(tmp_path, RUNS)
+    training_s = progress.START_S + 100 * progress.STEP * 0.1 + 20 * 0.001 / 2
+    left_s = progress.EXCHANGES_S + 2 * training_s + 60
+    assert words == f"4 of 5 runs to do, about {progress.clock(left_s)} for 4 of them"
+    assert (
+        progress.whole(tmp_path / "timing" / "a", 20.0) == f"[1/5 runs done, about {progress.clock(left_s - 20)} left] "
+    )
+    finish(tmp_path / "accuracy" / "a-none", TRAINED, 300.0)
+    left_s = progress.EXCHANGES_S + 300 + 60
+    assert f"[2/5 runs done, about {progress.clock(left_s)} left] " == progress.whole(tmp_path / "timing" / "a", 0.0)
+
+
+def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_no_state(tmp_path):
+    assert progress.whole(tmp_path / "timing" / "a", 0.0) == ""
+    progress.announce(tmp_path, RUNS)
+    assert progress.whole(tmp_path / "calibration" / "layers" / "a", 0.0) == "[0/5 runs done] "
+
+
+def test_a_damaged_record_counts_as_not_finished(tmp_path):
+    calibrate(tmp_path)
+    (tmp_path / "calibration" / "layers" / "a" / "run.json").write_text("{")
+    assert progress.announce(tmp_path, RUNS).startswith("5 of 5 runs to do")
