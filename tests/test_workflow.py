@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, clone, example_method, python_in, read, rows_of, snakemake
+from conftest import ENVIRONMENT, ROOT, TINY, clone, example_method, needs_horovod, python_in, read, rows_of, snakemake
 
 from harness.config import load as config
 from harness.launch import testbed
@@ -216,6 +216,7 @@ def test_a_study_is_one_folder(made):
 
 @workflow
 @slow
+@needs_horovod
 def test_the_other_engine_runs_through_the_same_rules(made):
     name = "accuracy/tiny-topk-0.1-seed0/points.csv"
     run(made, f"results/tiny/runs/horovod/{name}", *TINY, "engine=horovod", "name=horovod")
