@@ -125,9 +125,9 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     assert learnt["planner"] == "size" and "groups" not in learnt  # the same on every machine
 
     # Other code, the same plan. A dry run cannot know what a plan will say, so it lists the runs that would read it.
+    timed = {name.replace("/", ": ") for name in names_of(project, **DLGS) if name.startswith("timing/")}
     planner = project / "harness" / "timemodel" / "planner.py"
     planner.write_text(planner.read_text() + "CHANGED = 1\n")
-    timed = {name.replace("/", ": ") for name in names_of(project, **DLGS) if name.startswith("timing/")}
     assert planned(project, *PLANNED) == {f"plan for {path.stem}"} | timed | SHOWN
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("run.json")}
     said, since = path.read_text(), path.stat().st_mtime_ns
@@ -156,9 +156,9 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
 def test_an_edit_repeats_exactly_what_it_changes(file, text, kinds, with_plan, tmp_path):
     """In dry runs; test_edits.py has more edits."""
     project = clone(with_plan, tmp_path / "project")
+    timed = [Path(name).name for name in names_of(project, **DLGS) if name.startswith("timing/")]
     with (project / file).open("a") as source:
         source.write(text)
-    timed = [Path(name).name for name in names_of(project, **DLGS) if name.startswith("timing/")]
     (plan,) = (path.stem for path in (project / RUNS / "plans").glob("*.json"))
     messages = {
         "accuracy": {"accuracy: tiny-dlgs-0.1-seed0"},
