@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 import numpy as np
@@ -43,9 +44,14 @@ class Spread:
 
     def margin(self, launches: int) -> float:
         """By how much the logarithm of a repeat of so many launches lies off, at most, in 95 % of all repeats."""
-        tails = (1 - WITHIN) / 2
-        t = np.quantile(np.random.default_rng(0).standard_t(self.freedom, T_DRAWS), 1 - tails)
-        return float(t) * self.deviation * math.sqrt(2 / launches)
+        return _quantile_of_t(self.freedom) * self.deviation * math.sqrt(2 / launches)
+
+
+@cache
+def _quantile_of_t(freedom: float) -> float:
+    """The value that Student's t of so many degrees of freedom exceeds in half of the cases outside ``WITHIN``."""
+    draws = np.random.default_rng(0).standard_t(freedom, T_DRAWS)
+    return float(np.quantile(draws, (1 + WITHIN) / 2))
 
 
 def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:

@@ -118,7 +118,8 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
             largest = {member.scheme.label: largest_bucket(member) for member in new}
             spec = replace(in_turns(first, others), measurement=Measurement(repeats=3, largest=largest))
             name = name.replace("timing/", "exchanges/")
-            found[name if name not in found else f"{name}-{len(found)}"] = spec
+            names = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
+            found[next(free for free in names if free not in found)] = spec
     return found
 
 
