@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, checkpointed, numbers, until
+from conftest import NEEDS, PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
 
 from harness.comm.local import run_workers
@@ -85,7 +85,11 @@ def uninterrupted(tiny_source, tmp_path_factory) -> Callable[[str], Path]:
 @engine
 @slow
 @pytest.mark.parametrize(
-    "engine, topology, stops", [*((e, "allgather", STOPS) for e in ENGINES), ("torch_dist", "ps-weights", SERVER_STOPS)]
+    "engine, topology, stops",
+    [
+        *(pytest.param(e, "allgather", STOPS, marks=NEEDS[e]) for e in ENGINES),
+        ("torch_dist", "ps-weights", SERVER_STOPS),
+    ],
 )
 def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
     engine, topology, stops, uninterrupted, tiny_source, tmp_path, fault

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PATIENCE_S, ROOT, checkpointed, launch_tiny, read, until
+from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, read, until
 
 from harness import engines
 from harness.config import load as config
-from harness.engines import ENGINES
 from harness.launch import testbed
 from harness.launch.launcher import launch
 from harness.report import runs
@@ -66,7 +65,7 @@ def steps_of(folder: Path) -> int:
 
 @engine
 @slow
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     engine, tiny_source, tmp_path, capsys, monkeypatch, fault
 ):
@@ -156,7 +155,7 @@ def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full)
 @slow
 @pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
 @pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_network_that_drops_for_some_seconds_delays_a_run(engine, tiny_source, tmp_path, monkeypatch, fault):
     monkeypatch.setenv("VECTORS_PAUSE_S", "0.05")
     links = {"network": "testbed", "rates_mbit": (200.0, 200.0)}

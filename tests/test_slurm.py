@@ -20,6 +20,7 @@ from conftest import (
     checkpointed,
     clone,
     edit,
+    every_engine,
     numbers,
     read,
     snakemake,
@@ -27,7 +28,6 @@ from conftest import (
 )  # fmt: skip
 
 from harness.config import load as config
-from harness.engines import ENGINES
 from harness.spec import Cluster, Place, RunSpec
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -81,7 +81,7 @@ def of_project(project: Path) -> list[psutil.Process]:
 
 @needs_plugin
 @needs_slurm
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_the_grid_has_the_same_bits_locally_by_slurm_and_by_ssh(engine, slurm, tiny_source, tmp_path):
     runs = [f"results/tiny/runs/tiny/accuracy/tiny-{run}-seed0/points.csv" for run in ("none", "dlgs-0.1")]
     ways = {"local": (ENVIRONMENT, runs, []), "slurm": (slurm, SLURM, [ON_SLURM])}
@@ -162,7 +162,7 @@ def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_lea
 
 
 @needs_slurm
-@pytest.mark.parametrize("engine", ENGINES)
+@every_engine
 def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, tmp_path):
     spec, place = RunSpec("accuracy", cluster=Cluster(engine, workers=3)), Place(by="slurm")
     command = ["python", "-m", "harness.launch", spec.to_json(), place.to_json()]

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import ENVIRONMENT, WORKFLOW_TIMEOUT_S, alone, clone, snakemake
+from conftest import ENVIRONMENT, WORKFLOW_TIMEOUT_S, alone, clone, needs_horovod, snakemake
 from test_slurm import SLURM, accuracy, logs, needs_plugin, needs_slurm, the_same
 
 GRID = ["--configfile", "config/tiny.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: [0.1]}", "workers=3"]
@@ -22,7 +22,7 @@ def hosts(tmp_path_factory):
         yield found
 
 
-@pytest.mark.parametrize("engine, asked", [("horovod", RUNS), ("torch_dist", ["all"])])
+@pytest.mark.parametrize("engine, asked", [pytest.param("horovod", RUNS, marks=needs_horovod), ("torch_dist", ["all"])])
 def test_jobs_of_two_nodes_have_the_bits_of_a_local_run(engine, asked, hosts, tiny_source, tmp_path):
     here, there = (clone(tiny_source, tmp_path / name) for name in ("here", "there"))
     done = snakemake(here, ENVIRONMENT, *RUNS, *GRID, f"engine={engine}")
