@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +75,7 @@ every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
+WORLDS = {engine: World(engine, 2) for engine in ENGINES}
 SHARE_WORLDS = ("test_comm", "test_engines", "test_hooks")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
@@ -98,7 +99,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first: dict[Path, int] = {}
     for item in items:
         first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
-    items.sort(key=lambda item: first[item.path])
+    items.sort(key=lambda item: (first[item.path], item.path.stem not in SHARE_WORLDS))
 
 
 class ByFile(LoadFileScheduling):
@@ -226,12 +227,16 @@ def measured(record_property) -> Callable:
 
 
 @pytest.fixture(scope="session")
-def worlds() -> Iterator[Callable[[str], World]]:
+def worlds() -> Callable[[str], World]:
     """The two ranks of an engine, started once."""
-    started = {engine: World(engine, 2) for engine in ENGINES}
-    yield started.__getitem__
-    for world in started.values():
-        world.stop()
+    return WORLDS.__getitem__
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Stop the worlds after the last test of their files: an idle rank of Horovod takes a tenth of a core."""
+    if nextitem is None or nextitem.path.stem not in SHARE_WORLDS:
+        for world in WORLDS.values():
+            world.stop()
 
 
 @pytest.fixture(scope="session")

@@ -230,7 +230,7 @@ def test_horovods_all_to_all_and_process_sets_cross_the_links(here):
 @pytest.mark.root
 def test_a_run_records_its_links(here, tmp_path):
     cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0), latency_ms=5)
-    spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest_entries=1000))
+    spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest={"none": 1000}))
     log = tmp_path / "log"
     assert launch(spec, Place(), tmp_path / "calibration" / "run", log) == 0, log.read_text()
     where = json.loads((tmp_path / "calibration" / "run" / "run.json").read_text())["provenance"]
