@@ -54,12 +54,12 @@ class Silent:
         pass
 
 
-def run(work, topology, **parts) -> list[dict]:
+def run(work, topology, *place: Place, **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
     scheme = Scheme(topology=topology.name, **SCHEME)
     training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
     spec = RunSpec(work.__name__, training, scheme, Cluster(workers=WORKERS), **parts)
-    found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, Silent()))
+    found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, Silent(), *place))
     return found[:WORKERS]
 
 
@@ -77,12 +77,12 @@ def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
 
 @pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
 def test_timing_runs_and_calibrations_go_through(topology):
-    for tables in run(timing, topology, measurement=Measurement(blocks=2, repeats=1)):
+    for tables in run(timing, topology, Place(), measurement=Measurement(blocks=2, repeats=1)):
         variants = [(row["block"], row["variant"], row["phase"]) for row in tables["iterations"]]
-        block = [("none", "step"), ("dlgs", "refresh"), ("dlgs", "reuse")]
+        block = [("none", "step"), ("dlgs-0.1", "refresh"), ("dlgs-0.1", "reuse")]
         assert variants == [(b, *rest) for b in (1, 2) for rest in block]
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
-    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest_entries=10_000)):
+    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest={"dlgs-0.1": 10_000})):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
         cases = {(row["buckets"], row["beside"]) for row in tables["samples"]}
         assert cases == {(1, False), (8, False), (1, True), (8, True)}  # beside computing large buckets go one by one
