@@ -5,7 +5,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -13,12 +12,12 @@ from harness.comm import Communicator
 from harness.data import DataSet
 from harness.exchange import Method
 from harness.launch import links
+from harness.launch.namespaces import born
 from harness.spec import Place, RunSpec
 from harness.statistics import amortised, repeatable
 from harness.training.rows import group_rows, over_workers, sent_row, trace_rows
 from harness.training.session import Session, make_method
 
-STARTED = 19  # place of a process's start in /proc/<pid>/stat, behind its name
 PROBE_S = 1.0  # at least one gradient, and more for so long, say how fast this machine computes when a run begins
 
 
@@ -111,8 +110,7 @@ def left(place: Place, spent_s: float, blocks: int) -> int:
 
 def since_start_s() -> float:
     """Seconds since this process was started, by a clock that nobody sets."""
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[STARTED])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(born(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
 def keep_proportion(session: Session) -> float:
