@@ -1,6 +1,7 @@
 """Configurations: the runs that they expand to."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from conftest import read
@@ -42,6 +43,16 @@ def test_a_method_that_is_added_is_timed_in_a_run_of_its_own_and_changes_no_othe
     assert {tuple(spec.members) for spec in new.values()} == {("none", "qsgd"), ("none", "gtopk-0.1", "gtopk-0.01")}
     new = {name: spec for name, spec in more.items() if name not in own}
     assert {tuple(spec.members) for spec in new.values()} == {("qsgd",), ("gtopk-0.1", "gtopk-0.01")}
+
+
+def test_a_run_of_other_variants_has_another_name():
+    """A run that has finished never stands where another one is asked for, whatever happens to plans meanwhile."""
+    values = read("quick") | {"network": "host"}
+    names = [
+        {name for name, spec in config.load(values | {"methods": methods}, "c").runs.items() if spec.kind == "timing"}
+        for methods in (["none", "topk"], ["none", "topk", "dlgs"], ["none", "dlgs"])
+    ]
+    assert all(not one & other for one, other in combinations(names, 2))
 
 
 def test_a_scheme_that_takes_turns_is_the_run_that_it_would_be_alone():
@@ -171,7 +182,7 @@ def test_imagenet_replaces_its_stand_in_where_it_is_configured():
     given = config.load(values, "quick").runs
     here = config.load(read("quick") | {"network": "host"}, "quick").runs
     assert given["accuracy/resnet50-none-seed0"].training.data == "imagenet100"
-    timed = [runs["timing/resnet50-together-0.1-0.01-allgather-2workers-host"].training for runs in (here, given)]
+    timed = [runs["timing/resnet50-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"].training for runs in (here, given)]
     assert [(one.data, one.stand_in, one.batch) for one in timed] == [("images224", True, 8), ("imagenet100", False, 8)]
 
 
@@ -222,7 +233,7 @@ def test_a_collective_is_in_the_name_of_what_it_times_and_not_in_a_servers():
     values = read("paper") | {"collective": "ring", "network": "testbed", "device": "cpu", "launch": {}}
     loaded = config.load(values, "c")
     assert {spec.scheme.collective for spec in loaded.runs.values()} == {"ring"}
-    assert "timing/vgg16-together-0.1-0.01-allgather-ring-3workers-proportional" in loaded.runs
+    assert "timing/vgg16-cast-topk-lags-dlgs-0.1-0.01-allgather-ring-3workers-proportional" in loaded.runs
     assert {spec.scheme.collective for spec in loaded.studies["servers"].values()} == {"engine"}
 
 
@@ -266,7 +277,7 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
         for model in ("vgg16", "transformer")
     }
     assert per_model["vgg16"] == per_model["transformer"]
-    spec = loaded.runs["timing/transformer-together-0.1-0.01-allgather-2workers-host"]
+    spec = loaded.runs["timing/transformer-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"]
     assert (spec.training.data, spec.training.stand_in) == ("text", False)
     assert "layers/transformer-2workers" in loaded.calibrations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from harness import plugins
-from harness.config.variants import TOGETHER, UNCOMPRESSED, Variant, chosen, variant
+from harness.config.variants import UNCOMPRESSED, Variant, chosen, variant
 from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from harness.timemodel.groups import FIXED, fixed, planner_of
 from harness.topology import ALL_GATHER, TOPOLOGIES, Topology
@@ -48,7 +48,7 @@ def timing(values: dict) -> dict[str, RunSpec]:
         for topology in topologies_of(values, model):
             every = timed_variants(values, model, topology)
             shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
-            runs = {TOGETHER: shared} if shared else {}
+            runs = {"-".join(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
             for spec in every:
                 if spec not in shared:
                     runs.setdefault(spec.variant, []).append(spec)

@@ -8,7 +8,6 @@ from harness import plugins
 from harness.mistakes import listed, meant, shown, wrong_options
 
 UNCOMPRESSED = "none"
-TOGETHER = "together"  # what the timing run of all variants in timing.together is called
 ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
 
 
@@ -109,8 +108,6 @@ def _same_titles(every: dict[str, Variant]) -> str | None:
 
 def _same_runs(every: dict[str, Variant]) -> str | None:
     """A run's name is its variant's, then "-fast" or a ratio: no variant may be called like that itself."""
-    if TOGETHER in every:
-        return f"variants.{TOGETHER}: the timing run of several variants has this name; give the variant another"
     for name in every:
         for other in every:
             if name.startswith(f"{other}-") and re.fullmatch(r"fast|[0-9.e-]+", name.removeprefix(f"{other}-")):
