@@ -60,7 +60,7 @@ rule estimate:
         models=MODELS,
         variants=VARIANTS,
         folder=RUN_FOLDER,
-        runs={run: spec.to_json() for run, spec in CONFIG.runs.items()},
+        specs={run: spec.to_json() for run, spec in CONFIG.runs.items()},
         trial_of=TRIAL_OF,
         at_once=max(1, ALL_CORES // (VALUES["workers"] * VALUES["threads"])),
     log:

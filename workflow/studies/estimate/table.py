@@ -82,7 +82,7 @@ def main() -> None:
         if record["disturbed"]:
             lines.append(f"The trial {path.parent.name} was disturbed: {record['disturbed']}.")
     runs, left, real_s = {}, {}, {}
-    for name, text in params.runs.items():
+    for name, text in params.specs.items():
         runs[name] = spec = RunSpec.from_json(text)
         if record := remaining.record(folder / name, spec):
             real_s[name] = estimate.took_s(folder / name, record)
