@@ -1,6 +1,7 @@
 """What a person reads of how far a workflow is and how long it will take."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -38,8 +39,11 @@ def calibrate(folder: Path) -> None:
 def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_path):
     words = progress.announce(tmp_path, RUNS)
     known_s = 12 + progress.EXCHANGES_S + 60
-    assert words.startswith(f"5 of 5 runs to do, about {progress.clock(known_s)} for 3 of them; the others")
-    assert progress.whole(tmp_path / "timing" / "a", 3.0) == "[0/5 runs done] "
+    assert words.startswith(f"5 of 5 runs to do, about {progress.clock(known_s)} for 3 of them; training is")
+    assert (
+        progress.whole(tmp_path / "timing" / "a", 3.0)
+        == f"[0/5 runs done, at least {progress.clock(known_s - 3)} left] "
+    )
 
 
 def test_training_is_estimated_from_the_calibration_and_then_from_training_that_has_finished(tmp_path):
@@ -59,7 +63,13 @@ def test_training_is_estimated_from_the_calibration_and_then_from_training_that_
 def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_no_state(tmp_path):
     assert progress.whole(tmp_path / "timing" / "a", 0.0) == ""
     progress.announce(tmp_path, RUNS)
-    assert progress.whole(tmp_path / "calibration" / "layers" / "a", 0.0) == "[0/5 runs done] "
+    assert progress.whole(tmp_path / "calibration" / "layers" / "a", 0.0).startswith("[0/5 runs done, at least ")
+
+
+def test_a_calibration_on_other_data_says_nothing_about_training(tmp_path):
+    runs = RUNS | {"accuracy/a-none": replace(TRAINED, training=replace(TRAINED.training, data="b"))}
+    calibrate(tmp_path)
+    assert "for 3 of them; training is" in progress.announce(tmp_path, runs)
 
 
 def test_a_damaged_record_counts_as_not_finished(tmp_path):

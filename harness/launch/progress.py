@@ -22,8 +22,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     left = [name for name in runs if _wall_s(folder / name) is None]
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(sum(known.values()))} for {len(known)} of them"
-    unknown = "; the others are estimated once the model's layers are calibrated" if len(known) < len(left) else ""
-    return words + unknown
+    return words + ("; training is estimated as soon as its model is calibrated" if len(known) < len(left) else "")
 
 
 def whole(run: Path, spent_s: float) -> str:
@@ -36,9 +35,8 @@ def whole(run: Path, spent_s: float) -> str:
     left = [name for name in runs if _wall_s(folder / name) is None]
     done = f"{len(runs) - len(left)}/{len(runs)} runs done"
     expected = [_expected_s(folder, name, runs) for name in left]
-    if None in expected:
-        return f"[{done}] "
-    return f"[{done}, about {clock(max(0, sum(expected) - spent_s))} left] "
+    left_s = clock(max(0, sum(filter(None, expected)) - spent_s))
+    return f"[{done}, {'at least' if None in expected else 'about'} {left_s} left] "
 
 
 def spent(folder: Path) -> str:
@@ -73,8 +71,10 @@ def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float |
 
 
 def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
-    """How long an accuracy run takes by the calibration of its model's layers, or None before there is one."""
-    layers = (n for n, one in runs.items() if one.kind == "layers" and one.training.model == spec.training.model)
+    """How long an accuracy run takes by the calibration of its model's layers on its data, or None before there is
+    one."""
+    alike = (spec.training.model, spec.training.data)
+    layers = (n for n, one in runs.items() if one.kind == "layers" and (one.training.model, one.training.data) == alike)
     calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
     if calibrated is None:
         return None
