@@ -159,6 +159,7 @@ def going_on(folder: Path, leave_after_s: float) -> subprocess.Popen:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
     killed = going_on(tmp_path, leave_after_s=15)
     try:
