@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from conftest import CPU, at, examples, exchange_of, one_step
+from conftest import CPU, at, examples, exchange_of, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +52,39 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
 
     for result in run_workers(2, work):
         assert result == [[3.0] * (j - k) for k, j in groups]
+
+
+def test_a_bucket_is_sent_while_the_one_before_is_still_under_way():
+    """Otherwise communication would overlap neither backward nor other communication."""
+
+    class Slow:
+        ended_at = None
+
+        def done(self):
+            return False
+
+    buckets = [Bucket(i, torch.ones(4)) for i in range(3)]
+    with_one_worker = run_workers(1, lambda comm: answers(ALL_GATHER, comm))[0]
+    started = []
+    with_one_worker.start = lambda request: started.append(request) or Slow()
+    clock = Clock(CPU)
+    exchange = WorkerExchange(make("none"), [(i, i + 1) for i in range(3)], buckets, with_one_worker, clock)
+    clock.start()
+    exchange.begin(at(1))
+    for layer in range(3):
+        exchange.ready(layer)
+        assert len(started) == layer + 1
+
+
+def test_what_is_sent_counts_for_the_bucket_that_sent_it():
+    sizes = (10, 300, 50)
+
+    def work(comm):
+        exchange = exchange_of(comm, make("lags"), [torch.randn(n) for n in sizes])
+        one_step(comm, exchange, [torch.randn(n) for n in sizes], 1)
+        return exchange.sent_entries
+
+    assert run_workers(2, work) == [[1, 30, 5]] * 2
 
 
 def test_a_layer_without_gradient_is_an_error():
