@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.timemodel.groups import cut, merge_all, merge_up_to, per_layer
-from harness.timemodel.planner import TOLERANCE, adaptive_ratios, exact, omgs, paper, planners
+from harness.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
 from harness.timemodel.timeline import Costs, schedule
 
 pytestmark = pytest.mark.unit
@@ -98,6 +98,14 @@ def test_the_model_by_hand():
     merged = schedule([5, 5], costs, [(0, 2)])
     assert merged.communicate == [(7, 11)] and merged.iteration_s == 11
     assert paper([5, 5], costs) == exact([5, 5], costs) == [(0, 2)]
+
+
+@pytest.mark.parametrize("planner", [mg_wfbp, omgs])
+@pytest.mark.parametrize("wait_s, merges", [(4, True), (6, False)])
+def test_layers_are_merged_if_waiting_for_the_next_one_costs_less_than_a_start_up(planner, wait_s, merges):
+    """Two layers, nothing to select: a communication takes 5 to start and 1 for each entry."""
+    costs = Costs(1, [2, wait_s], lambda d: 0 * d, lambda d: 5 + d)
+    assert planner([3, 3], costs) == ([(0, 2)] if merges else [(0, 1), (1, 2)])
 
 
 def test_selecting_layer_by_layer_costs_the_same_however_layers_are_merged():
