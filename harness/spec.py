@@ -57,6 +57,9 @@ class Scheme:
     streams: dict[str, int] = field(default_factory=dict)  # options of a collective that has streams
     wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel
     bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size
+    # timing: how layers are merged if a baseline is timed with several ways of merging, such as "256kib" or "planned";
+    # empty: as bucket_bytes says
+    bucketing: str = ""
     planner: str = "layer"  # how methods of scope "plan" merge layers
     groups: Groups = ()  # what the planner found
     ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
@@ -67,9 +70,10 @@ class Scheme:
 
     @property
     def label(self) -> str:
-        """Variant and ratio: what this scheme is called where several take turns, such as "topk-0.01"."""
+        """Variant, ratio and bucketing: the name of this scheme in a run that times several, such as "topk-0.01"."""
         ratio = self.options.get("ratio")
-        return (self.variant or self.method) + ("" if ratio is None else f"-{ratio:g}")
+        parts = [self.variant or self.method, "" if ratio is None else f"{ratio:g}", self.bucketing]
+        return "-".join(filter(None, parts))
 
     def alone(self, label: str) -> "Scheme":
         """The scheme ``label`` without the others: this one, one of ``beside``, or uncompressed."""
@@ -210,7 +214,7 @@ class RunSpec:
 
 
 # What a plan file and the run that it is for agree on: see harness/timemodel/plans.py.
-PLANNED_FOR = ("model", "variant", "ratio", "engine", "topology", "collective", "workers", "planner")
+PLANNED_FOR = ("model", "variant", "ratio", "bucketing", "engine", "topology", "collective", "workers", "planner")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Cast(Method):
 
     title = "16 bits"
     scope = "size"
+    baseline = True
     elementwise = True
     relative_error = 2**-8  # of bfloat16; of float16 2**-11
 

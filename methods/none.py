@@ -11,6 +11,7 @@ class Uncompressed(Method):
 
     title = "uncompressed"
     scope = "size"
+    baseline = True
     one_sum = "dense"
     elementwise = True
     exact_when = {}  # noqa: RUF012 - a constant, read by tests

@@ -40,7 +40,12 @@ def describe(kind: str, name: str) -> dict:
     has_ratio, scope = next((ratio, scope) for _, method, ratio, scope in VARIANTS.values() if method == name)
     fields = {"selection": {"default": "torch"}} if has_ratio else {}
     fields |= {"refresh_every": {"default": 32}} if name == "dlgs" else {}
-    return {"scope": scope, "plan": {"dlgs": "groups", "lags_adaptive": "ratios"}.get(name), "fields": fields}
+    return {
+        "baseline": name == "none",
+        "scope": scope,
+        "plan": {"dlgs": "groups", "lags_adaptive": "ratios"}.get(name),
+        "fields": fields,
+    }
 
 
 @dataclass

@@ -11,13 +11,14 @@ from harness.config import figures, grid, variants
 from harness.config import load as config
 from harness.config.errors import ConfigError
 from harness.spec import RunSpec
+from harness.timemodel.groups import cut
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("name, more", [("quick", 0), ("paper", 1)])
 def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_one_timing_run_per_model_and_topology(name, more):
-    """``more``: methods of one dense sum, timed with uncompressed and the sparse ones."""
+    """``more``: methods of one dense sum, timed with uncompressed and the sparse ones, each with three bucketings."""
     values = read(name)
     loaded = config.load(values, name)
     runs = loaded.runs
@@ -25,10 +26,10 @@ def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_one_timing_run_per_mod
     assert kinds.count("accuracy") == (12 + 3 * more) * len(values["seeds"])
     topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
     timed = [spec for spec in runs.values() if spec.kind == "timing"]
-    assert len(timed) == len(topologies) and {len(spec.members) for spec in timed} == {7 + more}
+    assert len(timed) == len(topologies) and {len(spec.members) for spec in timed} == {9 + 3 * more}
     own = grid.calibrations(loaded.values)
     exchanged = {grid.timing_name(m) for s in own.values() if s.kind == "exchanges" for m in s.members.values()}
-    assert exchanged == {grid.timing_name(member) for spec in timed for member in spec.members.values()}
+    assert exchanged == {grid.exchange_name(member) for spec in timed for member in spec.members.values()}
 
 
 def test_a_method_that_is_added_is_timed_in_a_run_of_its_own_and_changes_no_other():
@@ -40,9 +41,47 @@ def test_a_method_that_is_added_is_timed_in_a_run_of_its_own_and_changes_no_othe
     for old, new in ((before.runs, after.runs), (own, more)):
         assert {name: new[name] for name in old} == old
     new = {name: spec for name, spec in after.runs.items() if name not in before.runs and spec.kind == "timing"}
-    assert {tuple(spec.members) for spec in new.values()} == {("none", "qsgd"), ("none", "gtopk-0.1", "gtopk-0.01")}
+    dense = "none", "none-256kib", "none-planned"
+    assert {tuple(spec.members) for spec in new.values()} == {(*dense, "qsgd"), (*dense, "gtopk-0.1", "gtopk-0.01")}
     new = {name: spec for name, spec in more.items() if name not in own}
     assert {tuple(spec.members) for spec in new.values()} == {("qsgd",), ("gtopk-0.1", "gtopk-0.01")}
+
+
+def test_a_baseline_is_timed_with_each_different_way_of_merging_its_layers():
+    timing = {"ratios": [0.1], "baseline_bucket_bytes": [262144, 261120, 2**40, 4]}
+    values = read("quick") | {"network": "host", "methods": ["none", "cast", "topk"], "planner": "mg-wfbp"}
+    values["timing"] |= timing
+    values["models"] = {"resnet20": values["models"]["resnet20"] | {"topologies": ["allgather"]}}
+    (spec,) = grid.timing(config.load(values, "c").values).values()
+    # 8 MiB and more hold the whole of ResNet-20; 255 and 256 KiB cut it alike.
+    ways = ["", "-256kib", "-0.00390625kib", "-planned"]
+    assert list(spec.members) == [f"{name}{way}" for name in ("none", "cast") for way in ways] + ["topk-0.1"]
+    sizes = plugins.describe("models", "resnet20")["layers"]
+    cuts = [cut(sizes, "size", "layer", m.scheme.bucket_bytes // 4) for m in spec.members.values()]
+    assert [len(groups) for groups in cuts[:3]] == [1, len(cuts[1]), len(sizes)] and 1 < len(cuts[1]) < len(sizes)
+    planned = [label for label, member in spec.members.items() if grid.planned_by(member) == "groups"]
+    assert planned == ["none-planned", "cast-planned"]
+    fixed = config.load(values | {"planner": "layer"}, "c").values
+    assert not [label for one in grid.timing(fixed).values() for label in one.members if "planned" in label]
+
+
+def test_a_default_that_names_a_deleted_method_is_no_mistake_but_a_name_that_was_given_is(monkeypatch):
+    monkeypatch.setattr(plugins, "names", lambda kind, names=plugins.names: sorted({*names(kind)} - {"lags"}))
+    values = read("quick") | {"methods": ["none", "topk"]}
+    assert config.load(values, "c").runs
+    values["timing"] |= {"together": ["topk", "lags"]}
+    with pytest.raises(ConfigError, match=r"^c: timing.together: no variant 'lags'"):
+        config.load(values, "c")
+
+
+def test_the_name_of_a_run_of_many_variants_fits_into_a_file_name():
+    values = read("quick") | {"network": "host"}
+    names = [f"topk-{'long' * 14}{number:02}" for number in range(30)]
+    values["variants"] = {name: {"method": "topk", "title": name} for name in names}
+    values["timing"] |= {"together": names}
+    values["models"] = {"resnet20": values["models"]["resnet20"] | {"topologies": ["allgather"]}}
+    runs = [grid.timing(config.load(values | {"methods": ["none", *own]}, "c").values) for own in (names, names[:-1])]
+    assert all(len(name) < 200 for one in runs for name in one) and not {*runs[0]} & {*runs[1]}
 
 
 def test_a_run_of_other_variants_has_another_name():
@@ -63,7 +102,7 @@ def test_a_scheme_that_takes_turns_is_the_run_that_it_would_be_alone():
             name = next(n for n in grid.timing(values) if n.startswith(f"timing/{model}-") and topology.name in n)
             spec = grid.timing(values)[name]
             members = {label: replace(one, measurement=alone[label].measurement)
-                       for label, one in spec.members.items() if label != "none"}  # fmt: skip
+                       for label, one in spec.members.items() if one.variant != "none"}  # fmt: skip
             assert members == alone
 
 
@@ -143,11 +182,12 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert len(studies["planners"]) == 3 * 2  # models x ratios, DLGS alone
     assert len(studies["refresh"]) == 2 * 3  # intervals x seeds, at the smallest ratio
     assert {spec.training.model for spec in studies["refresh"].values()} == {"resnet20"}
-    timed = [len(spec.members) - 1 for spec in studies["rates"].values()]
+    timed = [len({m.variant for m in spec.members.values()} - {"none"}) for spec in studies["rates"].values()]
     assert timed == [1 + 3] * 2 * 4 * 2  # (a dense and 3 sparse methods) x selections x rates x models
     assert {spec.cluster.rates_mbit for spec in studies["rates"].values()} >= {(100.0,) * 3}
     served = studies["servers"].values()
-    assert [len(spec.members) - 1 for spec in served] == [3] * 4  # sparse methods x rates, of one model
+    sparse = [len({m.variant for m in spec.members.values()} - {"none"}) for spec in served]
+    assert sparse == [3] * 4  # sparse methods x rates, of one model
     assert {(spec.cluster.workers, spec.topology.servers) for spec in served} == {(3, 1)}
 
 
@@ -159,7 +199,7 @@ def test_without_a_testbed_no_rates_are_swept():
 def test_a_plan_is_read_where_layers_are_timed_merged_by_costs_or_ratios_are_chosen():
     for planner, methods, expected in [
         ("layer", ["none", "lags", "dlgs"], set()),
-        ("paper", ["none", "lags", "dlgs"], {"dlgs"}),
+        ("paper", ["none", "lags", "dlgs"], {"none", "dlgs"}),  # uncompressed is timed with the planner's groups too
         ("size", ["none", "lags", "dlgs"], set()),
         ("layer", ["none", "lags_adaptive", "dlgs"], {"lags_adaptive"}),
     ]:

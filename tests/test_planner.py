@@ -170,9 +170,10 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
 
 @pytest.mark.parametrize(
     "scope, expected",
-    [("model", [(0, 3)]), ("layer", [(0, 1), (1, 2), (2, 3)]), ("size", [(0, 2), (2, 3)]), ("plan", [(0, 1), (1, 3)])],
+    [("model", [(0, 3)]), ("layer", [(0, 1), (1, 2), (2, 3)]), ("size", [(0, 1), (1, 3)]), ("plan", [(0, 1), (1, 3)])],
 )
-def test_a_methods_scope_cuts_the_gradient_and_only_scope_plan_takes_the_plan(scope, expected):
+def test_a_methods_scope_cuts_the_gradient_and_scopes_plan_and_size_take_the_plan(scope, expected):
+    assert cut([2, 3, 9], "size", "paper", most=5) == [(0, 2), (2, 3)]
     assert cut([2, 3, 9], scope, "paper", most=5, planned=((0, 1), (1, 3))) == expected
 
 

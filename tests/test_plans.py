@@ -14,7 +14,14 @@ from harness.timemodel import plans
 pytestmark = pytest.mark.unit
 
 PLAN = {"model": "vgg16", "variant": "dlgs", "ratio": 0.1, "engine": "horovod", "topology": "allgather"}
-PLAN |= {"collective": "engine", "workers": 2, "planner": "paper", "groups": [[0, 3], [3, 54]], "ratios": [0.1, 0.2]}
+PLAN |= {
+    "bucketing": "",
+    "collective": "engine",
+    "workers": 2,
+    "planner": "paper",
+    "groups": [[0, 3], [3, 54]],
+    "ratios": [0.1, 0.2],
+}
 PLAN |= {"comparison": {"all": {"plan": [[0, 54]]}, "paper": {"plan": [[0, 3], [3, 54]]}}}
 SPEC = RunSpec("timing", Training(model="vgg16"), Scheme("dlgs", options={"ratio": 0.1}, planner="paper"))
 

@@ -111,7 +111,9 @@ def test_a_timing_run_ends_when_it_knows_enough_or_its_budget_is_spent(measureme
 
 
 def test_a_timing_run_goes_on_while_it_knows_too_little(monkeypatch):
-    monkeypatch.setattr("harness.training.timed.widest", lambda rows: 1.0 if rows[-1]["block"] < 4 else 0.1)
+    monkeypatch.setattr(
+        "harness.training.timed.widest", lambda rows, uncompressed: 1.0 if rows[-1]["block"] < 4 else 0.1
+    )
     rows = timed(Measurement(blocks=2, repeats=1, width=0.1), 1e6)
     assert {row["block"] for row in rows} == {1, 2, 3, 4}
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from harness.report.summary import MEASURED, amortise, summarise
-from harness.report.tidy import ABOUT
+from harness.report.summary import MEASURED, summarise
+from harness.report.tidy import ABOUT, amortise
 from harness.statistics import pooled, relaunched
 
 pytestmark = pytest.mark.unit

@@ -3,7 +3,8 @@
 ``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
 from harness import plugins
@@ -16,6 +17,8 @@ RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # what decides an accur
 PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
 LAYERS_S = 12  # of a calibration of layers, its start included
 IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
+PLANNED = "planned"  # a baseline's bucketing: the groups that the configuration's planner finds for it
+LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
 
 
 def expand(values: dict) -> dict[str, RunSpec]:
@@ -40,15 +43,17 @@ def timing(values: dict) -> dict[str, RunSpec]:
 
     The variants in ``timing.together`` take turns with uncompressed in one run per model and topology. Each other
     variant has a run of its own, with all its ratios and uncompressed, so that a new method repeats no other run.
+    Uncompressed and 16 bits are timed with several ways of merging layers (``bucketings``).
     """
     if not values["timing"]["ratios"]:
         return {}
     found = {}
     for model in values["models"]:
         for topology in topologies_of(values, model):
+            first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
             every = timed_variants(values, model, topology)
             shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
-            runs = {"-".join(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
+            runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
             for spec in every:
                 if spec not in shared:
                     runs.setdefault(spec.variant, []).append(spec)
@@ -56,21 +61,51 @@ def timing(values: dict) -> dict[str, RunSpec]:
             budget_s = values["timing"]["budget_s"]
             budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
             for name, specs in (runs or {UNCOMPRESSED: []}).items():
-                part = (1 + len(specs)) / (1 + len(shared or every))
-                spec = in_turns(_timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology), specs)
+                part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
+                spec = in_turns(first, dense + specs)
                 spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
                 found[f"timing/{run_name(spec, name)}"] = spec
     return found
 
 
 def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
-    """A timing run of each variant and ratio alone, without uncompressed; those that the topology can answer."""
+    """A timing run of each variant, ratio and bucketing, without uncompressed; those that the topology can answer."""
     return [
-        _timing_run(values, one, model, ratio, topology)
+        spec
         for one in chosen(values).values()
         if one.name != UNCOMPRESSED and topology.answers(one.about["one_sum"])
         for ratio in ratios(values, one, "timing")
+        for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
     ]
+
+
+def bucketings(values: dict, run: RunSpec) -> list[RunSpec]:
+    """The timing run of a variant, and if it is a baseline, the same with every other way of merging its layers.
+
+    A baseline must be at its best, so it is timed at ``bucket_bytes``, at each of ``timing.baseline_bucket_bytes`` and
+    with the groups that the planner finds for it. Two sizes that give the same buckets are one.
+    """
+    if not plugins.describe("methods", run.scheme.method)["baseline"]:
+        return [run]
+    layers = plugins.describe("models", run.training.model)["layers"]
+    asked = {"": run.scheme.bucket_bytes}
+    asked |= {f"{size / 1024:g}kib": size for size in values["timing"]["baseline_bucket_bytes"]}
+    merged: dict[tuple, RunSpec] = {}
+    for name, size in asked.items():
+        scheme = replace(run.scheme, bucket_bytes=size, bucketing=name)
+        merged.setdefault(tuple(fixed(size // 4)["size"](layers)), replace(run, scheme=scheme))
+    found = list(merged.values())
+    if values["planner"] not in FIXED:
+        found.append(replace(run, scheme=replace(run.scheme, planner=values["planner"], bucketing=PLANNED)))
+    return found
+
+
+def _joined(names: Iterable[str]) -> str:
+    """The names of variants as part of a folder's name; beyond ``LONGEST_NAME`` a checksum stands for the rest."""
+    name = "-".join(names)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, topology: Topology) -> RunSpec:
@@ -105,12 +140,12 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
     found, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
     exchanged = (spec for spec in found.values() if spec.kind == "exchanges")
     calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
-    variants = chosen(values)
     for name, run in timing(values).items():
         model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
         found[f"layers/{layers_name(layers)}"] = layers
-        members = {timing_name(member): member for member in run.members.values() if member.variant in variants}
+        members = {exchange_name(member): member for member in reversed(run.members.values())}
+        members = dict(reversed(members.items()))  # of several bucketings the first
         new = [member for own, member in members.items() if own not in calibrated]
         calibrated |= set(members)
         if new:
@@ -170,6 +205,8 @@ def ratios(values: dict, variant: Variant, kind: str) -> list[float | None]:
 
 def planned_by(spec: RunSpec) -> str | None:
     """What a run takes from its plan: "groups" or "ratios"; None: it reads no plan."""
+    if spec.scheme.bucketing == PLANNED:
+        return "groups"
     plan = plugins.describe("methods", spec.scheme.method)["plan"]
     return None if plan == "groups" and spec.scheme.planner in FIXED else plan
 
@@ -202,10 +239,16 @@ def layers_name(spec: RunSpec) -> str:
 
 def timing_name(spec: RunSpec) -> str:
     """The name of one timed scheme, of its plan and of its row in tables: model, variant, selection unless it is the
-    paper's, ratio, topology, collective unless it is the engine's, workers and links, with their latency if they have
-    one."""
+    paper's, ratio, bucketing unless it is the usual one, topology, collective unless it is the engine's, workers and
+    links, with their latency if they have one."""
     compiled = "-fast" if spec.scheme.options.get("selection") == "fast" else ""
-    return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}")
+    merged = f"-{spec.scheme.bucketing}" if spec.scheme.bucketing else ""
+    return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}{merged}")
+
+
+def exchange_name(spec: RunSpec) -> str:
+    """The name of the calibration of a scheme's exchanges, which is the same for all its bucketings."""
+    return timing_name(replace(spec, scheme=replace(spec.scheme, bucketing="")))
 
 
 def run_name(spec: RunSpec, name: str) -> str:

@@ -60,6 +60,7 @@ def load(values: dict, where: str) -> Config:
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
     if error is not None:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
+    _require(values, where, variants.wrong_together)
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))

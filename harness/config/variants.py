@@ -58,9 +58,6 @@ def problem(values: dict) -> str | None:
     for name in [] if values["methods"] == "all" else values["methods"]:
         if name not in known:
             return f"methods: no file methods/{name}.py and no variant {name!r}{meant(name, known)}; {listed(known)}"
-    for name in values["timing"]["together"]:
-        if name not in known:
-            return f"timing.together: no variant {name!r}{meant(name, known)}; {listed(known)}"
     for name, settings in given.items():
         method = settings.get("method", name)
         if method not in methods:
@@ -73,6 +70,16 @@ def problem(values: dict) -> str | None:
         return f"methods: {error}; mend the file or leave it out"
     wrong = next(filter(None, map(_wrong_options, every.values())), None)
     return wrong or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
+
+
+def wrong_together(given: dict) -> str | None:
+    """What is wrong with ``timing.together``, in one line. ``given``: a configuration without defaults, since the
+    default may name methods that somebody has deleted."""
+    known = sorted({*plugins.names("methods"), *given.get("variants", {})})
+    for name in given.get("timing", {}).get("together", []):
+        if name not in known:
+            return f"timing.together: no variant {name!r}{meant(name, known)}; {listed(known)}"
+    return None
 
 
 def idle(values: dict) -> str:
@@ -107,9 +114,9 @@ def _same_titles(every: dict[str, Variant]) -> str | None:
 
 
 def _same_runs(every: dict[str, Variant]) -> str | None:
-    """A run's name is its variant's, then "-fast" or a ratio: no variant may be called like that itself."""
+    """A run's name is its variant's, then "-fast", a ratio or a bucketing: no variant may have such a name."""
     for name in every:
         for other in every:
-            if name.startswith(f"{other}-") and re.fullmatch(r"fast|[0-9.e-]+", name.removeprefix(f"{other}-")):
+            if re.fullmatch(rf"{re.escape(other)}-(fast|planned|[0-9.e-]+(kib)?)", name):
                 return f"variants.{name}: runs of {other} may have this name; give the variant another"
     return None

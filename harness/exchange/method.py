@@ -113,6 +113,8 @@ class Method:
     ``shaped``: what it costs follows from the shapes of a bucket's layers; it is then calibrated on the model's own.
     ``elementwise``: an entry of the aggregate follows from the workers' entries in its place, in this step alone, so
     the entries of a bucket may lie in another order each time.
+    ``baseline``: other methods are compared with it, so it is timed with several ways of merging layers, and the
+    fastest counts.
     ``owns_momentum``: it applies momentum itself; the optimizer's is then off.
     ``state``: the names of the fields that a resumed run needs. Each class names its own, its bases' are added.
 
@@ -132,6 +134,7 @@ class Method:
     one_sum: ClassVar[Literal["dense", "sparse"] | None] = None
     shaped: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
+    baseline: ClassVar[bool] = False
     owns_momentum: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
 

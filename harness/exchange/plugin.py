@@ -29,6 +29,7 @@ def about(name: str) -> dict:
         "one_sum": cls.one_sum,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
         "shaped": cls.shaped,
+        "baseline": cls.baseline,
         "exact": cls.exact_when == {},
         "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
     }

@@ -14,7 +14,8 @@ import pandas as pd
 
 from harness.report import captions
 from harness.report.names import Names, at_ratio
-from harness.report.summary import Quantity, Repeats, by_block, own_and_dense, speedups
+from harness.report.summary import Quantity, Repeats, own_and_dense, speedups
+from harness.report.tidy import by_block
 from harness.statistics import LEAST_BLOCKS, Estimate, repeatable, unpaired
 from harness.topology import ALL_GATHER, TOPOLOGIES
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from harness.report.tidy import ABOUT
-from harness.statistics import Estimate, Spread, amortised, pooled, relaunched, repeatable
+from harness.report.tidy import ABOUT, amortise, by_block, by_launch
+from harness.statistics import Estimate, Spread, pooled, relaunched, repeatable
 
 Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
 
@@ -67,11 +67,6 @@ def speedups(run: pd.DataFrame) -> pd.Series:
     return dense_seconds(run) / seconds(run)
 
 
-def amortise(iterations: pd.DataFrame, column: str) -> float:
-    """The median of ``column`` over each phase, weighted by the phase's share of a cycle."""
-    return amortised(zip(iterations[column], iterations["phase"], iterations["share"], strict=True))
-
-
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
     with the intervals (``_low``, ``_high``) of a repeat, in one launch."""
@@ -88,21 +83,6 @@ def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     }
 
 
-def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
-    """``column`` of an iteration in each block of each launch; a run of one launch does not number it."""
-    numbers = [number for number in ("launch", "block") if number in rows]
-    blocks = rows.groupby(numbers, dropna=False)
-    index = pd.MultiIndex.from_tuples([key for key, _ in blocks], names=numbers)
-    return pd.Series([amortise(block, column) for _, block in blocks], index)
-
-
-def by_launch(values: pd.Series) -> pd.Series:
-    """The median over the blocks of each launch, from values by block."""
-    if "launch" not in values.index.names:
-        return pd.Series([values.median()])
-    return values.groupby(level="launch", dropna=False).median()
-
-
 def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
     first = run.iloc[0]
     own, _ = own_and_dense(run)
@@ -110,7 +90,7 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
         name: repeats.estimate(run, quantity)
         for name, quantity in (("iteration_s", seconds), ("dense_s", dense_seconds), ("speedup", speedups))
     }
-    row = {key: first[key] for key in ABOUT} | _columns(estimates)
+    row = {key: first.get(key, float("nan")) for key in ABOUT} | _columns(estimates)
     row |= {"blocks": len(by_block(own)), "launches": len(by_launch(by_block(own)))}
     row["enough"] = estimates["speedup"].enough
     steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))

@@ -48,12 +48,13 @@ def planner_of(scope: Scope, planner: str) -> str:
 
 
 def cut(sizes: Sequence[int], scope: Scope, planner: str, most: int, planned: Sequence[tuple[int, int]] = ()) -> Plan:
-    """The groups of a run for its method's scope; ``planned``: a plan's groups, which scope "plan" takes.
+    """The groups of a run for its method's scope.
 
-    ``planner``: makes the groups of scope "plan" where no plan is given; one of ``FIXED``. ValueError if there is
-    no plan and the planner needs one, or if the plan is for another number of layers.
+    ``planned``: the groups of a plan; scopes "plan" and "size" use them. ``planner``: makes the groups of scope "plan"
+    where no plan is given; one of ``FIXED``. ValueError if there is no plan and the planner needs one, or if the plan
+    is for another number of layers.
     """
-    if scope != "plan" or not planned:
+    if scope not in ("plan", "size") or not planned:
         name = planner_of(scope, planner)
         if name not in FIXED:
             raise ValueError(f"planner {name} needs a plan, and the run was given none")

@@ -29,8 +29,9 @@ def check_calibration(plan: dict) -> None:
 
 def planned(spec: RunSpec, plan: dict) -> RunSpec:
     """``spec`` with what the plan found for one of its schemes; ValueError in one line if it is for another run."""
-    members, what = spec.members, (plan["variant"], plan["ratio"])
-    label = next((own for own, one in members.items() if (one.variant, one.ratio) == what), spec.scheme.label)
+    members, what = spec.members, (plan["variant"], plan["ratio"], plan["bucketing"])
+    same = (own for own, one in members.items() if (one.variant, one.ratio, one.scheme.bucketing) == what)
+    label = next(same, spec.scheme.label)
     about = members[label].flat()
     for key in PLANNED_FOR:
         if key == "engine" and spec.kind == "accuracy":  # it takes over what was planned for the timed engine

@@ -24,7 +24,7 @@ def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str
     """The tables of a model's layers and of the exchanges of the scheme of ``spec``, as costs; ``cost`` as in
     ``calibration``."""
     within, every = spec.scheme.options.get("within", "group"), pd.read_csv(samples)
-    own = every[every["variant"] == spec.scheme.label]
+    own = every[every["variant"] == replace(spec.scheme, bucketing="").label]
     return calibration(pd.read_csv(layers), pd.read_csv(iterations), own, within=within, cost=cost)
 
 

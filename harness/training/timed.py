@@ -4,7 +4,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -33,7 +33,8 @@ def timing(
     for label, member in spec.members.items():
         scheme = member.scheme
         session.prepare(label, make_method(scheme.method, scheme.options), scheme=scheme)
-    iterations, sent = in_turns(session, place, report)
+    uncompressed = [label for label, member in spec.members.items() if member.variant == "none"]
+    iterations, sent = in_turns(session, place, report, uncompressed)
     groups, trace = [], []
     for label, exchange in session.exchanges.items():
         groups += group_rows(label, exchange)
@@ -66,7 +67,9 @@ def planners(
     return {"iterations": iterations, "groups": groups}
 
 
-def in_turns(session: Session, place: Place, report: Callable) -> tuple[list, list]:
+def in_turns(
+    session: Session, place: Place, report: Callable, uncompressed: Sequence[str] = ("none",)
+) -> tuple[list, list]:
     """The timed iterations of all schemes, block by block, so that a drifting machine moves all; and what each scheme
     sent in them.
 
@@ -74,7 +77,7 @@ def in_turns(session: Session, place: Place, report: Callable) -> tuple[list, li
     each phase, and is not kept. Blocks follow until every speed-up is known to ``width`` or another block would exceed
     the launch's share of the budget. Methods start from their steady state (``Method.settle``); the density of every
     iteration is recorded, so that this can be seen. ``dilation``: how many times as slow as in its calibration the
-    machine and the links were.
+    machine and the links were. ``uncompressed``: the labels of its bucketings.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
@@ -96,7 +99,9 @@ def in_turns(session: Session, place: Place, report: Callable) -> tuple[list, li
             begun = time.perf_counter()
         more = left(place, time.perf_counter() - begun, block)
         report(block + 1, max(measurement.blocks, block + more) + 1)
-        enough = block >= measurement.blocks and session.decide(not more or widest(iterations) <= measurement.width)
+        enough = block >= measurement.blocks and session.decide(
+            not more or widest(iterations, uncompressed) <= measurement.width
+        )
         block += 1
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
 
@@ -134,16 +139,16 @@ def keep_proportion(session: Session) -> float:
     return slower
 
 
-def widest(iterations: list[dict]) -> float:
-    """The widest interval of a variant's speed-up against uncompressed in the same blocks, as a part of it; where
-    only uncompressed is timed, that of its time."""
+def widest(iterations: list[dict], uncompressed: Sequence[str] = ("none",)) -> float:
+    """The widest interval of a scheme's speed-up against the fastest uncompressed in the same blocks, divided by the
+    speed-up; if only uncompressed is timed, the interval of its time. ``uncompressed``: labels of its bucketings."""
     blocks: dict[tuple[str, int], list] = {}
     for row in iterations:
         blocks.setdefault((row["variant"], row["block"]), []).append((row["iteration_s"], row["phase"], row["share"]))
     seconds: dict[str, list[float]] = {}
     for (variant, _), rows in blocks.items():
         seconds.setdefault(variant, []).append(amortised(rows))
-    dense = seconds.pop("none")
+    dense = min((seconds.pop(label) for label in uncompressed), key=statistics.median)
     if not seconds:
         return repeatable(dense).width
     return max(repeatable([d / o for d, o in zip(dense, own, strict=True)]).width for own in seconds.values())

@@ -3,7 +3,7 @@
 TIDY = {kind: f"{RESULTS}/{kind}.csv" for kind in ("accuracy", "timing") if named(kind)}
 TARGETS += expand(
     f"{RESULTS}/{{table}}.{{kind}}",
-    table=["table1", *(["table2"] if "timing" in TIDY else []), "claims"],
+    table=["table1", *(["table2", "baselines"] if "timing" in TIDY else []), "claims"],
     kind=("csv", "md", "tex"),
 )
 TARGETS += expand(
@@ -105,6 +105,23 @@ rule table2:
         "table 2"
     script:
         "../scripts/table2.py"
+
+
+rule baselines:
+    input:
+        timing=tables("timing", "iterations.csv", named("timing")),
+    output:
+        **table_files("baselines", "Baselines", "Tables"),
+    params:
+        **script_params("workflow/scripts/baselines.py"),
+    log:
+        f"{RESULTS}/logs/baselines.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of baselines"
+    script:
+        "../scripts/baselines.py"
 
 
 rule claims:

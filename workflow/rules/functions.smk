@@ -59,7 +59,7 @@ def layers_of(run):
 
 def exchanges_of(run):
     """The calibrations of the exchanges that a timing run makes."""
-    names = map(grid.timing_name, timed(run).members.values())
+    names = map(grid.exchange_name, timed(run).members.values())
     return sorted(
         {f"{CALIBRATION}/{EXCHANGED[name][0]}" for name in names if name in EXCHANGED}
     )
@@ -76,7 +76,7 @@ def layers_file(table):
 CALIBRATED = {
     "layers": layers_file("layers.csv"),
     "iterations": layers_file("iterations.csv"),
-    "samples": lambda w: f"{CALIBRATION}/{EXCHANGED[w.run][0]}/samples.csv",
+    "samples": lambda w: f"{CALIBRATION}/{EXCHANGED[grid.exchange_name(MEMBERS[w.run][1])][0]}/samples.csv",
 }
 
 

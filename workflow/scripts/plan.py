@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from harness import plugins
+from harness.config.grid import planned_by
 from harness.report.log import log_errors
 from harness.spec import PLANNED_FOR, RunSpec
 from harness.timemodel import predict
@@ -26,7 +26,7 @@ def build(paths, spec: RunSpec, cost: str) -> dict:
         times = asdict(schedule(known.sizes, known.costs, plan))
         comparison[name] = {"groups": len(plan)} | {part: times[part] for part in BREAKDOWN} | {"plan": plan}
         comparison[name]["iteration_s"] += known.rest_s
-    takes = plugins.describe("methods", spec.scheme.method)["plan"]
+    takes = planned_by(spec)
     groups, ratios = comparison[spec.scheme.planner]["plan"], []
     if takes == "ratios":
         groups, ratios = per_layer(known.sizes), adaptive_ratios(known.sizes, known.costs, spec.ratio)

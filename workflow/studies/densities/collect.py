@@ -5,8 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.report.log import log_errors
-from harness.report.summary import amortise
-from harness.report.tidy import about_run
+from harness.report.tidy import about_run, amortise
 from harness.spec import RunSpec
 
 BUCKET = ["bucket", "start", "stop", "entries"]

@@ -13,8 +13,8 @@ import pandas as pd
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
-from harness.report.summary import amortise, by_block, summarise
-from harness.report.tidy import read_members
+from harness.report.summary import summarise
+from harness.report.tidy import amortise, by_block, read_members
 from harness.spec import RunSpec
 from harness.statistics import repeatable
 from harness.timemodel.links import streamed_bound

@@ -19,8 +19,7 @@ import pandas as pd
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
-from harness.report.summary import amortise
-from harness.report.tidy import ABOUT, read_members
+from harness.report.tidy import ABOUT, amortise, read_members
 from harness.spec import RunSpec
 from harness.timemodel.costs import Calibration
 from harness.timemodel.links import Network, elsewhere

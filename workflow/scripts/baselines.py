@@ -1,0 +1,61 @@
+"""Baselines: the iteration of uncompressed and of 16 bits for every way of merging layers into buckets.
+
+All were timed in turns in one run per model and topology. Every other table and figure compares with the fastest
+bucketing of its run. Divided by the fastest: medians over blocks."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness import plugins
+from harness.report import captions, tables
+from harness.report.log import log_errors
+from harness.report.names import Names
+from harness.report.tidy import about_run, at_best, by_block
+from harness.spec import RunSpec
+from harness.statistics import repeatable
+
+
+def rows_of(iterations: Path) -> list[dict]:
+    """One row for each bucketing of each baseline in one timing run."""
+    members = RunSpec.in_folder(iterations.parent).members
+    timed = pd.read_csv(iterations).rename(columns={"variant": "timed"})
+    seconds = {label: by_block(rows) for label, rows in timed.groupby("timed")}
+    fastest = {members[label].variant: seconds[label] for label in at_best(timed, members)}
+    rows = []
+    for label, member in members.items():
+        if plugins.describe("methods", member.scheme.method)["baseline"]:
+            ratio = repeatable(seconds[label] / fastest[member.variant])
+            row = about_run(iterations.parent, label)
+            row |= {"bucket_bytes": member.scheme.bucket_bytes, "iteration_s": seconds[label].median()}
+            row |= {"ratio_to_fastest": ratio.value, "ratio_to_fastest_low": ratio.low}
+            row |= {"ratio_to_fastest_high": ratio.high, "blocks": len(seconds[label])}
+            rows.append(row | {"launches": timed["launch"].nunique() if "launch" in timed else 1})
+    return rows
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            **tables.run_columns(row, names),
+            "Merged": merged(row),
+            "Buckets": f"{row['num_buckets']:.0f}",
+            "Iteration (ms)": f"{row['iteration_s'] * 1e3:.0f}",
+            "Divided by the fastest": tables.spread(row, "ratio_to_fastest"),
+            "n": row["blocks"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def merged(row: dict) -> str:
+    """How the layers were merged, in words."""
+    return "by the planner" if row["bucketing"] == "planned" else f"up to {row['bucket_bytes'] / 2**20:g} MiB"
+
+
+log_errors(snakemake)
+names = Names.of(snakemake)
+every = pd.DataFrame([row for path in snakemake.input.timing for row in rows_of(Path(path))])
+table = every.drop_duplicates(["model", "variant", "topology", "bucketing"])
+caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. {captions.counted(table)}."
+tables.save_table(table, shown(table, names), caption, snakemake.output)
