@@ -408,7 +408,7 @@ def test_a_folder_that_nobody_may_write_into_is_named(tmp_path):
         config.check_places(config.load(read("quick") | {"output": own}, "c").values, "c")
 
 
-def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch):
+def test_a_server_leaves_out_what_it_cannot_answer_and_is_refused_if_that_is_everything(monkeypatch):
     described = plugins.describe
 
     def without_one_sum(kind, name):
@@ -416,8 +416,10 @@ def test_a_server_is_refused_what_it_cannot_answer_or_leaves_it_out(monkeypatch)
 
     monkeypatch.setattr(plugins, "describe", without_one_sum)
     values = read("quick") | {"topologies": ["allgather", "ps-sparse"]}
-    with pytest.raises(config.ConfigError, match="ps-sparse cannot answer lags"):
-        config.load(values, "c")
+    with pytest.raises(config.ConfigError, match="ps-sparse cannot answer lags, which ask for more than one sum"):
+        config.load(values | {"methods": ["none", "lags"]}, "c")
+    loaded = config.load(values | {"methods": ["none", "lags", "dlgs"]}, "c")
+    assert "ps-sparse cannot answer lags, so not timed there" in loaded.warning
     runs = config.load(values | {"methods": "all"}, "c").runs
     timed = [member for spec in runs.values() if spec.kind == "timing" for member in spec.members.values()]
     topologies = {name: {one.topology.name for one in timed if one.variant == name} for name in ("lags", "dlgs")}

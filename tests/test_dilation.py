@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness import plugins
 from harness.config import load as config
+from harness.config.errors import ConfigError
 from harness.spec import Cluster, RunSpec, Training
 from harness.timemodel.dilation import LEAST_MBIT, MOST_MBIT, Nodes, dilation, with_rate
 
@@ -23,6 +24,16 @@ def test_a_machine_as_fast_as_the_nodes_gets_their_links():
     assert there_s == pytest.approx(64 / 721, rel=1e-3)  # as fast as the card was published to be
     found = dilation("resnet50", 64, there_s, PAPER)
     assert found["dilation"] == pytest.approx(1) and found["proportional_mbit"] == pytest.approx(50_000)
+
+
+def test_a_time_that_was_measured_on_the_nodes_replaces_the_multiply_adds_of_that_model_alone():
+    measured = replace(PAPER, computation_ms={"resnet20": 7.5})
+    assert dilation("resnet20", 32, 0.075, measured)["proportional_mbit"] == pytest.approx(5000)
+    assert dilation("vgg16", 32, 1.0, measured) == dilation("vgg16", 32, 1.0, PAPER)
+    values = read("quick") | {"testbed": {"nodes": {"computation_ms": {"resnet2": 7.5}}}}
+    expected = r"^c: testbed.nodes.computation_ms: no file models/resnet2.py .did you mean 'resnet20'"
+    with pytest.raises(ConfigError, match=expected):
+        config.load(values, "c")
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1.01, 100))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from harness.code import ROOT
 from harness.report import looks, tables
 from harness.report.names import Names
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.unit
 def test_no_two_of_280_variants_look_the_same():
     looks_of = [looks.line(i, "") for i in range(280)]
     assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
-    names = Names({f"v{i}": "" for i in range(20)}, {})
+    names = Names(dict.fromkeys([*looks.COMMON, *(f"v{i}" for i in range(14))], ""), {})
     areas = [looks.area(variant, names) for variant in names.variants]
     assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
 
@@ -23,7 +24,17 @@ def test_no_two_of_280_variants_look_the_same():
 def test_a_configurations_order_is_kept_and_strangers_come_last():
     names = Names({"b": "B", "a": "A"}, {})
     assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
-    assert names.variant("z") == "z" and names.place("z") == 2
+    assert names.variant("z") == "z"
+    numbers = [looks.number(variant, names) for variant in ("b", "a", "z")]
+    assert numbers == [len(looks.COMMON) + place for place in range(3)]
+
+
+def test_common_methods_look_alike_in_every_configuration():
+    every = [Names({name: name for name in order}, {}) for order in (["dlgs", "x", "none"], ["none", "cast", "dlgs"])]
+    for method in ("none", "dlgs", "cast"):
+        one, other = (looks.of_variant(method, names) | {"label": ""} for names in every)
+        assert one == other
+    assert all((ROOT / "methods" / f"{name}.py").exists() for name in looks.COMMON)
 
 
 @pytest.mark.parametrize("column, usual, other", [

@@ -1,5 +1,7 @@
 """Intervals of repeats, and when a timing run has measured enough."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,14 @@ from test_server import Images
 
 from harness.comm.local import run_workers
 from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
-from harness.statistics import pooled, relaunched, repeatable
+from harness.statistics import LEAST_BLOCKS, Estimate, pooled, quantile_of_t, relaunched, repeatable, unpaired
 from harness.training.clock import PARTS
 from harness.training.rows import joined, over_workers
 from harness.training.timed import timing, widest
 
 pytestmark = pytest.mark.unit
 
-seconds = st.lists(st.floats(1e-4, 1e3), min_size=2, max_size=12)
+seconds = st.lists(st.floats(1e-4, 1e3), min_size=LEAST_BLOCKS, max_size=12)
 
 
 @given(seconds, st.floats(0.01, 100))
@@ -28,20 +30,34 @@ def test_an_interval_holds_its_median_and_scales_with_its_values(values, factor)
     assert (scaled.low, scaled.high) == pytest.approx((found.low * factor, found.high * factor))
 
 
-def test_what_never_varies_has_no_width_and_one_block_says_nothing():
+def test_what_never_varies_has_no_width_and_two_blocks_have_no_interval():
     assert repeatable([0.3] * 4).width == pytest.approx(0)
-    assert repeatable([0.3]).width == float("inf") and not repeatable([0.3]).enough
+    few, many = repeatable([0.3, 0.4]), Estimate(1.0, 0.9, 1.1)
+    for found in (few, unpaired(few, many), unpaired(many, few)):
+        assert not found.enough and found.width == math.inf and math.isnan(found.low) and math.isnan(found.high)
 
 
-@pytest.mark.parametrize("blocks", [6, 12])
-def test_nine_of_ten_repeats_lie_in_the_interval(blocks):
-    numbers = np.random.default_rng(1)
-    inside = 0
-    for _ in range(400):
-        one, other = np.exp(0.1 * numbers.standard_normal((2, blocks)))
-        found = repeatable(one)
-        inside += found.low <= np.median(other) <= found.high
-    assert inside >= 0.88 * 400
+@pytest.mark.parametrize("freedom, quantile", [(1, 12.7062), (2, 4.3027), (2.5, 3.572), (5, 2.5706), (30, 2.0423)])
+def test_students_t_has_the_quantiles_of_the_tables(freedom, quantile):
+    """The tables' values, and for 2.5 that of 20 million draws."""
+    assert quantile_of_t(freedom) == pytest.approx(quantile, rel=1e-3)
+
+
+LOGS = {
+    "log-normal": lambda numbers, shape: 0.1 * numbers.standard_normal(shape),
+    "1 + exponential": lambda numbers, shape: np.log(1 + numbers.exponential(1, shape)),
+    "outliers": lambda numbers, shape: 0.03 * numbers.standard_normal(shape) + 0.5 * (numbers.random(shape) < 0.1),
+}
+
+
+@pytest.mark.parametrize("blocks", [3, 4, 6, 10, 15])
+@pytest.mark.parametrize("kind", LOGS)
+def test_95_of_100_repeats_lie_in_the_interval_of_the_blocks_of_one_launch(blocks, kind):
+    ones, others = np.exp(LOGS[kind](np.random.default_rng(1), (2, 1500, blocks)))
+    found = [repeatable(one) for one in ones]
+    medians = np.exp(np.median(np.log(others), axis=1))
+    inside = np.mean([one.low <= median <= one.high for one, median in zip(found, medians, strict=True)])
+    assert 0.92 <= inside <= 0.99
 
 
 @pytest.mark.parametrize(
@@ -102,7 +118,7 @@ def test_repeats_of_a_phase_count_as_often_as_the_phase_comes():
     "measurement, blocks, share_s",
     [
         (Measurement(blocks=2, repeats=1), 2, 0.0),  # no budget: no more than asked for
-        (Measurement(blocks=2, repeats=1, width=1e6), 2, 1e6),  # known well enough
+        (Measurement(blocks=3, repeats=1, width=1e6), 3, 1e6),  # known well enough
         (Measurement(blocks=2, repeats=1), 2, 1e-6),  # the budget is spent
     ],
 )

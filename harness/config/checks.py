@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import data, plugins
 from harness.code import ROOT
 from harness.config import grid, launching, studies
-from harness.config.variants import chosen
+from harness.config.variants import UNCOMPRESSED, chosen
 from harness.data.fetch.imagenet100 import CLASSES
 from harness.engines import ENGINES
 from harness.launch import gpus as devices
@@ -51,6 +51,15 @@ def study_names(values: dict) -> str | None:
     return None
 
 
+def nodes_models(values: dict) -> str | None:
+    """A model's time on the nodes would be ignored if its name were misspelt."""
+    known = plugins.names("models")
+    for name in values["testbed"]["nodes"]["computation_ms"]:
+        if name not in known:
+            return f"testbed.nodes.computation_ms: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+    return None
+
+
 def data_sets(values: dict) -> str | None:
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
@@ -82,14 +91,23 @@ def outputs(values: dict) -> str | None:
 
 
 def topologies(values: dict) -> str | None:
-    if values["methods"] == "all":  # then a server's timing runs are those of the methods it can answer
-        return None
+    """A server's timing runs are those of the methods that it can answer: there must be one besides uncompressed."""
+    methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
-        for name, variant in chosen(values).items():
-            if not topology.answers(variant.about["one_sum"]):
-                asks = f"{topology.name} cannot answer {name}, which asks for more than one sum"
-                return f"topologies: {asks}; leave out one"
+        if methods and not any(topology.answers(one.about["one_sum"]) for one in methods.values()):
+            asks = f"{topology.name} cannot answer {', '.join(methods)}, which ask for more than one sum"
+            return f"topologies: {asks}; leave {topology.name} out, or add a method"
     return None
+
+
+def unanswered(values: dict) -> str:
+    """The variants listed by name that are not timed over a topology, in words, or nothing."""
+    listed_by_name = {} if values["methods"] == "all" else chosen(values)
+    for topology in grid.all_topologies(values):
+        left = [name for name, one in listed_by_name.items() if not topology.answers(one.about["one_sum"])]
+        if left:
+            return f"topologies: {topology.name} cannot answer {', '.join(left)}, so not timed there"
+    return ""
 
 
 def collective(values: dict) -> str | None:
@@ -332,6 +350,7 @@ def submitted(values: dict) -> str | None:
 OF_CONFIGURATIONS = (
     models,
     study_names,
+    nodes_models,
     data_sets,
     recipes,
     outputs,

@@ -64,7 +64,7 @@ def load(values: dict, where: str) -> Config:
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
-    warning = "; ".join(filter(None, (warning, variants.idle(values))))
+    warning = "; ".join(filter(None, (warning, variants.idle(values), checks.unanswered(values))))
     try:
         calibrations = grid.calibrations(values)
         for one in studies.changed(values):

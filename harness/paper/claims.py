@@ -9,23 +9,28 @@ other.
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from math import exp, log
 
 import pandas as pd
 
 from harness.report import captions
 from harness.report.names import Names, at_ratio
-from harness.report.summary import Quantity, Repeats, own_and_dense, speedups
+from harness.report.summary import Repeats, own_and_dense, speedups
 from harness.report.tidy import by_block
-from harness.statistics import LEAST_BLOCKS, Estimate, repeatable, unpaired
+from harness.statistics import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
 PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; variants of other names are none of its business
 LITTLE = 1.1  # times as fast: our reading of "gains little"
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
+PAPERS_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # samples per worker and step
+CLOSE = 0.01  # our reading of "very close" accuracies: one point
+STEADY = 2.0  # our reading of "thresholds differ little": the density lies within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
 SHORT = "trained too few epochs"
+STEPS_OF_DENSITY = 100  # of training: fewer show the start alone
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,9 @@ class Timing:
     def __init__(self, timing: pd.DataFrame):
         ours = timing[timing["variant"].isin(PAPERS)]
         self._settings = dict(iter(ours.groupby(["model", "topology"], sort=False)))
-        self.estimate = Repeats(ours).estimate
+        self.batches = ours.groupby("model")["batch"].first().to_dict()
+        repeats = Repeats(ours)
+        self.estimate, self.quotient = repeats.estimate, repeats.quotient
 
     def cells(self) -> Iterator[tuple[dict, dict[str, pd.DataFrame]]]:
         """What a cell is, and the iterations of its runs by method. A method without a ratio is in every cell."""
@@ -85,10 +92,6 @@ class Timing:
             own = rows[rows["variant"] == "none"]
             if len(own):
                 yield {"model": model, "topology": topology}, own
-
-    def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
-        """``quantity`` of one run by that of another; the two are not paired."""
-        return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
 
 
 def computation(rows: pd.DataFrame) -> pd.Series:
@@ -154,14 +157,62 @@ def against_uncompressed(timing: Timing, method: str, bound: float = 1.0) -> lis
 
 
 def largest_speedup(timing: Timing) -> list[Comparison]:
-    """Of DLGS at the ratio of the paper's largest: the cell where it is largest stands for all of them."""
+    """DLGS's largest speed-up over each topology, at the ratio of the paper's largest."""
     cells = [c for c in against_uncompressed(timing, "dlgs", PAPERS_SPEEDUP) if c.ratio == PAPERS_RATIO and c.n]
     if not cells:
         return [Comparison("", ratio=PAPERS_RATIO, why="no run of dlgs at this ratio")]
-    if all(cell.verdict == FAILS for cell in cells):
-        return [max(cells, key=lambda cell: cell.value)]
-    undecided = [cell for cell in cells if cell.verdict != FAILS]
-    return [max(undecided, key=lambda cell: (cell.verdict == HOLDS, cell.value))]
+    best = {}
+    for cell in sorted(cells, key=lambda cell: (cell.verdict != FAILS, cell.verdict == HOLDS, cell.value)):
+        best[cell.topology] = cell
+    return list(best.values())
+
+
+def extreme(timing: Timing, comparisons: list[list[Comparison]]) -> list[Comparison]:
+    """One comparison for each cell from several that must all hold: the first that fails, or is undecided, or the
+    smallest."""
+    found = {}
+    for own in comparisons:
+        for one in own:
+            found.setdefault((one.model, one.topology, one.ratio), []).append(one)
+    worst = (FAILS, UNKNOWN, HOLDS)
+    return [min(cell, key=lambda one: (worst.index(one.verdict), one.value)) for cell in found.values()]
+
+
+def least_time(timing: Timing) -> list[Comparison]:
+    """DLGS against each of the other methods, in every cell."""
+    others = [between(timing, "dlgs", other, which=f"against {other}") for other in ("lags", "topk")]
+    dense = [replace(one, which="against none") for one in against_uncompressed(timing, "dlgs")]
+    return extreme(timing, [*others, dense])
+
+
+def most_time(timing: Timing) -> list[Comparison]:
+    """Every method against uncompressed, in every cell."""
+    every = [[replace(c, which=name) for c in against_uncompressed(timing, name)] for name in ("topk", "lags", "dlgs")]
+    return extreme(timing, every)
+
+
+def shorter_communication(timing: Timing) -> list[Comparison]:
+    """What uncompressed waits for after backward, divided by what Top-K waits for, in every cell."""
+
+    def waits(run: pd.DataFrame) -> pd.Series:
+        own, dense = own_and_dense(run)
+        return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
+
+    found = []
+    for about, runs in timing.cells():
+        if why := unusable(runs, "topk"):
+            found.append(Comparison(**about, why=why))
+        elif waits(runs["topk"]).min() <= 0:
+            found.append(Comparison(**about, why="uncompressed did not wait"))
+        else:
+            found.append(judged(timing.estimate(runs["topk"], waits), len(waits(runs["topk"])), **about))
+    return found
+
+
+def faster_selection(timing: Timing) -> list[Comparison]:
+    """The sparsification of LAGS and of Top-K divided by that of DLGS, in every cell."""
+    others = [between(timing, other, "dlgs", sparsification, which=f"{other} by dlgs") for other in ("lags", "topk")]
+    return extreme(timing, others)
 
 
 def little_on_vgg16(timing: Timing) -> list[Comparison]:
@@ -178,7 +229,8 @@ def communicating(timing: Timing) -> list[Comparison]:
     """Communication by computation, of uncompressed.
 
     What is measured is the communication left to wait for after backward. The whole takes at least as long, and longer
-    by backward at most: the one shows that it is longer than computation, the other that it is shorter.
+    by backward at most: the one shows that it is longer than computation, the other that it is shorter. Backward hides
+    nothing of a single bucket.
     """
     found = []
     for about, run in timing.uncompressed():
@@ -190,6 +242,9 @@ def communicating(timing: Timing) -> list[Comparison]:
             judged(timing.estimate(run, part), len(part(run)), which=which, **about)
             for which, part in (("at least", left), ("at most", left_and_backward))
         )
+        if (run["num_buckets"] == 1).all():  # sent after backward, which hides nothing
+            found.append(least)
+            continue
         hidden = replace(least, verdict=UNKNOWN, why="backward hides a part that is not known")
         found.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
     return found
@@ -217,10 +272,58 @@ def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     return found
 
 
+def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
+    """Final training accuracies: uncompressed minus the method, by seed; it holds if the mean is at most ``CLOSE``.
+
+    Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
+    """
+    ours = accuracy[accuracy["variant"].isin(PAPERS)]
+    last = ours[ours["step"] == ours.groupby("run")["step"].transform("max")]
+    found = []
+    for model, rows in last.groupby("model", sort=False):
+        if captions.too_short(rows.iloc[0]):
+            found.append(Comparison(model, which=trained(rows), why=SHORT))
+            continue
+        dense = rows[rows["variant"] == "none"].set_index("seed")["train_accuracy"]
+        for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
+            below = (dense - own.set_index("seed")["train_accuracy"]).dropna()
+            about = {"model": model, "ratio": ratio, "which": method, "n": len(below)}
+            if not len(below):
+                found.append(Comparison(**about, why="no run of none with this seed"))
+                continue
+            value = float(below.mean())
+            if len(below) < LEAST_BLOCKS:
+                found.append(Comparison(**about, value=value, why=f"n is below {LEAST_BLOCKS}"))
+                continue
+            margin = quantile_of_t(len(below) - 1) * float(below.std()) / len(below) ** 0.5
+            low, high = value - margin, value + margin
+            verdict = HOLDS if high <= CLOSE else FAILS if low > CLOSE else UNKNOWN
+            why = f"the interval of the mean against {CLOSE:g}"
+            found.append(Comparison(**about, value=value, low=low, high=high, verdict=verdict, why=why))
+    return found
+
+
+def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
+    """The density of DLGS between two points of the curve, divided by the ratio: the one that is farthest from 1."""
+    found = []
+    for (model, ratio, _), rows in accuracy[accuracy["variant"] == "dlgs"].groupby(["model", "ratio", "seed"]):
+        about = {"model": model, "ratio": ratio}
+        if rows["step"].max() < STEPS_OF_DENSITY:
+            found.append(Comparison(**about, which=trained(rows), why=SHORT))
+            continue
+        shares = rows["density"] / ratio
+        value = max(shares, key=lambda share: max(share, 1 / share))
+        holds = max(value, 1 / value) <= STEADY
+        why = f"counted in {int(rows['step'].max())} steps, the bound is a factor of {STEADY:g}"
+        found.append(Comparison(**about, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
+    return found
+
+
 def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
     """By how much training error falls when the learning rate does, against how much it fell since epoch 40.
 
-    Over all runs of a model whose recipe is longer than 80 epochs; of a schedule that was scaled, at its epochs.
+    Over the seeds of a model whose recipe is longer than 80 epochs, in the mean of the methods. The statement is about
+    epochs of the whole recipe: a run whose schedule is scaled to fewer epochs cannot decide it.
     """
     found = []
     for model, rows in accuracy[accuracy["variant"].isin(PAPERS)].groupby("model", sort=False):
@@ -230,24 +333,29 @@ def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
         if captions.too_short(first):
             found.append(Comparison(model, which=trained(rows), why=SHORT))
             continue
-        scale = first["train_epochs"] / first["epochs"]
-        errors = [errors_at(points, scale) for _, points in rows.groupby("run", sort=False)]
-        if None in errors:
+        if first["train_epochs"] < first["epochs"]:
+            found.append(Comparison(model, which=trained(rows), why="the schedule was scaled to fewer epochs"))
+            continue
+        falls: dict[int, list[float]] = {}
+        for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
+            if (errors := errors_at(points)) is not None:
+                settled, before, after = errors
+                falls.setdefault(seed, []).append(log((before / after) / (settled / before)))
+        if not falls or len({len(one) for one in falls.values()}) > 1:
             why = f"a curve has no points near epochs {SETTLED}, {BEFORE} and {AFTER}"
             found.append(Comparison(model, why=why))
             continue
-        falls = [(before / after) / (settled / before) for settled, before, after in errors]
-        found.append(judged(repeatable(falls), len(falls), model=model))
+        means = [exp(sum(one) / len(one)) for one in falls.values()]
+        found.append(judged(repeatable(means), len(means), model=model))
     return found
 
 
-def errors_at(points: pd.DataFrame, scale: float) -> list[float] | None:
-    """Training errors at the three epochs, each times ``scale``; None where the curve has no point within one, or
-    within half an epoch of a scaled schedule, which has a point an epoch at best."""
+def errors_at(points: pd.DataFrame) -> list[float] | None:
+    """Training errors at the three epochs; None if the curve has no point within an epoch of one of them."""
     found = []
     for epoch in (SETTLED, BEFORE, AFTER):
-        distance = (points["epoch"] / scale - epoch).abs()
-        if distance.min() > max(1, 0.5 / scale):
+        distance = (points["epoch"] - epoch).abs()
+        if distance.min() > 1:
             return None
         found.append(max(FLOOR, 1 - points.loc[distance.idxmin(), "train_accuracy"]))
     return found
@@ -267,37 +375,61 @@ TIMED = {
         lambda timing: against_uncompressed(timing, "topk"),
     ),
     ORDER[1]: (
-        "speed-up of LAGS by that of Top-K",
+        "LAGS's speed-up divided by Top-K's",
         lambda timing: between(timing, "lags", "topk"),
     ),
     ORDER[2]: (
-        "speed-up of DLGS by that of LAGS",
+        "DLGS's speed-up divided by LAGS's",
         lambda timing: between(timing, "dlgs", "lags"),
     ),
-    f"At ratio {PAPERS_RATIO:g} DLGS trains up to {PAPERS_SPEEDUP:g} times as fast as uncompressed": (
-        "the largest speed-up of DLGS",
+    "DLGS takes the least time of all methods": (
+        "DLGS's speed-up divided by the other method's, the smallest of the three",
+        least_time,
+    ),
+    "Uncompressed takes the most time of all methods": (
+        "speed-up against uncompressed, the smallest of the three methods",
+        most_time,
+    ),
+    f"At ratio {PAPERS_RATIO:g} DLGS's largest speed-up reaches {PAPERS_SPEEDUP:g}": (
+        "the largest speed-up of DLGS over each topology",
         largest_speedup,
     ),
     ON_VGG16: (
-        "speed-up of DLGS by that of the other",
+        "DLGS's speed-up divided by the other method's",
         little_on_vgg16,
     ),
     "Uncompressed communication takes far longer than computation (read as: longer)": (
-        "communication by computation, at least what is left to wait for after backward",
+        "communication divided by computation; lower limit: the communication that remains after backward",
         communicating,
     ),
     "LAGS sparsifies longer than Top-K": (
-        "sparsification of LAGS by that of Top-K",
+        "LAGS's sparsification time divided by Top-K's",
         lambda timing: between(timing, "lags", "topk", sparsification),
+    ),
+    "Reused thresholds shorten the sparsification": (
+        "sparsification time of LAGS and of Top-K divided by DLGS's, the smaller of the two",
+        faster_selection,
+    ),
+    "Top-K shortens the communication": (
+        "uncompressed's communication after backward divided by Top-K's",
+        shorter_communication,
     ),
 }
 LEARNT = {
     "DLGS's training accuracy is second only to that of uncompressed": (
-        "final training accuracy of one by the other's, of the same seed",
+        "final training accuracy of one divided by the other's, of the same seed",
         second_to_uncompressed,
     ),
+    f"The training accuracy is very close to uncompressed's (read as: within {CLOSE * 100:g} point)": (
+        "final training accuracy of uncompressed minus the method's",
+        close_to_uncompressed,
+    ),
+    f"Thresholds change little, so reuse is harmless (read as: density within a factor {STEADY:g} of the ratio)": (
+        "DLGS's density divided by the ratio, the value farthest from 1",
+        steady_density,
+    ),
     "Accuracy settles near epoch 40 and jumps at epoch 80": (
-        f"fall of the training error from epoch {BEFORE} to {AFTER} by that from {SETTLED} to {BEFORE}",
+        f"fall of the training error from epoch {BEFORE} to {AFTER} divided by that from {SETTLED} to {BEFORE}",
         settles_and_jumps,
     ),
 }
@@ -310,28 +442,47 @@ def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame) -> pd.DataFrame
     """
     found = [(LEARNT, accuracy)] if timing is None else [(TIMED, Timing(timing)), (LEARNT, accuracy)]
     return pd.DataFrame(
-        {"statement": statement, "number": number} | asdict(comparison)
+        {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
         for statements, table in found
         for statement, (number, comparisons) in statements.items()
         for comparison in comparisons(table)
     )
 
 
+def at_the_papers_batch(comparison: Comparison, table: Timing | pd.DataFrame) -> Comparison:
+    """A comparison of times without its verdict, if the model was timed with another batch than the paper's: the
+    smaller the batch, the more an exchange and a selection weigh."""
+    if not isinstance(table, Timing) or comparison.verdict == UNKNOWN:
+        return comparison
+    batch, papers = table.batches.get(comparison.model), PAPERS_BATCH.get(comparison.model)
+    if papers is None or batch == papers:
+        return comparison
+    return replace(comparison, verdict=UNKNOWN, why=f"timed at batch {batch:g}, the paper's is {papers}")
+
+
 def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
-    """One row per statement, verdict and reason, with all comparisons that led to it."""
-    order = compared["verdict"].map([HOLDS, FAILS, UNKNOWN].index)
-    places = compared["statement"].map(list(dict.fromkeys(compared["statement"])).index)
-    compared = compared.assign(order=order, place=places).sort_values(["place", "order"], kind="stable")
-    return pd.DataFrame(
-        {
-            "The paper states": statement,
-            "Verdict": verdict,
-            "Measured": f"{rows['number'].iloc[0]}. "
-            + "; ".join(figure(row, names) for row in rows.to_dict("records")),
-            "Why": named(why, names),
-        }
-        for (statement, verdict, why), rows in compared.groupby(["statement", "verdict", "why"], sort=False)
-    )
+    """One row per statement with its verdict, then one row per verdict and reason with the comparisons behind it."""
+    rows = []
+    for statement, every in compared.groupby("statement", sort=False):
+        rows.append({"The paper states": statement, "Verdict": overall(every["verdict"]), "Measured": "", "Why": ""})
+        order = every["verdict"].map([HOLDS, FAILS, UNKNOWN].index)
+        every = every.loc[order.sort_values(kind="stable").index]
+        for (verdict, why), own in every.groupby(["verdict", "why"], sort=False):
+            words = "; ".join(figure(row, names) for row in own.to_dict("records"))
+            measured = f"{own['number'].iloc[0]}. {words}"
+            rows.append({"The paper states": "", "Verdict": verdict, "Measured": measured, "Why": named(why, names)})
+    return pd.DataFrame(rows)
+
+
+def overall(verdicts: pd.Series) -> str:
+    """One verdict for all comparisons of a statement: "holds", or "mixed: holds in 6 of 8, does not hold in 2"."""
+    counts = {verdict: int((verdicts == verdict).sum()) for verdict in (HOLDS, FAILS, UNKNOWN)}
+    there = {verdict: n for verdict, n in counts.items() if n}
+    if len(there) == 1:
+        return next(iter(there))
+    parts = [f"{verdict} in {n}" for verdict, n in there.items()]
+    parts[0] += f" of {len(verdicts)}"
+    return f"mixed: {', '.join(parts)}"
 
 
 def figure(row: dict, names: Names) -> str:
@@ -342,7 +493,8 @@ def figure(row: dict, names: Names) -> str:
     where = ", ".join(parts) + at_ratio(row["ratio"])
     if pd.isna(row["value"]):
         return where
-    return f"{where}: {row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}], n = {row['n']}"
+    interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return f"{where}: {row['value']:.2f}{interval}, n = {row['n']}"
 
 
 def named(words: str, names: Names) -> str:

@@ -1,5 +1,6 @@
 """What was found, in a few sentences that the tidy tables decide; each says what its number depends on. No torch."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,19 +10,21 @@ from harness.paper import claims
 from harness.paper.claims import FAILS, HOLDS, UNKNOWN
 from harness.report import captions
 from harness.report.names import Names
-from harness.report.summary import speedups, summarise
+from harness.report.summary import Repeats, speedups, summarise
 from harness.statistics import Estimate
 from harness.topology import ALL_GATHER, TOPOLOGIES
 
 TERMS = (
-    "Ratio: the share of the gradient's entries that a method is to send. Density: the share that it sent. s: DLGS "
-    "looks for new thresholds once in s iterations (32: our choice, the paper gives none). Selection: how the entries "
-    "are found, by plain torch operations as in the paper (torch) or in compiled passes (fast). Times are measured in "
-    "blocks, in which uncompressed and the method take turns; n counts them. A launch is one start of the processes. "
-    "In brackets: where 95 % of repeats should lie, from the spread of launches, or of the blocks of a single launch. "
-    "A machine's drift over hours is not in it."
+    "Ratio: the share of the gradient's entries that a method is asked to send. Density: the share that it sent. s: "
+    "DLGS computes new thresholds every s iterations (32 is our choice, the paper gives none). Selection: how the "
+    "entries are selected, by plain torch operations as in the paper (torch) or in compiled passes (fast). "
+    "Uncompressed and 16 bits are timed with several ways of merging layers into buckets; the fastest counts. Times "
+    "are measured in blocks, in which all methods take turns; n counts the blocks. A launch is one start of the "
+    "processes. Brackets: the range expected for 95 % of repeats within one session, from the spread of launches, or "
+    "of the blocks of a single launch. Fewer than three have no brackets. Between sessions a machine drifts further."
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
+HALF = "cast"  # the second baseline, 16 bits
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
 CEILING = 2.0  # with a server that gives dense weights: a dense push and pull by the pull alone
 
@@ -47,37 +50,52 @@ def compressed(timing: pd.DataFrame) -> pd.DataFrame:
 
 
 def pays(tables, names: Names) -> str:
-    """Which models gain over all-gather, each by the variant whose gain is surest; and the surest loss of all."""
-    table = compressed(tables["timing"])
-    table = table[table["topology"] == ALL_GATHER.name]
+    """Which models gain over all-gather, each with its most significant gain and the gain of 16 bits; and the most
+    significant loss."""
+    timing, table = tables["timing"], compressed(tables["timing"])
+    table = table[(table["topology"] == ALL_GATHER.name) & (table["variant"] != HALF)]
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
-    gains, uncertain = {}, []
+    gains, others = {}, []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
-        sure = rows[(rows["speedup_low"] > 1) & rows["enough"]]
-        best = sure.loc[sure["speedup_low"].idxmax()] if len(sure) else rows.loc[rows["speedup"].idxmax()]
+        significant = rows[(rows["speedup_low"] > 1) & rows["enough"]]
+        best = rows.loc[rows["speedup"].idxmax()]
+        if len(significant):
+            best = significant.loc[significant["speedup_low"].idxmax()]
         found, inside = factor(best, names, shared)
-        if len(sure):
-            gains[names.model(model)] = f"{found} times as fast on {names.model(model)} ({inside})"
+        method, model, half = names.variant(best["variant"]), names.model(model), against_16_bits(timing, best, names)
+        if len(significant):
+            gains[model] = f"{method} makes an iteration of {model} {found} times as fast ({inside}){half}."
         else:
-            uncertain.append(f"on {names.model(model)}, where the largest is {found} ({inside})")
-    words = []
-    if gains:
-        words.append(f"Compression pays on {listed(list(gains))}.")
-        words.append(f"With the method of the highest lower bound, an iteration is {listed(list(gains.values()))}.")
-    if uncertain:
-        words.append(f"None of these methods surely gains {listed(uncertain)}.")
+            others.append(f"On {model} no method is significantly faster; the largest is {found} ({inside}){half}.")
+    words = [f"Compression pays on {listed(list(gains))}."] if gains else []
+    words += [*gains.values(), *others]
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         found, inside = factor(worst, names, shared)
         words.append(
-            f"Compression can also cost time: {found} times as fast on {names.model(worst['model'])} ({inside})."
+            f"Compression can also cost time: {names.variant(worst['variant'])} makes an iteration of "
+            f"{names.model(worst['model'])} {found} times as fast ({inside})."
         )
     if words:
         everywhere = [SETTINGS[column].format(table[column].dropna().iloc[0]) for column in shared]
-        words.append("All are against uncompressed in the same run" + f", with {listed(everywhere)}." * bool(shared))
+        words.append(
+            "All are compared with the fastest uncompressed of the same run"
+            + (f", with {listed(everywhere)}." if shared else ".")
+        )
     return " ".join(words)
+
+
+def against_16_bits(timing: pd.DataFrame, best: pd.Series, names: Names) -> str:
+    """The speed-up of the row ``best`` divided by that of 16 bits on the same model and topology, in words; nothing if
+    16 bits were not timed there."""
+    here = timing[(timing["model"] == best["model"]) & (timing["topology"] == best["topology"])]
+    half = here[(here["variant"] == HALF) & here["disturbed"].isna()]
+    if half.empty:
+        return ""
+    found = Repeats(timing).quotient(here[here["run"] == best["run"]], half, speedups)
+    return f"; its speed-up divided by that of {names.variant(HALF)}: {interval(found)}"
 
 
 def to_gain(tables, names: Names) -> str:
@@ -87,57 +105,53 @@ def to_gain(tables, names: Names) -> str:
     table = table.assign(waits=table["communication_s"] / (table["forward_s"] + table["backward_s"]))
     table = table[table["waits"].notna()].sort_values("waits", ascending=False)
     words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
-    bounds = [f"{1 + row['waits']:.2f}" for _, row in table.iterrows()]
     if not words:
         return ""
     return (
-        f"Compression saves above all what uncompressed waits for its communication after backward: for each second of "
-        f"computing, {listed(words)}. But for what communication takes from backward on shared cores, that bounds the "
-        f"speed-up at about {listed(bounds)}."
+        f"Most of what compression can save is the time that uncompressed waits for communication after backward. For "
+        f"each second of computing, it waits {listed(words)}."
     )
 
 
 def selection(tables, names: Names) -> str:
-    """What DLGS gains over global Top-K with each kind of selection, and where a fast one ends the gain."""
+    """DLGS against global Top-K with each kind of selection, at every ratio."""
     timing = tables.get("selections_timing", tables["timing"])
     torch, fast = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "fast"))
-    models = names.models_in(set(torch) & set(fast))
-    if not models:
+    cells = [cell for cell in torch if cell in fast]
+    if not cells:
         return ""
     dlgs, topk = names.variant("dlgs"), names.variant("topk")
     slow, quick = (
-        listed([f"{interval(found[model][0])} times as fast on {names.model(model)}" for model in models])
+        listed([f"{interval(found[cell][0])} on {names.model(cell[0])} at ratio {cell[1]:g}" for cell in cells])
         for found in (torch, fast)
     )
-    where = "; ".join(
-        f"{names.model(model)}: {', '.join(torch[model][2])}, n = {min(torch[model][1], fast[model][1])} blocks"
-        for model in models
-    )
-    uncertain = [one[model][0].low <= 1 <= one[model][0].high for one in (torch, fast) for model in models]
-    gone = [f"on {names.model(model)}" for model in models if torch[model][0].low > 1 and fast[model][0].low <= 1]
+    blocks = min(found[cell][1] for found in (torch, fast) for cell in cells)
     words = [
-        f"Against global {topk}, {dlgs} is {slow} where both select with plain torch operations, as in the paper. "
-        f"Where compiled passes choose the same entries, it is {quick} ({where})."
+        f"{dlgs}'s speed-up divided by {topk}'s, if both select with plain torch operations as in the paper: {slow}. "
+        f"If compiled passes select the same entries: {quick} (n = {blocks} blocks or more)."
     ]
-    if all(uncertain):
-        words.append(f"So it is not certain that {dlgs} is faster: every interval holds 1.")
-    elif any(uncertain):
-        words.append("Where an interval holds 1, no difference is certain.")
+    faster = [[found[cell][0].low > 1 for cell in cells] for found in (torch, fast)]
+    gone = [names.model(model) for model in names.models_in(model for model, _ in cells)
+            if all(now for (of, _), now in zip(cells, faster[0], strict=True) if of == model)
+            and not any(now for (of, _), now in zip(cells, faster[1], strict=True) if of == model)]  # fmt: skip
+    if not any(map(any, faster)):
+        words.append(f"No interval lies above 1, so {dlgs} is not significantly faster than {topk}.")
+    elif not all(map(all, faster)):
+        words.append("If an interval contains 1, the difference is not significant.")
     if gone:
-        certain = "is certain, over these links, only where"
-        words.append(f"So {dlgs}'s gain over {topk} {listed(gone)} {certain} {topk} selects slowly.")
+        words.append(
+            f"On {listed(gone)}, {dlgs} is significantly faster than {topk} only with the paper's slow selection."
+        )
     return " ".join(words)
 
 
-def dlgs_by_topk(timing: pd.DataFrame) -> dict[str, tuple[Estimate, int, list[str]]]:
-    """For each model, at its smallest ratio over all-gather: the speed-up of DLGS divided by that of Top-K, from how
-    many blocks, and what else decides it."""
+def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
+    """(model, ratio) over all-gather -> the speed-up of DLGS divided by that of Top-K, and from how many blocks."""
     timed, found = claims.Timing(timing[timing["topology"] == ALL_GATHER.name]), {}
-    for about, runs in timed.cells():  # from the largest ratio to the smallest
+    for about, runs in timed.cells():
         if not claims.unusable(runs, "dlgs", "topk"):
             blocks = min(len(speedups(runs[method])) for method in ("dlgs", "topk"))
-            where = [f"ratio {about['ratio']:g}", *links(runs["dlgs"].iloc[0])]
-            found[about["model"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks, where
+            found[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
     return found
 
 
@@ -227,6 +241,7 @@ def factor(row, names: Names, shared=()) -> tuple[str, str]:
     it shares with others."""
     inside = [names.variant(row["variant"])]
     inside += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
+    inside += [f"batch {row['batch']:g}"]
     inside += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
     inside += links(row)
     inside += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
@@ -244,6 +259,8 @@ def links(row) -> list[str]:
 
 
 def interval(found: Estimate) -> str:
+    if not found.enough or math.isnan(found.low):
+        return f"{found.value:.2f}"
     return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 

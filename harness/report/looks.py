@@ -22,6 +22,7 @@ matplotlib.use("Agg")
 COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
+COMMON = ["none", "topk", "lags", "dlgs", "cast", "powersgd"]  # methods with the same look in every figure
 FILLS = ["full", "none", "left", "bottom"]  # of the markers of one variant's first, second, ... ratio
 
 # What an iteration is made of: part -> columns of a summary, colour, hatch.
@@ -52,14 +53,20 @@ def line(number: int, label: str, ratio: int = 0) -> dict:
 
 
 def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
-    """A variant's line, the same in every figure of a configuration."""
-    return line(names.place(variant), names.variant(variant), ratio)
+    """A variant's line, the same in every figure of a configuration; of a common method, the same in all figures."""
+    return line(number(variant, names), names.variant(variant), ratio)
+
+
+def number(variant: str, names: Names) -> int:
+    """The number of a variant's look: common methods first, then the configuration's others in their order."""
+    order = [*COMMON, *(name for name in names.variants if name not in COMMON)]
+    return order.index(variant) if variant in order else len(order)
 
 
 def area(variant: str, names: Names) -> tuple[float, float, float]:
     """The colour of a variant's area; where colours come round again, they are darker."""
-    rounds, number = divmod(names.place(variant), len(COLOURS))
-    paler = 0.55 * np.array(to_rgb(COLOURS[number])) + 0.45
+    rounds, place = divmod(number(variant, names), len(COLOURS))
+    paler = 0.55 * np.array(to_rgb(COLOURS[place])) + 0.45
     return tuple(paler * 0.65**rounds)
 
 

@@ -28,11 +28,6 @@ class Names:
     def models_in(self, found) -> list[str]:
         return _in_order(self.models, found)
 
-    def place(self, variant: str) -> int:
-        """Its number among the configuration's variants, from 0; one that the configuration lacks comes last."""
-        known = list(self.variants)
-        return known.index(variant) if variant in self.variants else len(known)
-
     def arrange(self, table: pd.DataFrame) -> pd.DataFrame:
         """Rows by model, topology, links, variant and falling ratio: the order of all tables."""
         models, variants = self.models_in(table["model"]), self.variants_in(table["variant"])

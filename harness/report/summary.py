@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from harness.report.tidy import ABOUT, amortise, by_block, by_launch
-from harness.statistics import Estimate, Spread, pooled, relaunched, repeatable
+from harness.statistics import Estimate, Spread, pooled, relaunched, repeatable, unpaired
 
 Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
 
@@ -24,7 +24,7 @@ class Repeats:
 
     A run that was launched several times varies as launches do. It is launched too seldom to know by how much, so
     that is pooled over all runs of methods on the same model and topology. If every run was launched once, the interval
-    comes from its blocks.
+    comes from its blocks. Two schemes that took turns in the same launches are compared block by block.
     """
 
     def __init__(self, timing: pd.DataFrame):
@@ -40,13 +40,34 @@ class Repeats:
         values, spread = quantity(run), self._spread(run, quantity)
         return relaunched(by_launch(values), spread) if spread else repeatable(values)
 
+    def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
+        """``quantity`` of one run divided by that of another: block by block, if the two took turns."""
+        if "timed_in" not in one or one["timed_in"].iloc[0] != other["timed_in"].iloc[0]:
+            return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
+        base = quantity(other)
+        together = [
+            [run for run in runs if run["run"].iloc[0] != other["run"].iloc[0]]
+            for runs in self._alike[_setting(one)]
+            if runs[0]["timed_in"].iloc[0] == one["timed_in"].iloc[0]
+        ]
+        values, spread = quantity(one) / base, _pooled(together, lambda run: quantity(run) / base)
+        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+
     def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
-        setting = run["model"].iloc[0], run["topology"].iloc[0]
-        if (setting, quantity) not in self._spreads:
-            every = [[quantity(scheme) for scheme in run] for run in self._alike.get(setting, [])]
-            positive = [[by_launch(values) for values in run if values.min() > 0] for run in every]
-            self._spreads[setting, quantity] = pooled(filter(None, positive))
-        return self._spreads[setting, quantity]
+        key = _setting(run), quantity
+        if key not in self._spreads:
+            self._spreads[key] = _pooled(self._alike.get(_setting(run), []), quantity)
+        return self._spreads[key]
+
+
+def _setting(run: pd.DataFrame) -> tuple[str, str]:
+    return run["model"].iloc[0], run["topology"].iloc[0]
+
+
+def _pooled(every: list[list[pd.DataFrame]], quantity: Quantity) -> Spread | None:
+    """The spread of launches over runs, each a list of schemes that took turns in it."""
+    values = [[quantity(scheme) for scheme in run] for run in every]
+    return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in values]))
 
 
 def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

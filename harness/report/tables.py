@@ -136,7 +136,9 @@ def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) ->
 
 
 def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
-    """A value with its interval: ``<column>``, ``<column>_low``, ``<column>_high``."""
+    """A value with its interval, if it has one: ``<column>``, ``<column>_low``, ``<column>_high``."""
+    if pd.isna(row[f"{column}_low"]):
+        return f"{row[column] * scale:.{digits}f}"
     value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_low", "_high"))
     return f"{value} [{least}, {most}]"
 

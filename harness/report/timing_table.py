@@ -22,8 +22,9 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
             **tables.run_columns(row, names),
-            "Speed-up": tables.spread(row, "speedup"),
+            "Speed-up": "1" if row["variant"] == "none" else tables.spread(row, "speedup"),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Batch": f"{row['batch']:g}",
             "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",
             "Computing (%)": f"{row['computing'] * 100:.0f}",
             "Uncompressed in the same run (ms)": f"{row['dense_s'] * 1e3:.0f}",

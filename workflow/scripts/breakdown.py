@@ -1,8 +1,8 @@
 """Its parts as stacked bars, per variant and ratio; a panel for each model and topology.
 
-Dotted: uncompressed in the same run; on the right the time and the speed-up against that. Communication: what is
-left to wait for after backward; computation takes longer where communication overlaps with it, since sending needs a
-core too. Panels have scales of their own: over other topologies other links and workers are timed."""
+Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Communication:
+what is left to wait for after backward; computation takes longer where communication overlaps with it, since sending
+needs a core too. Panels have scales of their own: over other topologies other links and workers are timed."""
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,8 @@ def stack(axes, y: int, row: pd.Series) -> None:
     axes.errorbar(left, y + BAR / 2 + 0.1, xerr=interval, color="black", capsize=2, lw=0.8)
     dense = row["dense_s"] * 1e3
     if row["variant"] != "none":
-        axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], color="black", linestyle=":", linewidth=1.5)
+        dotted = {"color": "black", "linestyle": ":", "linewidth": 1.5, "label": "uncompressed in the same run"}
+        axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], **dotted)
     words = [f"{left:.0f} ms", f"{looks.TIMES}{row['speedup']:.2f}"]
     for text, points in zip(words, COLUMNS, strict=True):
         beside(axes, y, text, points, "right")
@@ -73,9 +74,13 @@ def main() -> None:
         draw(axes, rows)
         first = rows[0][1]
         name = f"{names.model(first['model'])}, {data_title(first)}"
-        axes.set_title(f"{name}; {TOPOLOGIES[first['topology']].title}, {first['workers']} workers", fontsize=10)
+        where = f"{TOPOLOGIES[first['topology']].title}, {first['workers']} workers, batch {first['batch']:g}"
+        rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
+        axes.set_title(f"{name}; {where}{rate}", fontsize=10)
     panels[-1].set_xlabel("time of one iteration (ms)")
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend = dict(zip(labels, handles, strict=True))  # the dotted line once
+    looks.legend(figure, list(legend.values()), list(legend))
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
         f"{captions.repeat(table)}; dotted: uncompressed in the same run; {looks.TIMES}: the speed-up against it"
