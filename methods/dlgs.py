@@ -7,6 +7,7 @@ from torch import Tensor
 
 from harness.exchange import Sparsifier, Threshold, TopK
 from harness.exchange.magnitudes import at_least, reached
+from harness.exchange.sparsifier import share
 
 
 @dataclass
@@ -56,6 +57,6 @@ class DLGS(Sparsifier):
 
     def _capped(self, rule, acc, bucket):
         """``rule``, or the largest entries alone where it would send more than the cap allows."""
-        most = max(1, int(self.density_cap * bucket.size))
+        most = share(self.density_cap, bucket.size)
         chosen = len(rule) if isinstance(rule, Tensor) else reached(acc, rule.h)[0]
         return TopK(most) if chosen > most else rule

@@ -38,7 +38,8 @@ class GTopK(Selects, Ratio):
         for apart in reversed(_levels(at)):
             received = yield _round(at, apart, message, up=False)
             message = next(iter(received.values()), message)
-        put_back(acc, values, places, message[k:])
+        root, chosen = message[:k].view(torch.float32), message[k:]
+        put_back(acc, values, places, chosen[root != 0])  # a zero only fills the message up
         return added_up([message], merged)
 
 

@@ -15,7 +15,8 @@ class SIDCo(Estimator):
     """Statistical threshold, no sort (Abdelmoniem et al., SIDCo, MLSys 2021; the exponential fit, Algorithm 1).
 
     Each stage takes the mean by which entries exceed the threshold so far and raises it by ln(1 / part) of that. Every
-    fifth step a bucket that sent over 20 % too few gets a stage more, one that sent too many a stage less.
+    fifth step a bucket that sent over 20 % too few gets a stage more, one that sent too many a stage less. If no entry
+    reaches a stage's threshold, the k largest are sent.
     """
 
     title = "SIDCo"
@@ -36,8 +37,8 @@ class SIDCo(Estimator):
         for part in parts:
             raised = h + (total / many - h) * math.log(1 / part)
             fewer, less = reached(acc, raised)
-            if not fewer:  # equal magnitudes: nothing lies above their mean
-                break
+            if not fewer:  # magnitudes that are no exponential: their threshold cannot be extrapolated
+                return TopK(k)
             h, many, total = raised, fewer, less
         sent.append(many / k)
         if len(sent) == ADAPT_EVERY:

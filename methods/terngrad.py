@@ -32,6 +32,9 @@ class TernGrad(Method):
         gradient, sizes = bucket.gradient, bucket.sizes
         deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
         scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)
+        if math.isfinite(self.clip):  # before the maximum: another worker's scale may be larger than this one's clip
+            limits = scales.repeat_interleave(torch.tensor(sizes, device=gradient.device))
+            gradient.clamp_(-limits, limits)
         # An engine's maximum may lose NaN; infinity arrives, and becomes NaN again.
         scales = yield Max(scales.nan_to_num_(nan=math.inf))
         scales.masked_fill_(scales.isinf(), math.nan)

@@ -52,10 +52,15 @@ class _Handle:
 
 
 class Horovod(Communicator):
+    """Horovod's processes. Several in one process do not disturb each other: their requests have other names."""
+
+    _made = itertools.count()  # the same on all workers, which make them in the same order
+
     def __init__(self, device: torch.device):
         self.rank, self.world_size, self.device = hvd.rank(), hvd.size(), device
         # Unique names, the same on all workers, since all make the same calls in the same order.
-        self._names = (f"request.{i}" for i in itertools.count())
+        own = next(self._made)
+        self._names = (f"{own}.request.{i}" for i in itertools.count())
         self._calls = OneAtATime(device)
         self._watched: list[_Handle] | None = None  # what is under way, where a thread watches for its end
 

@@ -21,6 +21,11 @@ SAMPLE, SETTLED_AFTER = 20_000, 640
 SPARE = 1.25  # room for entries, by the most that a worker chose in the last step
 
 
+def share(part: float, entries: int) -> int:
+    """max(1, floor(part * entries)), as if products were exact: 29 for 0.29 of 100."""
+    return max(1, int(part * entries * (1 + 1e-12)))
+
+
 @dataclass
 class Ratio(ErrorFeedback):
     """A method that sends k of d entries and keeps the others for later."""
@@ -38,8 +43,7 @@ class Ratio(ErrorFeedback):
 
     def k(self, bucket: Bucket, entries: int | None = None) -> int:
         """k = max(1, floor(ratio * d)), d = ``entries`` or the whole bucket."""
-        # The small term undoes the rounding of, say, 0.29 * 100.
-        return max(1, int(self.ratio_of(bucket) * (entries or bucket.size) + 1e-6))
+        return share(self.ratio_of(bucket), entries or bucket.size)
 
     def settle(self, bucket: Bucket) -> None:
         """Draw the residual from its steady law, so that timing need not wait hundreds of steps."""

@@ -29,7 +29,7 @@ from harness.training.session import Session, make_method
 from harness.training.timed import phase_share, since_start_s, timed_steps
 
 SMALLEST = 256  # entries: 1 KB of float32
-SIZES = 7
+SIZES = 5
 TOGETHER = 8  # buckets
 FEWEST = 4  # iterations in a launch of a calibration of layers, however long they take
 TOGETHER_SHAPED = 2**25  # entries of all buckets sent together: of a method that compresses shapes, little is sent

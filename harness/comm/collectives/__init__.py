@@ -98,6 +98,8 @@ def load(name: str, world: int) -> ModuleType:
     known = plugins.names("collectives")
     if name not in known:
         raise ValueError(f"no file harness/comm/collectives/{name}.py; known: {', '.join(known)}")
+    if world < 1:
+        raise ValueError(f"{world} is not a number of ranks; give at least 1")
     collective = plugins.load("collectives", name)
     if why := collective.refuses(world):
         raise ValueError(f"collective {name} refuses {world} ranks: {why}")

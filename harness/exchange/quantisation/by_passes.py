@@ -84,9 +84,11 @@ def _sum_of_magnitudes(part):
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _sum_of_squares(part):
-    total = np.float32(0)
+    """Of 64 bits: squares of float32 would over- and underflow."""
+    total = np.float64(0)
     for i in range(part.size):
-        total += part[i] * part[i]
+        entry = np.float64(part[i])
+        total += entry * entry
     return total
 
 

@@ -12,9 +12,12 @@ from harness.exchange.randomness import uniform
 
 
 def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
-    reduce, powers = ("max", vector.abs()) if p == math.inf else ("sum", vector.abs().pow_(p))
-    found = torch.segment_reduce(powers, reduce, lengths=_lengths(vector, ends), initial=0, unsafe=True)
-    return found if p == math.inf else found.pow_(1 / p)
+    if p == math.inf:
+        return torch.segment_reduce(vector.abs(), "max", lengths=_lengths(vector, ends), initial=0, unsafe=True)
+    powers = vector.double().abs_().pow_(p)  # squares of float32 would over- and underflow
+    return (
+        torch.segment_reduce(powers, "sum", lengths=_lengths(vector, ends), initial=0, unsafe=True).pow_(1 / p).float()
+    )
 
 
 def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:

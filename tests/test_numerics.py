@@ -1,0 +1,121 @@
+"""Numbers that methods must get right: known answers by hand, and what estimators send in the long run."""
+
+import pytest
+import torch
+from conftest import CLASSES, CPU, SPARSIFIERS, at, exchange_steps, make
+
+from harness.comm import collectives
+from harness.comm.local import run_workers
+from harness.exchange import Bucket, Estimator
+from harness.exchange.quantisation import by_passes, by_torch, ends
+from harness.exchange.selection import Threshold, TopK
+from harness.exchange.sparsifier import share
+
+pytestmark = pytest.mark.unit
+
+ESTIMATORS = [name for name in SPARSIFIERS if issubclass(CLASSES[name], Estimator)]
+DRAWS = {
+    "normal": lambda size, generator: torch.randn(size, generator=generator),
+    "Laplace": lambda size, generator: _signed(torch.empty(size).exponential_(generator=generator), generator),
+    "uniform": lambda size, generator: torch.rand(size, generator=generator) * 2 - 1,
+    "heavy-tailed": lambda size, generator: _signed(torch.rand(size, generator=generator) ** -0.4, generator),
+}
+
+
+def _signed(magnitudes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return magnitudes * (torch.rand(len(magnitudes), generator=generator) - 0.5).sign()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("size", [2_000, 20_000])
+@pytest.mark.parametrize("distribution", DRAWS)
+def test_an_estimator_sends_about_k_entries_in_the_long_run(name, size, distribution, measured):
+    """Between k / 2 and 2 k in the mean of the steps 100 to 600, with error feedback."""
+    ratio, sent = 0.01, []
+    method, generator = make(name, ratio=ratio), torch.Generator().manual_seed(0)
+    for step in range(1, 601):
+        bucket = Bucket(0, DRAWS[distribution](size, generator), ((size,),))
+        sent.append(next(method.exchange(bucket, at(step))).values.numel())
+    mean = sum(sent[99:]) / len(sent[99:]) / (ratio * size)
+    what = f"entries sent / k, steps 100 to 600, {distribution}, {size} entries"
+    measured(name, what, mean, at_least=0.5, at_most=2.0)
+    assert max(sent[99:]) < 0.2 * size
+
+
+def test_sidco_sends_the_k_largest_of_magnitudes_whose_threshold_cannot_be_extrapolated():
+    method = make("sidco", ratio=0.01)
+    method.stages[0] = 1
+    rule = method.select(torch.linspace(1, 2, 1000), Bucket(0, torch.zeros(1000), ((1000,),)), at(1))
+    assert isinstance(rule, TopK) and rule.k == 10
+
+
+def test_gaussiank_uses_a_threshold_that_it_has_tested():
+    """Of entries that a normal distribution does not describe, its last correction would be a guess."""
+    acc = torch.cat([torch.full((9_900,), 1.0), torch.full((100,), 1.6)])
+    rule = make("gaussiank", ratio=0.01).select(acc, Bucket(0, torch.zeros(10_000), ((10_000,),)), at(1))
+    chosen = rule.k if isinstance(rule, TopK) else int((acc.abs() >= rule.h).sum())
+    assert isinstance(rule, TopK | Threshold) and 1 <= chosen <= 400 / 3
+
+
+def test_terngrad_clips_before_it_shares_a_scale():
+    """The layer [8, 0] has a rms of 8 / sqrt(2); with a clip of 1 its 8 becomes that, whatever the other's scale."""
+    ours = [[8.0, 0, 0, 0], [8.0, 8, 8, 8]]
+
+    def mean_first(seed: int) -> float:
+        def work(comm):
+            return exchange_steps(comm, make("terngrad", clip=1.0, seed=seed), [[torch.tensor(ours[comm.rank])]])[0][0]
+
+        return float(run_workers(2, work)[0][0])
+
+    draws = [mean_first(seed) for seed in range(300)]
+    assert sum(draws) / len(draws) == pytest.approx(8 / 2**0.5 + 8, abs=0.8)  # 16 without the worker's own clip
+
+
+def test_a_gtopk_root_of_zeros_keeps_no_entry_from_its_worker():
+    """The largest entries of two pairs cancel: what no aggregate holds stays in the residuals."""
+    ours = [[0.0, 3, 0], [2.0, 0, 0], [0.0, -3, 0], [2.0, 0, 0]]
+
+    def work(comm):
+        method = make("gtopk", ratio=0.34)
+        (aggregate,) = exchange_steps(comm, method, [[torch.tensor(ours[comm.rank])]])[0]
+        return aggregate, method.residuals[0]
+
+    found = run_workers(4, work)
+    aggregate, residuals = found[0][0], [residual for _, residual in found]
+    assert torch.equal(aggregate, torch.zeros(3))
+    assert [residual.tolist() for residual in residuals] == ours
+
+
+@pytest.mark.parametrize(
+    "part, entries, k", [(0.29, 100, 29), (0.57, 100, 57), (0.9999999, 10, 9), (1.0, 7, 7), (0.001, 10, 1)]
+)
+def test_a_share_of_entries_is_rounded_down_as_if_products_were_exact(part, entries, k):
+    assert share(part, entries) == k == make("topk", ratio=part).k(Bucket(0, torch.zeros(entries)))
+
+
+def test_a_density_cap_is_rounded_as_k_is():
+    method = make("dlgs", ratio=0.5, density_cap=0.29)
+    rule = method.select(torch.arange(1.0, 101), Bucket(0, torch.zeros(100), ((100,),)), at(1))
+    assert isinstance(rule, TopK) and rule.k == 29
+
+
+@pytest.mark.parametrize("implementation", [by_passes, by_torch])
+@pytest.mark.parametrize("scale", [1e-24, 1.0, 3e19])
+def test_norms_neither_under_nor_overflow_where_the_norm_itself_does_not(implementation, scale):
+    vector = torch.tensor([1.0, 0, 3, 4], device=CPU) * scale
+    found = implementation.norms(vector, ends(4, 2), 2)
+    assert found.tolist() == pytest.approx([scale, 5 * scale], rel=1e-6)
+
+
+def test_block_topk_finds_the_largest_of_tiny_blocks_and_qsgd_survives_a_huge_entry():
+    def sent(name, gradient, **options):
+        return run_workers(1, lambda comm: exchange_steps(comm, make(name, **options), [[torch.tensor(gradient)]]))[0]
+
+    assert sent("block_topk", [1e-24, 2e-23], ratio=0.5, block=1)[0][0].tolist() == pytest.approx([0, 2e-23])
+    assert torch.isfinite(sent("qsgd", [3e19, 1.0])[0][0]).all()
+
+
+@pytest.mark.parametrize("world", [0, -1])
+def test_a_collective_among_no_ranks_is_refused(world):
+    with pytest.raises(ValueError, match=f"{world} is not a number of ranks"):
+        collectives.load("ring", world)
