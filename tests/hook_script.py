@@ -165,7 +165,7 @@ def first_factors(order: list[torch.Size], rank_of_matrices: int) -> list[torch.
 
 
 def horovods_mistakes() -> list[str]:
-    """What is said where an exchange would come too late, twice, or from two sides."""
+    """What is said where an exchange would come too late, from two sides, or not at all."""
     import horovod.torch as hvd
 
     said = []
@@ -176,15 +176,73 @@ def horovods_mistakes() -> list[str]:
         except (RuntimeError, ValueError) as error:
             said.append(str(error))
 
-    net = nn.Linear(2, 2)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[1].requires_grad_(False)
     model, optimizer, _ = hooked("horovod", net, "none", {}, False)
     tried(lambda: optimizer.step(lambda: None))
-    model(torch.ones(1, 2)).sum().backward()
-    tried(lambda: model(torch.ones(1, 2)).sum().backward())
-    optimizer.step()
     wrapped = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=LR))
     tried(lambda: hooked_by(wrapped, net))
+    net[1].requires_grad_(True)  # unfrozen after the hook was made
+    model(torch.ones(1, 2)).sum().backward()
+    tried(optimizer.step)
     return said
+
+
+class Branches(nn.Module):
+    """Two layers of which a pass uses one, or both."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.left, self.right = nn.Linear(3, 1), nn.Linear(3, 1)
+
+    def forward(self, inputs, *names):
+        return sum(getattr(self, name)(inputs).sum() for name in names)
+
+
+def inputs_of(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(2, 3, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def grads(net: nn.Module) -> list[torch.Tensor]:
+    return [p.grad.clone() for p in net.parameters()]
+
+
+def horovods_habits(rank: int) -> dict[str, list[torch.Tensor]]:
+    """What scripts do between backward and step, and with layers that a pass leaves out; gradients or weights."""
+    found = {}
+
+    def fresh() -> tuple:
+        return hooked("horovod", Branches(), "none", {}, False)
+
+    net, optimizer, _ = fresh()
+    for step in (0, 1):  # accumulated over two passes
+        net(inputs_of(step, rank), "left", "right").backward()
+    found["accumulated"] = grads(net)
+    optimizer.zero_grad(set_to_none=False)
+    net(inputs_of(2, rank), "left", "right").backward()
+    found["after zeros"] = grads(net)
+    optimizer.zero_grad()  # a step that is left out
+    net(inputs_of(3, rank), "left", "right").backward()
+    found["after a skipped step"] = grads(net)
+    net, optimizer, _ = fresh()
+    net(inputs_of(0, rank), "left" if rank == 0 else "right").backward()  # each rank another branch
+    found["by rank"] = grads(net)
+    optimizer.zero_grad()
+    net(inputs_of(1, rank), "left").backward()  # a branch that no rank uses
+    found["unused"] = grads(net)
+    net, optimizer, _ = hooked("horovod", Branches(), "topk", {"ratio": 0.5}, False)
+    (1e4 * net(inputs_of(0, rank), "left", "right")).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    found["clipped"] = grads(net)
+    other, (first, second) = Branches(), (fresh(), fresh())  # a GAN's two models, each with a hook
+    for step in range(2):
+        for model, optimizer, _ in (first, second):
+            optimizer.zero_grad()
+            model(inputs_of(step, rank) + other.left.weight.detach(), "left", "right").backward()
+            optimizer.step()
+    found["two hooks"] = [p.detach().clone() for model in (first[0], second[0]) for p in model.parameters()]
+    return found
 
 
 def hooked_by(optimizer, net) -> None:
@@ -198,7 +256,7 @@ def observed(engine: str, rank: int, methods: dict[str, dict]) -> dict:
     its own."""
     found: dict = {}
     if engine == "horovod":
-        found["said"] = horovods_mistakes()
+        found |= {"said": horovods_mistakes(), "habits": horovods_habits(rank)}
     else:
         dist.new_group([1])  # as a script may for another purpose, so that ranks are in different numbers of groups
         found |= {"power": {r: power(rank, r) for r in (2, 4)}, "spoken between": spoken_between(rank)}

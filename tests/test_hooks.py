@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine
 from equal_worker import Noise
-from hook_script import LR, STEPS, STOP, Given, batch, built, flat, given, in_world
+from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -202,8 +202,43 @@ def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
 @on("horovod")
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
     for found in ranks:
-        closure, twice, wrapped = found["said"]
-        assert "closure" in closure and "second backward pass" in twice and "give the one it wraps" in wrapped
+        closure, wrapped, unknown = found["said"]
+        assert "closure" in closure and "give the one it wraps" in wrapped
+        assert unknown.startswith("1.weight has a gradient that the hook does not exchange") and "\n" not in unknown
+
+
+def expected(passes: dict[int, list[tuple[str, ...]]]) -> list[torch.Tensor]:
+    """The sum over passes of the mean over two ranks; ``passes``: step -> what each rank uses."""
+    net = Branches()
+    for step, used in passes.items():
+        for rank, names in enumerate(used):
+            (net(inputs_of(step, rank), *names) / 2).backward()
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()]
+
+
+@on("horovod")
+def test_on_horovod_scripts_accumulate_skip_and_leave_out_layers_as_on_one_process(ranks):
+    both = [("left", "right")] * 2
+    wanted = {
+        "accumulated": {0: both, 1: both},
+        "after zeros": {2: both},
+        "after a skipped step": {3: both},
+        "by rank": {0: [("left",), ("right",)]},
+        "unused": {1: [("left",)] * 2},
+    }
+    for found in ranks:
+        for habit, passes in wanted.items():
+            torch.testing.assert_close(found["habits"][habit], expected(passes), msg=habit)
+
+
+@on("horovod")
+def test_on_horovod_what_is_clipped_is_the_aggregate_and_two_hooks_do_not_disturb_each_other(ranks):
+    first, second = (found["habits"] for found in ranks)
+    for habits in (first, second):
+        length = torch.cat([g.flatten() for g in habits["clipped"]]).norm()
+        assert length == pytest.approx(1.0, abs=1e-3)
+    for habit in ("clipped", "two hooks"):
+        assert all(map(torch.equal, first[habit], second[habit]))
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +293,54 @@ def test_a_state_of_another_hook_is_refused(alone):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("method, saved, here, expected", [
+    ("powersgd", {"rank": 2}, {"rank": 4}, "the state is of powersgd with rank=2, here it is 4"),
+    ("topk", {"ratio": 0.1}, {"ratio": 0.01}, "the state is of topk with ratio=0.1, here it is 0.01"),
+    ("dlgs", {"ratio": 0.1}, {"ratio": 0.1, "refresh_every": 8}, "with refresh_every=32, here it is 8"),
+])  # fmt: skip
+def test_a_state_with_other_parameters_is_refused_by_name(alone, method, saved, here, expected):
+    state = attached(method, **saved)[1].state_dict()
+    with pytest.raises(ValueError, match=re.escape(expected)) as error:
+        attached(method, **here)[1].load_state_dict(state)
+    assert "\n" not in str(error.value)
+    attached(method, **saved)[1].load_state_dict(state)
+
+
+@pytest.mark.unit
+def test_what_is_no_model_or_no_optimizer_is_refused_in_one_line(alone):
+    net = Given()
+    optimizer, model = torch.optim.SGD(net.parameters(), lr=LR), DistributedDataParallel(net)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    wrong = {
+        "model: Given is not a DistributedDataParallel; wrap the model first": (net, optimizer),
+        "model: SGD is not a DistributedDataParallel": (optimizer, model),
+        "optimizer: torch.optim.lr_scheduler.StepLR is not a torch.optim.Optimizer": (model, scheduler),
+    }
+    for expected, (first, second) in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(expected)) as error:
+            DDPHook(first, second, "none")
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.unit
+def test_sparse_gradients_are_refused_by_the_name_of_their_layer(alone):
+    net = torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^0: sparse=True gives sparse gradients; give sparse=False$"):
+        attached("none", net=net)
+
+
+@pytest.mark.unit
+def test_momentum_that_a_scheduler_adds_later_is_refused_in_the_step_that_sees_it(alone):
+    model, hook = attached("dgc", net=built(), ratio=0.1)
+    inputs, targets = batch(0, 0)
+    F.cross_entropy(model(inputs), targets).backward()
+    hook._optimizer.param_groups[0]["momentum"] = 0.93  # as OneCycleLR does
+    with pytest.raises(ValueError, match=r"dgc applies momentum itself, and the optimizer has momentum=0\.93"):
+        F.cross_entropy(model(inputs), targets).backward()
+    assert hook.step == 1
+
+
+@pytest.mark.unit
 def test_a_loaded_state_is_a_copy(alone):
     _, hook = attached("topk", ratio=0.1)
     hook.method.residuals[0] = torch.ones(3396)
@@ -294,10 +377,9 @@ def test_gradients_that_accumulated_without_synchronising_are_exchanged_together
 
 
 @pytest.mark.unit
-def test_the_readme_says_how(alone, tmp_path, monkeypatch):
+def test_the_documentation_says_how(alone, tmp_path, monkeypatch):
     """Its lines are run."""
-    section = (ROOT / "README.md").read_text().split("## Use a method in your own training script")[1]
-    (code,) = re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     model = DistributedDataParallel(built())
     names = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=LR), "torch": torch, "rank": 0}

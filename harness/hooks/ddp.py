@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from harness.comm.torch_dist import TorchDist
-from harness.hooks.hook import Hook
+from harness.hooks.hook import Hook, refuse_sparse
 
 
 class DDPHook(Hook):
@@ -32,6 +32,10 @@ class DDPHook(Hook):
         self, model: DistributedDataParallel, optimizer: Optimizer, method: str,
         *, bucket_cap_mb: float = math.inf, **options: Any,
     ):  # fmt: skip
+        if not isinstance(model, DistributedDataParallel):
+            kind = type(model).__qualname__
+            raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
+        refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = [p for name, p in named if p.requires_grad and name not in ignored]
         ends = _ends([p.numel() * p.element_size() for p in parameters[::-1]], model)

@@ -37,8 +37,10 @@ class Hook:
         method: str, options: dict[str, Any], bucket_cap_mb: float, ends: Sequence[int] = (),
     ):  # fmt: skip
         self.name, self.method, self.step = method, _made(method, options), 0
-        if self.method.owns_momentum and (given := _momentum(optimizer)):
-            raise ValueError(f"{method} applies momentum itself, and the optimizer has {given}: give one without")
+        if not isinstance(optimizer, Optimizer):
+            kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+            raise ValueError(f"optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+        self._refuse_momentum(optimizer)
         self._optimizer, self._comm, self._flat = optimizer, comm, FlatGradients(_float32(parameters))
         groups, most = [], int(min(bucket_cap_mb * 2**20 / 4, sum(self._flat.sizes)))
         bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
@@ -57,18 +59,31 @@ class Hook:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``, which is copied; ValueError in one line if it is of another method or other buckets."""
-        if state["of"] != self._identity:
-            raise ValueError(f"the state is of {_named(state['of'])}; here is {_named(self._identity)}")
+        saved, here = state["of"], self._identity
+        for name in sorted({*saved.get("options", {}), *here["options"]}):
+            values = [of.get("options", {}).get(name, "not set") for of in (saved, here)]
+            if saved["method"] == here["method"] and values[0] != values[1]:
+                raise ValueError(f"the state is of {self.name} with {name}={values[0]}, here it is {values[1]}")
+        if saved != here:
+            raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
         self.method.load_state_dict(_copied(state["method"], self._comm.device))
         self.step = state["step"]
 
     @property
     def _identity(self) -> dict[str, Any]:
         place = {"rank": self._comm.rank, "workers": self._comm.world_size}
-        return {"method": self.name, **place, "buckets": [b.size for b in self._exchange.buckets]}
+        options = {name: getattr(self.method, name) for name in about(self.name)["fields"]}
+        buckets = [bucket.size for bucket in self._exchange.buckets]
+        return {"method": self.name, "options": options, **place, "buckets": buckets}
+
+    def _refuse_momentum(self, optimizer: Optimizer) -> None:
+        """ValueError in one line if momentum would be applied twice: schedulers may set it at any time."""
+        if self.method.owns_momentum and (given := _momentum(optimizer)):
+            raise ValueError(f"{self.name} applies momentum itself, and the optimizer has {given}: give one without")
 
     def _begin(self) -> None:
         """A backward pass has brought its first gradient."""
+        self._refuse_momentum(self._optimizer)
         self.step += 1
         lr = float(self._optimizer.param_groups[0]["lr"])
         self._exchange.begin(At(self.step, self._comm.rank, self._comm.world_size, lr))
@@ -88,6 +103,13 @@ def _made(name: str, options: dict[str, Any]) -> Method:
     if wrong := wrong_options(name, about(name)["fields"], options):
         raise ValueError(wrong)
     return method_class(name)(**options)
+
+
+def refuse_sparse(model: torch.nn.Module) -> None:
+    """ValueError in one line if a layer would give a sparse gradient, which has no place in a bucket."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise ValueError(f"{name or 'the model'}: sparse=True gives sparse gradients; give sparse=False")
 
 
 def _momentum(optimizer: Optimizer) -> str | None:
