@@ -159,3 +159,29 @@ def test_the_check_holds_each_prediction_against_its_run(report):
         assert row["error"] == pytest.approx(row["predicted_s"] / row["iteration_s"] - 1, abs=1e-4)
     assert f"of {len(MODELS)} runs" in text and f"n = {len(table)} cases" in text.replace("\u00a0", " ")
     report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=report.folder / "check.csv"))
+
+
+class Line:
+    """Predicts ``fixed_s`` and ``bits`` on the link."""
+
+    def __init__(self, fixed_s: float, bits: float):
+        self.fixed_s, self.bits = fixed_s, bits
+
+    def iteration_s(self, there: Network) -> float:
+        return self.fixed_s + self.bits / (there.rate_mbit * 1e6)
+
+
+@given(st.floats(2, 1e5), st.floats(1.1, 50))
+def test_a_break_even_is_the_rate_at_which_both_take_as_long(rate_mbit, fewer):
+    """A method that sends less and computes longer gains below one rate and loses above it."""
+    dense = Line(0.1, 1e8)
+    own = Line(0.1 + (1e8 - 1e8 / fewer) / (rate_mbit * 1e6), 1e8 / fewer)
+    found = advice.break_even_mbit(dense, own, Network(2, 1.0))
+    assert found == pytest.approx(rate_mbit, rel=0.1)
+    assert advice.break_even_mbit(dense, own, Network(2, 1.0), speedup=1.05) < found
+
+
+def test_a_method_that_always_or_never_gains_has_no_break_even():
+    dense, there = Line(0.1, 1e8), Network(2, 1.0)
+    assert advice.break_even_mbit(dense, Line(0.05, 1e7), there) == float("inf")
+    assert advice.break_even_mbit(dense, Line(0.2, 2e8), there) == 0

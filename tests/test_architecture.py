@@ -12,6 +12,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
+import harness
+
 pytestmark = pytest.mark.unit
 
 
@@ -188,11 +190,19 @@ def test_no_registry_address_and_no_large_file_is_committed():
     assert all((ROOT / f).stat().st_size < 2_000_000 for f in listed if (ROOT / f).exists())
 
 
-def test_the_readme_shows_the_findings_and_its_page_the_tables():
+def test_every_place_says_the_same_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["version"] == cited["version"] == harness.__version__
+    assert f"## {harness.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_readme_shows_the_answers_and_its_page_the_findings_and_tables():
     readme, kept = (ROOT / "README.md").read_text(), ROOT / "results" / "reference"
-    assert (kept / "findings.md").read_text() in readme
+    assert (kept / "answer.md").read_text().partition("\n\n")[0] in readme
     page = (kept / "README.md").read_text()
-    for table in ("table1", "table2", "claims"):
+    assert (kept / "findings.md").read_text() in page
+    for table in ("answer", "table1", "table2", "baselines", "claims"):
         assert (kept / f"{table}.md").read_text() in page
     provenance = json.loads((ROOT / "results" / "reference" / "provenance.json").read_text())
     assert provenance["machine"][0] in readme

@@ -120,6 +120,23 @@ def in_order(markdown: str, titles) -> bool:
     return places == sorted(places)
 
 
+def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_accuracy(report):
+    calibration = [file for kind in ("layers", "exchanges") for file in report.runs.every(kind, "run.json")]
+    kept = report.folder / "kept.csv"
+    points = pd.read_csv(report.tidy["accuracy"])
+    longer = points[points["seed"] == 0].assign(epoch=points["epoch"] * 5)
+    longer.assign(run=longer["run"] + "-kept").to_csv(kept, index=False)
+    inputs = {"timing": report.tidy["timing"], "calibration": calibration, "rates": []}
+    for kept_files, epochs, seeds in (([], 2, 2), ([str(kept)], 10, 1)):
+        named = inputs | {"accuracy": report.tidy["accuracy"], "kept": kept_files}
+        table, shown = report.table("scripts/answer.py", "answer", **named)
+        assert sorted(table["model"]) == sorted(report.runs.models)
+        assert set(table["pays"]) <= {"yes", "no", "no significant difference"}
+        assert set(table["accuracy_epochs"]) == {epochs} and set(table["accuracy_seeds"]) == {seeds}
+        assert (table["break_even_mbit"] > 0).all() and "none" not in set(table["variant"])
+        assert f"points after {epochs} epochs" in shown and "batch 32" in shown
+
+
 def test_the_papers_tables_name_every_variant_in_the_configurations_order(report):
     table, shown = report.table("scripts/table1.py", "table1", accuracy=report.tidy["accuracy"])
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
@@ -368,8 +385,8 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     reference, results = reference_in(tmp_path), tmp_path / "results"
     (tmp_path / "figures").mkdir()
     results.mkdir()
-    for name in ("table1", "table2", "claims", "other"):
-        (results / f"{name}.md").write_text(f"| rows of {name} |\n")
+    for name in ("answer", "table1", "table2", "baselines", "claims", "other"):
+        (results / f"{name}.md").write_text(f"| rows of {name} |\n\nA caption.\n")
         (results / f"{name}.csv").write_text("a\n")
     (results / "findings.md").write_text("- A finding.\n")
     (results / "timing.csv").write_bytes(b"1,2,3\n" * 400_000)
@@ -381,9 +398,10 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
         reference.keep()
         reference.show()
     shown, page = readme.read_text(), (reference.KEPT / "README.md").read_text()
-    assert shown.startswith("before\n<!-- reference -->\n- A finding.\n") and "bygone" not in shown
+    assert shown.startswith("before\n<!-- reference -->\n| rows of answer |\n\n") and "bygone" not in shown
+    assert "A caption" not in shown and "A caption" in page
     assert shown.endswith("<!-- /reference -->\nafter\n") and "a machine; 3 runs, 2026-01-01, commit abc" in shown
-    places = [page.index(f"| rows of {name} |") for name in ("table1", "table2", "claims", "other")]
+    places = [page.index(f"| rows of {name} |") for name in ("answer", "table1", "table2", "claims", "other")]
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()

@@ -4,7 +4,9 @@ import re
 
 import pandas as pd
 
-REPEAT = "the 95 % interval of a repeat"
+from harness.report.tidy import WHEN
+
+REPEAT = "the 95 % interval of a repeat in the same session"
 WHISKERS = f"whiskers: {REPEAT}, from the blocks of one run"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
 
@@ -21,12 +23,21 @@ def unbroken(text: str) -> str:
 
 
 def setting(table: pd.DataFrame) -> str:
-    """Machine, network, engine and workers of the rows."""
+    """Machine, network, engine and workers of the rows, and when they were measured, with which commit."""
     parts = []
     for _, rows in table.groupby(["machine", "network", "engine"], dropna=False, sort=False):
         row, workers = rows.iloc[0], " or ".join(map(str, sorted(rows["workers"].unique())))
-        parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {workers} workers")
+        parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {workers} workers{when(rows)}")
     return " / ".join(parts)
+
+
+def when(rows: pd.DataFrame) -> str:
+    """The days of the measurements and their commits; nothing for tables from before rows said so."""
+    days, commits = (sorted(rows[key].dropna().unique()) if key in rows else [] for key in WHEN)
+    if not days:
+        return ""
+    words = f"; {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    return words + (f", commit {' and '.join(commits)}" if commits else "")
 
 
 def network(rows: pd.DataFrame) -> str:
@@ -79,7 +90,7 @@ def repeat(table: pd.DataFrame) -> str:
     """What the intervals in a summary of timing runs are, and what they come from."""
     if table["launches"].max() > 1:
         return f"{REPEAT}, from how much launches differ, pooled over the runs of a model and topology (Student's t)"
-    return f"{REPEAT}, from the blocks of one run (bootstrap)"
+    return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
 def over_rates(table: pd.DataFrame, beside: str = "") -> str:

@@ -34,3 +34,17 @@ def panes(variants: list[str], everywhere: list[str], most: int = 6) -> list[lis
     others = [variant for variant in variants if variant not in everywhere]
     parts = [others[i : i + most] for i in range(0, len(others), most)] or [[]]
     return [[*(variant for variant in everywhere if variant in variants), *part] for part in parts]
+
+
+def over_steps(iterations: pd.DataFrame, column: str, most: int = 80) -> pd.DataFrame:
+    """Columns ``step`` and ``column``, its mean, least (``_low``) and most (``_high``) over ranges of steps.
+
+    The ranges, at most ``most``, are equally long on a logarithmic axis. ``step``: the middle of the range.
+    """
+    steps = iterations["step"].to_numpy()
+    edges = np.unique(np.geomspace(1, steps.max() + 1, most + 1).round().astype(int))
+    ranges = np.searchsorted(edges, steps, side="right")
+    grouped = iterations.groupby(ranges)
+    values = grouped[column].agg(["mean", "min", "max"]).set_axis([column, f"{column}_low", f"{column}_high"], axis=1)
+    middle = np.sqrt(grouped["step"].min() * grouped["step"].max())
+    return values.assign(step=middle).reset_index(drop=True)

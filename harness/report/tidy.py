@@ -15,6 +15,7 @@ SPEC += ("precision", "topology", "collective", "bucketing", "engine", "workers"
 OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
 # Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")
+WHEN = ("date", "commit")
 # What a row says of its run, in every tidy table. ``run`` is the name of its folder.
 ABOUT = (
     "run",
@@ -24,6 +25,7 @@ ABOUT = (
     "data_title",
     "train_samples",
     "machine",
+    *WHEN,
     "network",
     *LINKS,
     "disturbed",
@@ -138,6 +140,7 @@ def about_run(folder: Path, label: str = "") -> dict:
     about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
     about["num_buckets"] = _buckets(folder, label) if label else None
     about |= {key: provenance[key] for key in ("machine", "network")}
+    about |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
     about |= {key: provenance.get(key) for key in LINKS}
     return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}
 

@@ -2,6 +2,7 @@
 where they were held against measurements. No torch."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from harness.timemodel.predict import Elsewhere
 COVERED = 0.9  # of the predictions lie within the error that is stated
 LEAST_SAVED = 0.05  # of an iteration: what would save less does not limit it
 COMPUTING = "computing"
+RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is looked for
 
 
 def iteration_s(known: Elsewhere, there: Network, dilation: float = 1.0) -> float:
@@ -75,3 +77,25 @@ def verdict(row: pd.Series) -> str:
 def _slowed(there: Network, dilation: float) -> Network:
     """The network over which this machine computes and communicates in the proportion of those nodes."""
     return Network(there.workers, there.rate_mbit / dilation, there.latency_ms * dilation)
+
+
+def break_even_mbit(dense: Elsewhere, own: Elsewhere, there: Network, speedup: float = 1.0) -> float:
+    """The rate of the links below which ``own`` is predicted to have more than this ``speedup``, in Mbit/s.
+
+    Infinite if it has at every rate, 0 if at none. If it crosses the speed-up several times, the highest crossing
+    counts. ``there``: workers and latency; its rate is not used.
+    """
+
+    def gain(rate_mbit: float) -> float:
+        network = replace(there, rate_mbit=rate_mbit)
+        return math.log(dense.iteration_s(network) / own.iteration_s(network) / speedup)
+
+    above, faster_rate = math.nan, RATES_MBIT[-1]
+    for rate in RATES_MBIT[::-1]:  # from the fastest links down: planning takes seconds for a deep model
+        here = gain(rate)
+        if here > 0:
+            if math.isnan(above):
+                return math.inf
+            return rate * (faster_rate / rate) ** (here / (here - above))  # a line over the logarithm of the rate
+        above, faster_rate = here, rate
+    return 0.0

@@ -91,7 +91,10 @@ class Elsewhere:
         cluster = self.spec.cluster
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
-        self._plan = planners(model.scheme.bucket_bytes // 4)[planner_of(scope, model.scheme.planner)]
+        every, planner = planners(model.scheme.bucket_bytes // 4), model.scheme.planner
+        # Buckets of a fixed size may be too few to overlap, so the planner's are tried too.
+        names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
+        self._planners = [every[name] for name in names]
 
     def ways(self, workers: int) -> list["Elsewhere"]:
         """This one, and those in which a collective that makes other rounds of the engine's dense sums makes them.
@@ -109,9 +112,12 @@ class Elsewhere:
         return found
 
     def iteration_s(self, there: Network) -> float:
-        """One iteration, merged as the method's scope, or the model's planner, would merge it there."""
+        """One iteration, merged as the method's scope or the model's planner would merge it there.
+
+        Of a method of scope "size", the faster of its fixed size and the planner's groups.
+        """
         costs = self._costs(there)
-        return self._iteration_s(costs, self._plan(self._known.sizes, costs))
+        return self._iteration_s(costs, self._plan(costs))
 
     def saved(self, there: Network) -> dict[str, float]:
         """By how many seconds an iteration there would be shorter, merged alike, if one thing cost nothing.
@@ -120,7 +126,7 @@ class Elsewhere:
         costs however small it is, in latency and in the processors.
         """
         costs = self._costs(there)
-        plan = self._plan(self._known.sizes, costs)
+        plan = self._plan(costs)
         nothing = Curve((1.0,), (0.0,))
         turn = costs.communicate
         without = {
@@ -135,6 +141,10 @@ class Elsewhere:
         }
         whole_s = self._iteration_s(costs, plan)
         return {what: whole_s - self._iteration_s(other, plan) for what, other in without.items()}
+
+    def _plan(self, costs: Costs) -> Plan:
+        plans = [planner(self._known.sizes, costs) for planner in self._planners]
+        return min(plans, key=lambda plan: self._iteration_s(costs, plan))
 
     def _costs(self, there: Network) -> Costs:
         known, rounds = self._known, [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]

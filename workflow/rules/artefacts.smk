@@ -1,9 +1,21 @@
 # Runs -> tidy tables -> the paper's tables and figures.
 # The tidy tables that they are made from: there may be no timing runs.
 TIDY = {kind: f"{RESULTS}/{kind}.csv" for kind in ("accuracy", "timing") if named(kind)}
+# Does it pay? A question about all-gather, and about a method besides uncompressed.
+ANSWERED = any(
+    member.variant != "none" and not member.topology.servers
+    for spec in CONFIG.runs.values()
+    if spec.kind == "timing"
+    for member in spec.members.values()
+)
 TARGETS += expand(
     f"{RESULTS}/{{table}}.{{kind}}",
-    table=["table1", *(["table2", "baselines"] if "timing" in TIDY else []), "claims"],
+    table=[
+        "table1",
+        *(["table2", "baselines"] if "timing" in TIDY else []),
+        *(["answer"] if ANSWERED else []),
+        "claims",
+    ],
     kind=("csv", "md", "tex"),
 )
 TARGETS += expand(
@@ -105,6 +117,41 @@ rule table2:
         "table 2"
     script:
         "../scripts/table2.py"
+
+
+# The break-even rates are the time model's, which knows what was calibrated for plans.
+PREDICTED = VALUES["planner"] not in FIXED and not grid.streams(VALUES)
+KEPT_ACCURACY = sorted(
+    map(str, Path(workflow.basedir).glob("results/reference-evening/**/accuracy.csv"))
+)
+
+
+rule answer:
+    input:
+        **TIDY,
+        kept=KEPT_ACCURACY,
+        calibration=(
+            calibrated("run.json", [layers_of, exchanges_of]) if PREDICTED else []
+        ),
+        rates=(
+            sorted({rate_file(timed(run)) for run in named("timing")})
+            if PREDICTED
+            and VALUES["network"] == "testbed"
+            and VALUES["testbed"]["rate_mbit"] == grid.PROPORTIONAL
+            else []
+        ),
+    output:
+        **table_files("answer", "Does it pay?", "Tables"),
+    params:
+        **script_params("workflow/scripts/answer.py"),
+    log:
+        f"{RESULTS}/logs/answer.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of answers"
+    script:
+        "../scripts/answer.py"
 
 
 rule baselines:

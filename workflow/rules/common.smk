@@ -15,6 +15,7 @@ from harness.config import figures, files, grid, launching, remaining, studies, 
 from harness.config import load as configuration
 from harness.data.fetch import DataError, cifar10, imagenet100
 from harness.launch import lock, progress
+from harness.timemodel.groups import FIXED
 
 
 def stop(error):

@@ -11,11 +11,11 @@ import pandas as pd
 from harness.report import captions, tables
 from harness.report.log import log_errors
 from harness.report.names import Names
-from harness.report.tidy import ABOUT, LINKS
+from harness.report.tidy import ABOUT, LINKS, WHEN
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density", "bits_per_entry", "vnmse"]
 # What a row is about: all that does not differ between seeds, and could make another number.
-KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *LINKS)]
+KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
 
 
 def build(points: pd.DataFrame) -> pd.DataFrame:

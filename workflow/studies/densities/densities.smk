@@ -1,12 +1,12 @@
-# What each bucket sent in training, beside what it sent where it was timed.
+# The share of its entries that a method sends in training, next to the share at which it was timed.
 if studied("densities"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/densities.svg")
 
 
 rule densities_collect:
     input:
-        trained=tables("accuracy", "sent.csv", of_kind("densities", "accuracy")),
-        timed=tables("timing", "sent.csv", of_kind("densities", "timing")),
+        trained=tables("accuracy", "iterations.csv", of_kind("densities", "accuracy")),
+        timed=tables("timing", "iterations.csv", of_kind("densities", "timing")),
     output:
         f"{RESULTS}/densities.csv",
     params:
@@ -16,7 +16,7 @@ rule densities_collect:
     conda:
         ENVIRONMENT
     message:
-        "collecting the densities of buckets"
+        "collecting the densities"
     script:
         "collect.py"
 
@@ -25,7 +25,7 @@ rule densities_figure:
     input:
         f"{RESULTS}/densities.csv",
     output:
-        **figure_files("densities", "Density of buckets"),
+        **figure_files("densities", "Density in training"),
     params:
         **script_params("workflow/studies/densities/figure.py"),
     log:

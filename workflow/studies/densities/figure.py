@@ -1,31 +1,40 @@
-"""Density of buckets: what each bucket sent, as a part of its entries, in the order of exchange: from the last layer to
-the first.
+"""Density against the step of training: the share of its entries that a method with reused thresholds sends.
 
-Trained: the mean over the last half of an accuracy run's steps. Timed: a timing run, which starts at the state where a
-gradient of constant size would end, amortised over the refresh interval. Dashed: the ratio asked for. Buckets differ,
-since accuracy runs take a plan that is the same on every machine."""
+Lines: means over steps that are close on the logarithmic axis; band: the least and the most of a single step. Dashed:
+the ratio asked for. Dotted: the density at which the method was timed. If a line lies far below the dashed one, the
+method sends much less than it was asked for."""
 
-import numpy as np
 import pandas as pd
 
 from harness.report import captions, looks
 from harness.report.log import log_errors
-from harness.report.names import Names
-
-LOOKS = {"timed": {"color": "#0072B2", "linewidth": 2.5}, "trained": {"color": "#D55E00", "linewidth": 1.2}}
+from harness.report.names import Names, data_title, label
 
 
-def draw(axes, buckets: pd.DataFrame) -> None:
-    """A step for each bucket, as wide as its part of the model."""
-    for how, look in LOOKS.items():
-        found = buckets[buckets["how"] == how].sort_values("start")
-        ends = np.cumsum(found["entries"]) / found["entries"].sum()
-        axes.stairs(found["density"], [0, *ends], baseline=None, label=how, **look)
-    axes.axhline(buckets["ratio"].iloc[0], color="0.4", linestyle="--", linewidth=0.8)
+def draw(axes, table: pd.DataFrame, names: Names) -> None:
+    """All variants and ratios of one model."""
+    trained, timed = (table[table["how"] == how] for how in ("trained", "timed"))
+    ratios = sorted(trained["ratio"].unique(), reverse=True)
+    for number, ((_, _), rows) in enumerate(trained.groupby(["variant", "ratio"], sort=False)):
+        first = rows.iloc[0]
+        look = looks.line(3 + number, label(first, names)) | {"marker": ""}
+        axes.plot(rows["step"], rows["density"], **look)
+        axes.fill_between(
+            rows["step"], rows["density_low"], rows["density_high"], color=look["color"], alpha=0.15, lw=0
+        )
+        same = (timed["variant"] == first["variant"]) & (timed["ratio"] == first["ratio"])
+        for density in timed.loc[same, "density"].iloc[:1]:
+            axes.axhline(density, color=look["color"], linestyle=":", linewidth=1.2)
+    for ratio in ratios:
+        axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
+    axes.set_xscale("log")
     axes.set_yscale("log")
+    looks.plain_log(axes.xaxis)
     looks.plain_log(axes.yaxis)
-    axes.set_xlabel("part of the model's entries exchanged so far")
+    axes.set_xlabel("step of training")
     axes.set_ylabel("density")
+    axes.set_title(f"{names.model(table['model'].iloc[0])}, {data_title(trained.iloc[0])}", fontsize=9)
+    axes.legend(frameon=False, fontsize=7)
     axes.grid(alpha=0.3)
     looks.open_frame(axes)
 
@@ -34,20 +43,12 @@ def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     models = names.models_in(table["model"])
-    panes = [
-        (model, variant, ratio, rows)
-        for model in models
-        for (variant, ratio), rows in table[table["model"] == model].groupby(["variant", "ratio"])
-    ]
-    figure, panels = looks.panels(len(panes), 4.0, 2.8)
-    words = []
-    for axes, (model, variant, ratio, rows) in zip(panels, panes, strict=True):
-        draw(axes, rows)
-        axes.set_title(f"{names.model(model)}, {names.variant(variant)}, ratio {ratio:g}", fontsize=9)
-        words.append(f"{names.model(model)} {rows.loc[rows['how'] == 'trained', 'steps'].iloc[0]}")
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
-    note = f"trained: {', '.join(dict.fromkeys(words))}; timed: {captions.setting(table[table['how'] == 'timed'])}"
-    looks.save(figure, f"{note}; one run each", snakemake)
+    figure, panels = looks.panels(len(models), 4.6, 3.4)
+    for axes, model in zip(panels, models, strict=True):
+        draw(axes, table[table["model"] == model], names)
+    trained = table[table["how"] == "trained"]
+    note = f"{captions.setting(trained)}; n = {trained['seed'].nunique()} seed; dashed: the ratio; dotted: as timed"
+    looks.save(figure, note, snakemake)
 
 
 main()

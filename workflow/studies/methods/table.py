@@ -6,7 +6,7 @@ return updates, which no mean of gradients can be compared with. Test accuracy a
 steps, and where a worker has sent so many bytes (in brackets what it sent, where that is less). Time to an accuracy:
 steps until then, on straight lines between the curve's points, times the iteration measured at each rate. Speed-ups
 are against uncompressed and against the baseline in the same blocks; in brackets: the 95 % interval of a
-repeat, from the blocks of one run (bootstrap). Computing: the part of an iteration that is forward or backward."""
+repeat, from the blocks of one run (Student's t). Computing: the part of an iteration that is forward or backward."""
 
 import math
 

@@ -3,7 +3,7 @@
 All plans of one model, variant and ratio are timed in one run, in turns with uncompressed. Predicted by eqs 2-7
 from the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
 timed once. Times and speed-ups (against uncompressed) are medians over blocks; in brackets: the 95 %
-interval of a repeat, from the blocks of one run (bootstrap)."""
+interval of a repeat, from the blocks of one run (Student's t)."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,76 @@
+"""Two result sets side by side, as a command."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from test_claims import FASTER, timing_run
+from test_findings import whole
+
+from harness.code import ROOT
+from harness.report import compare
+
+pytestmark = pytest.mark.unit
+
+
+def results(folder, rate=100.0, model="vgg16", **seconds):
+    """A folder of results: the paper's methods in one cell, except for what is given."""
+    runs = pd.concat(timing_run(method, s, model=model) for method, s in (FASTER | seconds).items())
+    folder.mkdir()
+    about = {"collective": "engine", "machine": "a machine", "latency_ms": 0.0, "selection": "torch"}
+    whole(runs, rate=rate).assign(**about).to_csv(folder / "timing.csv", index=False)
+    return folder
+
+
+def test_rows_that_measured_the_same_are_compared_whatever_the_rate_of_links_in_proportion(tmp_path, capsys):
+    one, other = results(tmp_path / "a"), results(tmp_path / "b", rate=200.0, lags=2.2, dlgs=2.0)
+    assert compare.main([str(one), str(other)]) == 0
+    said = capsys.readouterr().out
+    assert "Of 3 speed-ups, 2 differ by less than 15 %" in said
+    rows = [line for line in said.splitlines() if line.startswith("| vgg16, batch 32")]
+    assert [line.split("|")[2].split(",")[0].strip() for line in rows] == [
+        "dlgs",
+        "lags",
+        "topk",
+    ]  # most different first
+    assert (
+        "| 4.00 [" in rows[0]
+        and "| 2.00 [" in rows[0]
+        and [cell.strip() for cell in rows[0].split("|")[-3:-1]] == ["0.50", "no"]
+    )
+    assert "links of 100 Mb/s" in said and "links of 200 Mb/s" in said
+
+
+def test_a_set_agrees_with_itself_in_every_row(tmp_path):
+    table = compare.read(results(tmp_path / "a"))
+    both = compare.compare(table, table)
+    assert len(both) == 3 and both[["close", "inside_a", "inside_b"]].all(axis=None)
+    assert compare.sentence(both).startswith("Of 3 speed-ups, 3 differ by less than 15 % (median difference 0 %)")
+
+
+def test_another_batch_is_another_measurement(tmp_path):
+    one, other = compare.read(results(tmp_path / "a")), compare.read(results(tmp_path / "b"))
+    assert compare.compare(one, other.assign(batch=8)).empty
+
+
+def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
+    table = pd.read_csv(results(tmp_path / "a") / "timing.csv")
+    faster = table.assign(rate_mbit=300.0, run=table["run"] + "-300")
+    pd.concat([table, faster]).to_csv(tmp_path / "rates.csv")
+    sweep = compare.read(tmp_path / "rates.csv")
+    assert len(compare.compare(sweep, sweep)) == 2 * 3
+
+
+def test_what_is_no_set_is_refused_in_one_line(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for path, words in ((tmp_path, "no timing.csv"), (tmp_path / "other.csv", "is not a table of timing runs")):
+        command = [sys.executable, "-m", "harness.report.compare", str(path), str(path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_kept_sets_can_be_compared(capsys):
+    kept = ROOT / "results"
+    assert compare.main([str(kept / "reference"), str(kept / "reference-again" / "whole_timing.csv")]) == 0
+    assert "speed-ups" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+"""Does compressing gradients pay? One row per model, over all-gather.
+
+Pays: yes, if the speed-up of some method against the fastest uncompressed is significantly above 1 (95 %), no, if the
+largest is significantly below 1. 16 bits: a dense sum in half the bytes, a second baseline. Gains 10 % below: the time
+model's prediction of the link rate below which the method's speed-up exceeds 1.1; where links keep the proportion of
+other nodes, it is the rate of those nodes' links. Training accuracy: the method's minus uncompressed's, at the end of
+the longest training that there is of both, over n seeds; less than an epoch is no training."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from harness.paper.findings import HALF
+from harness.report import captions, tables
+from harness.report.log import log_errors, refuse
+from harness.report.names import Names, label
+from harness.report.summary import Repeats, speedups, summarise
+from harness.statistics import Estimate
+from harness.timemodel import advice
+from harness.timemodel.links import Network
+from harness.timemodel.predict import Calibrations
+from harness.topology import ALL_GATHER
+
+GAIN = 1.1  # a speed-up worth having
+YES, NO, UNDECIDED = "yes", "no", "no significant difference"
+
+
+def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """The best method of each model, its speed-up, and the same divided by that of 16 bits."""
+    over = timing[timing["topology"] == ALL_GATHER.name]
+    every, repeats = summarise(over), Repeats(over)
+    ours = every[(every["variant"] != "none") & every["disturbed"].isna()]
+    ours = ours[ours["variant"] != HALF] if set(ours["variant"]) > {HALF} else ours
+    rows = []
+    for model in names.models_in(ours["model"]):
+        own = ours[ours["model"] == model]
+        gains = own[(own["speedup_low"] > 1) & own["enough"]]
+        best = own.loc[own["speedup"].idxmax()] if gains.empty else gains.loc[gains["speedup_low"].idxmax()]
+        loses = best["enough"] and best["speedup_high"] < 1
+        row = best.to_dict() | {"pays": YES if len(gains) else NO if loses else UNDECIDED}
+        half = over[(over["model"] == model) & (over["variant"] == HALF) & over["disturbed"].isna()]
+        found = Estimate(math.nan, math.nan, math.nan, enough=False)
+        if len(half):
+            found = repeats.quotient(over[over["run"] == best["run"]], half, speedups)
+        rows.append(row | {"against_16": found.value, "against_16_low": found.low, "against_16_high": found.high})
+    return pd.DataFrame(rows)
+
+
+def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
+    """In Mbit/s, of the nodes' links if links keep a proportion; NaN if the method was not calibrated."""
+    known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
+    if not {"none", row["variant"]} <= set(known):
+        return math.nan
+    there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
+    found = advice.break_even_mbit(known["none"], known[row["variant"]], there, GAIN)
+    rate = rates.get(row["model"])
+    return found if rate is None else found * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
+
+
+def fits(spec, row: dict) -> bool:
+    """Whether an exchange that was calibrated is the row's method or uncompressed, on its model and topology."""
+    same = (spec.training.model, spec.topology.name) == (row["model"], row["topology"])
+    return same and (spec.variant == "none" or (spec.variant, spec.ratio) == (row["variant"], ratio_of(row)))
+
+
+def ratio_of(row: dict) -> float | None:
+    return None if pd.isna(row["ratio"]) else row["ratio"]
+
+
+def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
+    """Of the longest training of the method and of uncompressed: the difference, the ratio, epochs and seeds."""
+    longest = {}
+    for points in tables_of_points:
+        here = points[points["model"] == row["model"]]
+        last = here[here["step"] == here.groupby("run")["step"].transform("max")]
+        dense = last[last["variant"] == "none"].set_index("seed")
+        for ratio, own in last[last["variant"] == row["variant"]].groupby("ratio", dropna=False):
+            both = own.set_index("seed").join(dense, rsuffix="_dense", how="inner")
+            both = both[both["epoch"] == both["epoch_dense"]]
+            epochs = both["epoch"].max()
+            if len(both) and epochs >= 1:
+                cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
+                about = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
+                # As long, the row's own ratio counts.
+                longest[epochs, ratio == row["ratio"]] = about | {"accuracy_seeds": len(both)}
+    nothing = dict.fromkeys(("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds"), math.nan)
+    return longest[max(longest)] if longest else nothing
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Model": f"{names.model(row['model'])}, batch {row['batch']:g}",
+            "Pays": row["pays"],
+            "Best method": label(row, names),
+            "Speed-up": tables.spread(row, "speedup"),
+            "Divided by 16 bits'": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
+            "Gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
+            "Training accuracy": accuracy_words(row),
+            "n": row["blocks"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+def rate_words(mbit: float) -> str:
+    if pd.isna(mbit):
+        return ""
+    if math.isinf(mbit) or not mbit:
+        return "every rate" if mbit else "no rate"
+    return tables.number(mbit / 1e3)
+
+
+def accuracy_words(row: dict) -> str:
+    if pd.isna(row["accuracy_cost"]):
+        return "not trained"
+    ratio = "" if pd.isna(row["accuracy_ratio"]) else f" at ratio {row['accuracy_ratio']:g}"
+    n = f"n = {row['accuracy_seeds']:g}"
+    return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
+
+
+def main() -> None:
+    log_errors(snakemake)
+    inputs, names = snakemake.input, Names.of(snakemake)
+    table = answers(pd.read_csv(inputs.timing), names)
+    if table.empty:
+        refuse("every run of a method over all-gather was disturbed; repeat the timing runs")
+    calibrations = Calibrations(Path(run).parent for run in inputs.calibration)
+    rates = {rate["model"]: rate for rate in (json.loads(Path(path).read_text()) for path in inputs.rates)}
+    points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
+    rows = table.to_dict("records")
+    table["break_even_mbit"] = [break_even(row, calibrations, rates) for row in rows]
+    table = table.join(pd.DataFrame([accuracy_cost(row, points) for row in rows]))
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. In brackets: {captions.repeat(table)}. "
+    tables.save_table(table, shown(table, names), f"{caption}{captions.counted(table)}.", snakemake.output)
+
+
+main()
