@@ -411,5 +411,5 @@ def test_the_readmes_picture_says_what_was_measured_where_and_how_often():
     caption = reference_in(ROOT).picture()
     assert caption in (ROOT / "README.md").read_text()
     assert all(
-        words in caption for words in ("measured, not modelled", " cores, ", " Mb/s links", " workers; n = ", "repeat")
+        words in caption for words in ("measured, not modelled", " cores, ", " Mb/s", " workers; ", "; n = ", "repeat")
     )
