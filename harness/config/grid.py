@@ -144,8 +144,9 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
         model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
         found[f"layers/{layers_name(layers)}"] = layers
-        members = {exchange_name(member): member for member in reversed(run.members.values())}
-        members = dict(reversed(members.items()))  # of several bucketings the first
+        members: dict[str, RunSpec] = {}
+        for member in run.members.values():
+            members.setdefault(exchange_name(member), member)  # of several bucketings the first
         new = [member for own, member in members.items() if own not in calibrated]
         calibrated |= set(members)
         if new:

@@ -33,6 +33,7 @@ class HorovodHook(Hook):
         parameters = [p for p in model.parameters() if p.requires_grad]
         comm = Horovod(next(model.parameters()).device)
         super().__init__(parameters, optimizer, comm, method, options, bucket_cap_mb)
+        self._known = set(parameters)
         self._arrived: set[int] = set()
         self._earlier: dict[int, Tensor] = {}  # of passes before this one, that the script has kept
         for layer, (parameter, place) in enumerate(self._flat.views):
@@ -83,10 +84,9 @@ class HorovodHook(Hook):
     def _before_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         if len(positional) > 1 or named:  # the optimizer itself comes first
             raise ValueError("optimizer.step was given a closure, whose backward pass would come after the exchange")
-        known = {parameter for parameter, _ in self._flat.views}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and parameter not in known:
+                if parameter.grad is not None and parameter not in self._known:
                     name = self._names.get(parameter, f"a parameter of shape {tuple(parameter.shape)}")
                     raise ValueError(
                         f"{name} has a gradient that the hook does not exchange, so workers would drift apart; "

@@ -15,7 +15,7 @@ import pandas as pd
 
 from harness.report import captions
 from harness.report.names import Names, at_ratio
-from harness.report.summary import Repeats, own_and_dense, speedups
+from harness.report.summary import Quantity, Repeats, own_and_dense, speedups
 from harness.report.tidy import by_block
 from harness.statistics import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
 from harness.topology import ALL_GATHER, TOPOLOGIES
@@ -29,7 +29,7 @@ CLOSE = 0.01  # our reading of "very close" accuracies: one point
 STEADY = 2.0  # our reading of "thresholds differ little": the density lies within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
-SHORT = "trained too few epochs"
+SHORT, NO_TIME = "trained too few epochs", "it took no time that a clock could show"
 STEPS_OF_DENSITY = 100  # of training: fewer show the start alone
 
 
@@ -136,23 +136,30 @@ def between(timing: Timing, one: str, other: str, quantity=speedups, which: str 
             continue
         blocks = [quantity(runs[method]) for method in (one, other)]
         if min(values.min() for values in blocks) <= 0:
-            found.append(Comparison(**about, which=which, why="it took no time that a clock could show"))
+            found.append(Comparison(**about, which=which, why=NO_TIME))
             continue
         value = timing.quotient(runs[one], runs[other], quantity)
         found.append(judged(value, min(map(len, blocks)), **bound, **about, which=which))
     return found
 
 
-def against_uncompressed(timing: Timing, method: str, bound: float = 1.0) -> list[Comparison]:
-    """The speed-up of a method in every cell."""
+def against_uncompressed(
+    timing: Timing, method: str, bound: float = 1.0, quantity: Quantity = speedups, zero: str = NO_TIME
+) -> list[Comparison]:
+    """The speed-up of a method in every cell, or another quantity that compares it with uncompressed.
+
+    ``zero``: why a quantity of 0 cannot be compared.
+    """
     found = []
     for about, runs in timing.cells():
-        why = unusable(runs, method)
-        if why:
+        if why := unusable(runs, method):
             found.append(Comparison(**about, why=why))
             continue
-        n = len(speedups(runs[method]))
-        found.append(judged(timing.estimate(runs[method], speedups), n, bound, **about))
+        values = quantity(runs[method])
+        if values.min() <= 0:
+            found.append(Comparison(**about, why=zero))
+            continue
+        found.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **about))
     return found
 
 
@@ -167,10 +174,10 @@ def largest_speedup(timing: Timing) -> list[Comparison]:
     return list(best.values())
 
 
-def extreme(timing: Timing, comparisons: list[list[Comparison]]) -> list[Comparison]:
-    """One comparison for each cell from several that must all hold: the first that fails, or is undecided, or the
-    smallest."""
-    found = {}
+def weakest(comparisons: list[list[Comparison]]) -> list[Comparison]:
+    """One comparison for each cell, of several that must all hold: one that fails if there is one, otherwise one that
+    is undecided, and among these the smallest."""
+    found: dict[tuple, list[Comparison]] = {}
     for own in comparisons:
         for one in own:
             found.setdefault((one.model, one.topology, one.ratio), []).append(one)
@@ -182,13 +189,13 @@ def least_time(timing: Timing) -> list[Comparison]:
     """DLGS against each of the other methods, in every cell."""
     others = [between(timing, "dlgs", other, which=f"against {other}") for other in ("lags", "topk")]
     dense = [replace(one, which="against none") for one in against_uncompressed(timing, "dlgs")]
-    return extreme(timing, [*others, dense])
+    return weakest([*others, dense])
 
 
 def most_time(timing: Timing) -> list[Comparison]:
     """Every method against uncompressed, in every cell."""
     every = [[replace(c, which=name) for c in against_uncompressed(timing, name)] for name in ("topk", "lags", "dlgs")]
-    return extreme(timing, every)
+    return weakest(every)
 
 
 def shorter_communication(timing: Timing) -> list[Comparison]:
@@ -198,21 +205,13 @@ def shorter_communication(timing: Timing) -> list[Comparison]:
         own, dense = own_and_dense(run)
         return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
 
-    found = []
-    for about, runs in timing.cells():
-        if why := unusable(runs, "topk"):
-            found.append(Comparison(**about, why=why))
-        elif waits(runs["topk"]).min() <= 0:
-            found.append(Comparison(**about, why="uncompressed did not wait"))
-        else:
-            found.append(judged(timing.estimate(runs["topk"], waits), len(waits(runs["topk"])), **about))
-    return found
+    return against_uncompressed(timing, "topk", quantity=waits, zero="uncompressed did not wait")
 
 
 def faster_selection(timing: Timing) -> list[Comparison]:
     """The sparsification of LAGS and of Top-K divided by that of DLGS, in every cell."""
     others = [between(timing, other, "dlgs", sparsification, which=f"{other} by dlgs") for other in ("lags", "topk")]
-    return extreme(timing, others)
+    return weakest(others)
 
 
 def little_on_vgg16(timing: Timing) -> list[Comparison]:
@@ -250,14 +249,22 @@ def communicating(timing: Timing) -> list[Comparison]:
     return found
 
 
-def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
-    """Final training accuracies, by seed."""
+def final_points(accuracy: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, list[Comparison]]]:
+    """Model, the last point of every run of the paper's methods, and an undecided comparison if the model trained too
+    few epochs."""
     ours = accuracy[accuracy["variant"].isin(PAPERS)]
     last = ours[ours["step"] == ours.groupby("run")["step"].transform("max")]
-    found = []
     for model, rows in last.groupby("model", sort=False):
-        if captions.too_short(rows.iloc[0]):
-            found.append(Comparison(model, which=trained(rows), why=SHORT))
+        short = captions.too_short(rows.iloc[0])
+        yield model, rows, [Comparison(model, which=trained(rows), why=SHORT)] if short else []
+
+
+def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
+    """Final training accuracies, by seed."""
+    found = []
+    for model, rows, undecided in final_points(accuracy):
+        if undecided:
+            found += undecided
             continue
         ratios = sorted(rows["ratio"].dropna().unique(), reverse=True)
         for ratio, (above, under) in product(ratios, [("dlgs", "lags"), ("dlgs", "topk"), ("none", "dlgs")]):
@@ -277,12 +284,10 @@ def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
 
     Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
     """
-    ours = accuracy[accuracy["variant"].isin(PAPERS)]
-    last = ours[ours["step"] == ours.groupby("run")["step"].transform("max")]
     found = []
-    for model, rows in last.groupby("model", sort=False):
-        if captions.too_short(rows.iloc[0]):
-            found.append(Comparison(model, which=trained(rows), why=SHORT))
+    for model, rows, undecided in final_points(accuracy):
+        if undecided:
+            found += undecided
             continue
         dense = rows[rows["variant"] == "none"].set_index("seed")["train_accuracy"]
         for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):

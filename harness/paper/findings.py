@@ -53,18 +53,18 @@ def pays(tables, names: Names) -> str:
     """Which models gain over all-gather, each with its most significant gain and the gain of 16 bits; and the most
     significant loss."""
     timing, table = tables["timing"], compressed(tables["timing"])
+    repeats = Repeats(timing)
     table = table[(table["topology"] == ALL_GATHER.name) & (table["variant"] != HALF)]
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
     gains, others = {}, []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
-        significant = rows[(rows["speedup_low"] > 1) & rows["enough"]]
-        best = rows.loc[rows["speedup"].idxmax()]
-        if len(significant):
-            best = significant.loc[significant["speedup_low"].idxmax()]
+        best, significant = best_of(rows)
         found, inside = factor(best, names, shared)
-        method, model, half = names.variant(best["variant"]), names.model(model), against_16_bits(timing, best, names)
-        if len(significant):
+        method, model = names.variant(best["variant"]), names.model(model)
+        over = against_16_bits(timing, repeats, best)
+        half = "" if over is None else f"; its speed-up divided by that of {names.variant(HALF)}: {interval(over)}"
+        if significant:
             gains[model] = f"{method} makes an iteration of {model} {found} times as fast ({inside}){half}."
         else:
             others.append(f"On {model} no method is significantly faster; the largest is {found} ({inside}){half}.")
@@ -87,15 +87,21 @@ def pays(tables, names: Names) -> str:
     return " ".join(words)
 
 
-def against_16_bits(timing: pd.DataFrame, best: pd.Series, names: Names) -> str:
-    """The speed-up of the row ``best`` divided by that of 16 bits on the same model and topology, in words; nothing if
+def best_of(rows: pd.DataFrame) -> tuple[pd.Series, bool]:
+    """Of the summary's rows of one model, the one whose gain is the most significant, and True; if no gain is
+    significant, the one with the largest speed-up, and False."""
+    significant = rows[(rows["speedup_low"] > 1) & rows["enough"]]
+    if len(significant):
+        return significant.loc[significant["speedup_low"].idxmax()], True
+    return rows.loc[rows["speedup"].idxmax()], False
+
+
+def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> Estimate | None:
+    """The speed-up of the row ``best`` divided by the speed-up of 16 bits on the same model and topology; None if
     16 bits were not timed there."""
     here = timing[(timing["model"] == best["model"]) & (timing["topology"] == best["topology"])]
     half = here[(here["variant"] == HALF) & here["disturbed"].isna()]
-    if half.empty:
-        return ""
-    found = Repeats(timing).quotient(here[here["run"] == best["run"]], half, speedups)
-    return f"; its speed-up divided by that of {names.variant(HALF)}: {interval(found)}"
+    return None if half.empty else repeats.quotient(here[here["run"] == best["run"]], half, speedups)
 
 
 def to_gain(tables, names: Names) -> str:

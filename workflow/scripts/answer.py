@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.paper.findings import HALF
+from harness.paper.findings import HALF, against_16_bits, best_of
 from harness.report import captions, tables
 from harness.report.log import log_errors, refuse
 from harness.report.names import Names, label
-from harness.report.summary import Repeats, speedups, summarise
+from harness.report.summary import Repeats, summarise
 from harness.statistics import Estimate
 from harness.timemodel import advice
 from harness.timemodel.links import Network
@@ -35,15 +35,10 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
     ours = ours[ours["variant"] != HALF] if set(ours["variant"]) > {HALF} else ours
     rows = []
     for model in names.models_in(ours["model"]):
-        own = ours[ours["model"] == model]
-        gains = own[(own["speedup_low"] > 1) & own["enough"]]
-        best = own.loc[own["speedup"].idxmax()] if gains.empty else gains.loc[gains["speedup_low"].idxmax()]
+        best, gains = best_of(ours[ours["model"] == model])
         loses = best["enough"] and best["speedup_high"] < 1
-        row = best.to_dict() | {"pays": YES if len(gains) else NO if loses else UNDECIDED}
-        half = over[(over["model"] == model) & (over["variant"] == HALF) & over["disturbed"].isna()]
-        found = Estimate(math.nan, math.nan, math.nan, enough=False)
-        if len(half):
-            found = repeats.quotient(over[over["run"] == best["run"]], half, speedups)
+        row = best.to_dict() | {"pays": YES if gains else NO if loses else UNDECIDED}
+        found = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
         rows.append(row | {"against_16": found.value, "against_16_low": found.low, "against_16_high": found.high})
     return pd.DataFrame(rows)
 
