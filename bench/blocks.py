@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saving import save
 
-from harness.comm.blocks import nonzero_blocks
-from harness.training.results import machine
+from dlgs_bench.comm.blocks import nonzero_blocks
+from dlgs_bench.training.results import machine
 
 SIZES = [2**18, 2**24]  # 1 and 64 MiB
 DENSITIES = [1.0, 0.1, 0.01, 0.0]  # of the blocks
@@ -29,7 +29,7 @@ BLOCK = 256
 FLOOR_BYTES, COPY_BYTES = 4, 8  # an entry
 
 
-def by_torch(tensor: Tensor) -> Tensor:
+def torch_backend(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int32).view(-1, BLOCK).any(1)
 
 
@@ -39,7 +39,7 @@ def measure(size: int, density: float, rounds: int) -> list[dict]:
     target = torch.empty_like(tensor)
     ways: dict[str, Callable] = {
         "copy": lambda: target.copy_(tensor),
-        "torch": lambda: by_torch(tensor),
+        "torch": lambda: torch_backend(tensor),
         "one pass": lambda: nonzero_blocks(tensor, BLOCK),
     }
     assert torch.equal(ways["torch"](), ways["one pass"]())

@@ -6,7 +6,7 @@ On one core, or on the GPU where there is one.
 
 Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
 distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
-and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``settle``; medians over
+and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``warm_start``; medians over
 rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
 to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual. Methods with
 local steps make such an exchange once in many steps.
@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saving import save
 
-from harness import plugins
-from harness.comm.collectives import Round
-from harness.exchange import At, Bucket, Gather, Max, Sum
-from harness.exchange.answers import COUNT_BYTES
-from harness.exchange.fidelity import bits_per_entry, vnmse
-from harness.exchange.plugin import method_class
-from harness.exchange.wire import Indices
-from harness.training.results import machine
+from dlgs_bench import plugins
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.exchange import Bucket, Gather, Max, StepContext, Sum
+from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse
+from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.exchange.transport import COUNT_BYTES
+from dlgs_bench.exchange.wire import Indices
+from dlgs_bench.training.results import machine
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [(512, 512), (3840, 3840)]  # 0.26 and 14.7 million entries
@@ -54,9 +54,9 @@ class Exchange:
         self.methods, self.gradients = [make() for _ in gradients], gradients
         self.buckets = [Bucket(0, gradient.clone(), (shape,)) for gradient in gradients]
 
-    def settle(self) -> None:
+    def warm_start(self) -> None:
         for method, bucket in zip(self.methods, self.buckets, strict=True):
-            method.settle(bucket)
+            method.warm_start(bucket)
 
     def step(self, number: int) -> torch.Tensor:
         """One exchange; the aggregate of worker 0."""
@@ -64,13 +64,15 @@ class Exchange:
         for bucket, gradient in zip(self.buckets, self.gradients, strict=True):
             bucket.gradient.copy_(gradient)
         pairs = enumerate(zip(self.methods, self.buckets, strict=True))
-        workers = [method.exchange(bucket, At(number, rank, WORKERS, lr=0.1)) for rank, (method, bucket) in pairs]
-        answers = [None] * WORKERS
+        workers = [
+            method.exchange(bucket, StepContext(number, rank, WORKERS, lr=0.1)) for rank, (method, bucket) in pairs
+        ]
+        transport = [None] * WORKERS
         while True:
-            asked = [self._by(rank, _resume, worker, answers[rank]) for rank, worker in enumerate(workers)]
+            asked = [self._by(rank, _resume, worker, transport[rank]) for rank, worker in enumerate(workers)]
             if isinstance(asked[0], torch.Tensor):
                 return asked[0]
-            answers = self._answers(asked)
+            transport = self._answers(asked)
 
     def _by(self, rank: int, call, *args):
         result, seconds = _timed(call, *args)
@@ -79,7 +81,7 @@ class Exchange:
 
     def _answers(self, asked: list) -> list:
         match asked[0]:
-            case Round():
+            case PeerExchange():
                 self.sent_bytes += asked[0].sent_bytes
                 return [{peer: asked[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(asked)]
             case Gather():
@@ -120,7 +122,7 @@ def candidates() -> dict:
     for name in plugins.names("methods"):
         fields = plugins.fields(name)
         options = {"ratio": RATIO} if "ratio" in fields else {}
-        for selection in ("torch", "fast") if "selection" in fields else ():
+        for selection in ("torch", "compiled") if "selection" in fields else ():
             found[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
         if "selection" not in fields:
             found[name] = partial(method_class(name), **options)
@@ -135,7 +137,7 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
     for name, make in candidates().items():
         error = vnmse([Exchange(make, gradients, shape).step(1)], [sum(gradients)])
         exchange = Exchange(make, gradients, shape)
-        exchange.settle()
+        exchange.warm_start()
         found = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
         ratios = found["own_s"] / found["copy_s"]
         rows.append(

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from saving import save
 
-from harness.training.results import machine
+from dlgs_bench.training.results import machine
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 

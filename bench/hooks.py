@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import comm as engines
-from harness import plugins
+from dlgs_bench import comm as engines
+from dlgs_bench import plugins
 
 METHODS = {"none": {}, "cast": {"dtype": "float16"}, "powersgd": {"rank": 2}}
 ONE_BUCKET_MB = 4096
@@ -48,7 +48,7 @@ def with_ddp(name: str, mine: bool, method: str):
     model = DistributedDataParallel(net, gradient_as_bucket_view=True, **one_bucket)
     optimizer = sgd(net)
     if mine:
-        from harness.hooks.ddp import DDPHook
+        from dlgs_bench.hooks.ddp import DDPHook
 
         DDPHook(model, optimizer, method, **METHODS[method])
     else:
@@ -74,7 +74,7 @@ def with_horovod(name: str, mine: bool, method: str):
     net = plugins.load("models", name).build().to(DEVICE)
     optimizer = sgd(net)
     if mine:
-        from harness.hooks.horovod import HorovodHook
+        from dlgs_bench.hooks.horovod import HorovodHook
 
         HorovodHook(net, optimizer, method, **METHODS[method])
     else:

@@ -26,11 +26,11 @@ from iteration import DEVICE, now
 from saving import save
 from torchvision import transforms
 
-from harness import plugins
-from harness.data import Shard
-from harness.data.fetch.imagenet100 import CLASSES, copy
-from harness.data.imagenet100 import ImageNet100
-from harness.training.results import machine
+from dlgs_bench import plugins
+from dlgs_bench.data import Shard
+from dlgs_bench.data.fetch.imagenet100 import CLASSES, copy
+from dlgs_bench.data.imagenet100 import ImageNet100
+from dlgs_bench.training.results import machine
 
 CORES = len(os.sched_getaffinity(0))
 WIDTH, HEIGHT, PER_CLASS = 500, 375, 4

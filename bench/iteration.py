@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saving import save
 
-from harness import comm as engines
-from harness import plugins
-from harness.engines import ENGINES, Engine
-from harness.spec import Cluster, RunSpec, Training
-from harness.training.results import machine
-from harness.training.session import Session, make_method
+from dlgs_bench import comm as engines
+from dlgs_bench import plugins
+from dlgs_bench.engines import ENGINES, Engine
+from dlgs_bench.spec import Cluster, RunSpec, Training
+from dlgs_bench.training.results import machine
+from dlgs_bench.training.session import Session, make_method
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saving import save
 
-from harness.exchange.selection import Threshold, TopK, by_fast, by_torch
-from harness.training.results import machine
+from dlgs_bench.exchange.selection import Threshold, TopK, compiled_backend, torch_backend
+from dlgs_bench.training.results import machine
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SIZES = [270_000, 14_700_000, 23_700_000, 100_000_000]
@@ -34,38 +34,38 @@ FLOOR_BYTES, COPY_BYTES = 12, 8  # an entry
 MOST = 2e8  # entries that all rounds of one size and ratio may see: an idle core needs under five minutes for all
 
 
-def dgc(acc: torch.Tensor, k: int, gradient: torch.Tensor):
-    acc.add_(gradient)
-    sample = acc[torch.randint(acc.numel(), (max(100, acc.numel() // 100),), device=acc.device)]
-    share = max(1, round(k * sample.numel() / acc.numel()))
-    return by_torch.take(acc, Threshold(by_torch.kth_magnitude(sample, share)))
+def dgc(corrected: torch.Tensor, k: int, gradient: torch.Tensor):
+    corrected.add_(gradient)
+    sample = corrected[torch.randint(corrected.numel(), (max(100, corrected.numel() // 100),), device=corrected.device)]
+    share = max(1, round(k * sample.numel() / corrected.numel()))
+    return torch_backend.take(corrected, Threshold(torch_backend.kth_magnitude(sample, share)))
 
 
-def gaussian_k(acc: torch.Tensor, k: int, gradient: torch.Tensor):
-    acc.add_(gradient)
-    h = NormalDist().inv_cdf(1 - k / acc.numel() / 2) * acc.std().item()
-    return by_torch.take(acc, Threshold(h))
+def gaussian_k(corrected: torch.Tensor, k: int, gradient: torch.Tensor):
+    corrected.add_(gradient)
+    h = NormalDist().inv_cdf(1 - k / corrected.numel() / 2) * corrected.std().item()
+    return torch_backend.take(corrected, Threshold(h))
 
 
 def candidates(residual: torch.Tensor, gradient: torch.Tensor, k: int) -> dict:
     """name -> a call that is given a copy of ``residual``."""
     total = residual + gradient
-    h, room = by_fast.kth_magnitude(total, k), by_fast.room(residual)
+    h, workspace = compiled_backend.kth_magnitude(total, k), compiled_backend.workspace(residual)
     return {
-        "torch.topk": lambda acc: torch.topk(total.abs(), k, sorted=False),
-        "kthvalue": lambda acc: total.abs().kthvalue(total.numel() - k + 1),
-        "top-k, torch": lambda acc: by_torch.take(acc, TopK(k), gradient),
-        "top-k, fast": lambda acc: by_fast.take(acc, TopK(k), gradient, room),
-        "threshold, torch": lambda acc: by_torch.take(acc, Threshold(h), gradient),
-        "threshold, fast": lambda acc: by_fast.take(acc, Threshold(h), gradient, room),
-        "DGC sampling": lambda acc: dgc(acc, k, gradient),
-        "Gaussian-K": lambda acc: gaussian_k(acc, k, gradient),
+        "torch.topk": lambda corrected: torch.topk(total.abs(), k, sorted=False),
+        "kthvalue": lambda corrected: total.abs().kthvalue(total.numel() - k + 1),
+        "top-k, torch": lambda corrected: torch_backend.take(corrected, TopK(k), gradient),
+        "top-k, fast": lambda corrected: compiled_backend.take(corrected, TopK(k), gradient, workspace),
+        "threshold, torch": lambda corrected: torch_backend.take(corrected, Threshold(h), gradient),
+        "threshold, fast": lambda corrected: compiled_backend.take(corrected, Threshold(h), gradient, workspace),
+        "DGC sampling": lambda corrected: dgc(corrected, k, gradient),
+        "Gaussian-K": lambda corrected: gaussian_k(corrected, k, gradient),
     }
 
 
 def measure(size: int, ratio: float, rounds: int) -> list[dict]:
     gradient, residual = torch.randn(2, size, device=DEVICE)
-    acc = torch.empty_like(residual)
+    corrected = torch.empty_like(residual)
     times: dict[str, list[float]] = {}
 
     def clock(name: str, call) -> None:
@@ -78,8 +78,8 @@ def measure(size: int, ratio: float, rounds: int) -> list[dict]:
     chosen = candidates(residual, gradient, max(1, int(size * ratio)))
     for _ in range(rounds + 1):
         for name, call in chosen.items():
-            clock("copy", lambda: acc.copy_(residual))
-            clock(name, lambda call=call: call(acc))
+            clock("copy", lambda: corrected.copy_(residual))
+            clock(name, lambda call=call: call(corrected))
     seconds = {name: np.array(found) for name, found in times.items()}
     # A copy runs before every candidate: the median of a round's is the round's.
     seconds["copy"] = np.median(seconds["copy"].reshape(rounds + 1, -1), axis=1)

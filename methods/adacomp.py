@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import At, Bucket, ErrorFeedback, Gather
-from harness.exchange.magnitudes import at_least
-from harness.exchange.packing import add_signs, pack_signs
-from harness.exchange.quantisation import norms
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, StepContext
+from dlgs_bench.exchange.magnitudes import indices_at_least
+from dlgs_bench.exchange.packing import add_signs, pack_signs
+from dlgs_bench.exchange.quantisation import norms
 
 
 @dataclass
@@ -28,14 +28,14 @@ class AdaComp(ErrorFeedback):
     bin: Annotated[int, ">= 1"] = 50
     bin_linear: Annotated[int, ">= 1"] = 500  # of layers of two dimensions
 
-    def exchange(self, bucket: Bucket, at: At):
-        acc = self.accumulate(bucket)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected = self.accumulate(bucket)
         length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
-        largest = norms(acc, length, math.inf)
-        places = at_least(acc + bucket.gradient, largest, length)
-        places = places[acc[places] != 0]
-        scale, signs = largest.mean(), acc[places].sign()
-        acc.index_add_(0, places, signs * scale, alpha=-1)
+        largest = norms(corrected, length, math.inf)
+        places = indices_at_least(corrected + bucket.gradient, largest, length)
+        places = places[corrected[places] != 0]
+        scale, signs = largest.mean(), corrected[places].sign()
+        corrected.index_add_(0, places, signs * scale, alpha=-1)
         message = torch.cat([scale.view(1).view(torch.int32), pack_signs(places, signs < 0)])
         received = yield Gather(message, entries=len(places))
         aggregate = bucket.gradient.zero_()

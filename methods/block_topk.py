@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.exchange import Bucket, Gather, Max, Ratio, Sum
-from harness.exchange.quantisation import norms
-from harness.exchange.selection.by_torch import refuse_nan
+from dlgs_bench.exchange import Bucket, Gather, Max, Ratio, Sum
+from dlgs_bench.exchange.quantisation import norms
+from dlgs_bench.exchange.selection.torch_backend import refuse_nan
 
 
 @dataclass
@@ -29,15 +29,15 @@ class BlockTopK(Ratio):
     block: Annotated[int, ">= 1"] = 256
     over: Literal["gather", "union", "sum"] = "gather"
 
-    def rounds(self, bucket, at):
+    def num_requests(self, bucket, context):
         return 2 if self.over == "union" else 1
 
-    def exchange(self, bucket, at):
-        acc, total = self.accumulate(bucket), bucket.gradient
-        chosen = self.largest(acc, bucket)
+    def exchange(self, bucket, context):
+        corrected, total = self.accumulate(bucket), bucket.gradient
+        chosen = self.largest(corrected, bucket)
         places = self.places(chosen, bucket.size)
-        values = acc[places]
-        acc[places] = 0
+        values = corrected[places]
+        corrected[places] = 0
         if self.over == "gather":
             message = torch.cat([chosen.to(torch.int32), values.view(torch.int32)])
             received = yield Gather(message, entries=values.numel())
@@ -54,9 +54,9 @@ class BlockTopK(Ratio):
         total[summed] = yield Sum(total[summed])
         return total
 
-    def largest(self, acc: Tensor, bucket: Bucket) -> Tensor:
-        """The numbers, int64 and rising, of the blocks of ``acc``, shape (d,), that are sent: at least one."""
-        of_blocks = norms(acc, self.block, 2)
+    def largest(self, corrected: Tensor, bucket: Bucket) -> Tensor:
+        """The numbers, int64 and rising, of the blocks of ``corrected``, shape (d,), that are sent: at least one."""
+        of_blocks = norms(corrected, self.block, 2)
         largest, chosen = of_blocks.topk(self.k(bucket, len(of_blocks)))
         refuse_nan(largest)
         return chosen.sort().values

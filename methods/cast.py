@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from harness.exchange import At, Bucket, Method, Sum
+from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
 
 
 @dataclass
@@ -26,6 +26,6 @@ class Cast(Method):
 
     dtype: Literal["float16", "bfloat16"] = "float16"
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         total = yield Sum(bucket.gradient.to(getattr(torch, self.dtype)))
         return bucket.gradient.copy_(total)

@@ -6,11 +6,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, Gather, Method
-from harness.exchange.magnitudes import largest_in_rows
-from harness.exchange.packing import join, split
-from harness.exchange.steps import kept
-from harness.exchange.transforms import cosines
+from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange.magnitudes import largest_in_rows
+from dlgs_bench.exchange.packing import join, split
+from dlgs_bench.exchange.steps import state_for
+from dlgs_bench.exchange.transforms import cosines
 
 
 @dataclass
@@ -34,8 +34,12 @@ class DeMo(Method):
     sign: bool = True
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def exchange(self, bucket: Bucket, at: At):
-        delta = kept(self.momenta, bucket.index, bucket.gradient).mul_(self.decay).add_(bucket.gradient, alpha=at.lr)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        delta = (
+            state_for(self.momenta, bucket.index, bucket.gradient)
+            .mul_(self.decay)
+            .add_(bucket.gradient, alpha=context.lr)
+        )
         rows = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1
         chunks = self._chunks(delta.view(rows, -1))  # a view, of shape (rows, columns, n, m)
         left, right = (cosines(size, delta.device) for size in chunks.shape[2:])
@@ -55,7 +59,7 @@ class DeMo(Method):
             total.scatter_add_(1, places.long(), values)
             senders.scatter_add_(1, places.long(), torch.ones_like(values))
         self._chunks(bucket.gradient.view(rows, -1)).copy_(decoded(total / senders.clamp(min=1)))
-        return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(at.workers / at.lr)
+        return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(context.workers / context.lr)
 
     def _chunks(self, matrix: Tensor) -> Tensor:
         n, m = (max(d for d in range(1, self.chunk + 1) if length % d == 0) for length in matrix.shape)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from torch import Tensor
 
-from harness.exchange import At, Bucket, Momentum, Ratio, Selects, Sum, Threshold, TopK
-from harness.exchange.magnitudes import reached
+from dlgs_bench.exchange import Bucket, Momentum, Ratio, Selects, StepContext, Sum, Threshold, TopK
+from dlgs_bench.exchange.magnitudes import count_at_least
 
 STRIDE = 101  # the sample is one entry of so many
 FEWEST = 10  # entries of the sample that a threshold rests on; with fewer, all are looked at
@@ -28,25 +28,25 @@ class DGC(Momentum, Selects, Ratio):
 
     title = "DGC"
     scope = "layer"
-    one_sum = "sparse"
+    sum_kind = "sparse"
 
     masking: bool = True
     warmup: Annotated[int, ">= 0"] = 0
     clip: Annotated[float, "> 0"] = math.inf
 
-    def exchange(self, bucket: Bucket, at: At):
-        bound = self.clip / at.workers**0.5
+    def exchange(self, bucket: Bucket, context: StepContext):
+        bound = self.clip / context.workers**0.5
         if math.isfinite(bound):
             bucket.gradient.mul_((bound / bucket.gradient.norm().clamp(min=1e-30)).clamp(max=1))
         velocity, unsent = self.velocity(bucket), self.residual(bucket)
         unsent += velocity
-        values, indices = self.selector.take(unsent, self._rule(unsent, self._k(bucket, at)))
+        values, indices = self.selector.take(unsent, self._rule(unsent, self._k(bucket, context)))
         if self.masking:
             velocity.index_fill_(0, indices.long(), 0)
         return (yield Sum(values, indices, out=bucket.gradient))
 
-    def _k(self, bucket: Bucket, at: At) -> int:
-        early = 0.25 ** (1 + (at.step - 1) // self.warmup) if self.warmup else 0
+    def _k(self, bucket: Bucket, context: StepContext) -> int:
+        early = 0.25 ** (1 + (context.step - 1) // self.warmup) if self.warmup else 0
         return max(self.k(bucket), int(early * bucket.size))
 
     def _rule(self, unsent: Tensor, k: int) -> TopK | Threshold:
@@ -54,6 +54,6 @@ class DGC(Momentum, Selects, Ratio):
         share = round(k * len(sample) / len(unsent))
         if FEWEST <= share < len(sample):
             h = self.selector.kth_magnitude(sample, share)
-            if 0.8 * k <= reached(unsent, h)[0] <= 1.3 * k:  # the authors' bounds
+            if 0.8 * k <= count_at_least(unsent, h)[0] <= 1.3 * k:  # the authors' bounds
                 return Threshold(h)
         return TopK(k)

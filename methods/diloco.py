@@ -5,8 +5,8 @@ from typing import Annotated
 
 from torch import Tensor
 
-from harness.exchange import At, Bucket, LocalSteps, Sum
-from harness.exchange.steps import kept
+from dlgs_bench.exchange import Bucket, LocalSteps, StepContext, Sum
+from dlgs_bench.exchange.steps import state_for
 
 
 @dataclass
@@ -26,7 +26,7 @@ class DiLoCo(LocalSteps):
     outer_momentum: Annotated[float, ">= 0"] = 0.9
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         delta = yield Sum(bucket.gradient)
-        velocity = kept(self.velocities, bucket.index, delta).mul_(self.outer_momentum).add_(delta)
+        velocity = state_for(self.velocities, bucket.index, delta).mul_(self.outer_momentum).add_(delta)
         return delta.add_(velocity, alpha=self.outer_momentum).mul_(self.outer_lr)

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from harness.exchange import Sparsifier, Threshold, TopK
-from harness.exchange.magnitudes import at_least, reached
-from harness.exchange.sparsifier import share
+from dlgs_bench.exchange import Sparsifier, Threshold, TopK
+from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
+from dlgs_bench.exchange.sparsifier import share
 
 
 @dataclass
@@ -39,24 +39,28 @@ class DLGS(Sparsifier):
         turn = step if self.refresh == "literal" else step - 1
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
-    def rule(self, bucket, at):
+    def rule(self, bucket, context):
         # A reused threshold is known before the gradient, unless layers or a cap ask for a closer look.
-        if self.phase(at.step) == "refresh" or self.within == "layer" or self.density_cap < 1:
+        if self.phase(context.step) == "refresh" or self.within == "layer" or self.density_cap < 1:
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
-    def select(self, acc, bucket, at):
+    def select(self, corrected, bucket, context):
         sizes = bucket.sizes if self.within == "layer" else (bucket.size,)
         thresholds = self.thresholds.get(bucket.index, [0.0] * len(sizes))
-        if self.phase(at.step) == "refresh":
-            fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in acc.split(sizes)]
+        if self.phase(context.step) == "refresh":
+            fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in corrected.split(sizes)]
             self.thresholds[bucket.index] = fresh
             thresholds = thresholds if self.refresh == "literal" else fresh
-        rule = Threshold(thresholds[0]) if len(sizes) == 1 else at_least(acc, acc.new_tensor(thresholds), sizes)
-        return self._capped(rule, acc, bucket) if self.density_cap < 1 else rule
+        rule = (
+            Threshold(thresholds[0])
+            if len(sizes) == 1
+            else indices_at_least(corrected, corrected.new_tensor(thresholds), sizes)
+        )
+        return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
 
-    def _capped(self, rule, acc, bucket):
+    def _capped(self, rule, corrected, bucket):
         """``rule``, or the largest entries alone where it would send more than the cap allows."""
         most = share(self.density_cap, bucket.size)
-        chosen = len(rule) if isinstance(rule, Tensor) else reached(acc, rule.h)[0]
+        chosen = len(rule) if isinstance(rule, Tensor) else count_at_least(corrected, rule.h)[0]
         return TopK(most) if chosen > most else rule

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from harness.exchange import At, Bucket, ErrorFeedback, Gather
-from harness.exchange.quantisation import decode, encode, norms, subtract
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, StepContext
+from dlgs_bench.exchange.quantisation import decode, encode, norms, subtract
 
 
 @dataclass
@@ -18,10 +18,10 @@ class EFSign(ErrorFeedback):
     scope = "size"
     conserves_mass = "rounding"
 
-    def exchange(self, bucket: Bucket, at: At):
-        acc = self.accumulate(bucket)
-        means = norms(acc, bucket.sizes, 1) / acc.new_tensor(bucket.sizes)
-        message = encode(acc, means, bucket.sizes, bits=1)
-        subtract(message, bucket.sizes, 1, acc)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected = self.accumulate(bucket)
+        means = norms(corrected, bucket.sizes, 1) / corrected.new_tensor(bucket.sizes)
+        message = encode(corrected, means, bucket.sizes, bits=1)
+        subtract(message, bucket.sizes, 1, corrected)
         received = yield Gather(message, entries=bucket.size)
         return decode(received, bucket.sizes, 1, bucket.gradient)

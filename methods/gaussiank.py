@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from harness.exchange import Estimator, Threshold, TopK
-from harness.exchange.magnitudes import reached
-from harness.exchange.quantisation import norms
+from dlgs_bench.exchange import Estimator, Threshold, TopK
+from dlgs_bench.exchange.magnitudes import count_at_least
+from dlgs_bench.exchange.quantisation import norms
 
 
 @dataclass
@@ -18,13 +18,13 @@ class GaussianK(Estimator):
     title = "Gaussian-K"
     scope = "layer"
 
-    def select(self, acc, bucket, at):
+    def select(self, corrected, bucket, context):
         k = self.k(bucket)
         if bucket.size < self.fewest:
             return TopK(k)
-        h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * norms(acc, bucket.size, 2).item() / bucket.size**0.5
+        h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * norms(corrected, bucket.size, 2).item() / bucket.size**0.5
         for tests in (1, 2, 3):
-            many, _ = reached(acc, h)
+            many, _ = count_at_least(corrected, h)
             if 2 * k / 3 <= many <= 4 * k / 3 or tests == 3:
                 break
             h *= 0.5 if many < k else 1.5

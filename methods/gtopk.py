@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.exchange import At, Bucket, Ratio, Round, Selects, TopK
-from harness.exchange.steps import added_up, put_back
-from harness.exchange.wire import Indices
+from dlgs_bench.exchange import Bucket, PeerExchange, Ratio, Selects, StepContext, TopK
+from dlgs_bench.exchange.steps import added_up, put_back
+from dlgs_bench.exchange.wire import Indices
 
 
 @dataclass
@@ -22,38 +22,38 @@ class GTopK(Selects, Ratio):
     scope = "model"
     conserves_mass = "at most"
 
-    def rounds(self, bucket: Bucket, at: At) -> int:
-        return 2 * len(_levels(at))
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
+        return 2 * len(_levels(context))
 
-    def exchange(self, bucket: Bucket, at: At):
-        acc, merged, k = self.residual(bucket), bucket.gradient, self.k(bucket)
-        values, places = self.selector.take(acc, TopK(k), merged)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected, merged, k = self.residual(bucket), bucket.gradient, self.k(bucket)
+        values, places = self.selector.take(corrected, TopK(k), merged)
         message = Indices.pack(values, places, bucket.size)
-        for apart in _levels(at):
-            received = yield _round(at, apart, message, up=True)
+        for apart in _levels(context):
+            received = yield _round(context, apart, message, up=True)
             for other in received.values():
                 both = added_up([message, other], merged)
                 largest, positions = self.selector.take(both, TopK(k))
                 message = Indices.pack(largest, positions, bucket.size)
-        for apart in reversed(_levels(at)):
-            received = yield _round(at, apart, message, up=False)
+        for apart in reversed(_levels(context)):
+            received = yield _round(context, apart, message, up=False)
             message = next(iter(received.values()), message)
         root, chosen = message[:k].view(torch.float32), message[k:]
-        put_back(acc, values, places, chosen[root != 0])  # a zero only fills the message up
+        put_back(corrected, values, places, chosen[root != 0])  # a zero only fills the message up
         return added_up([message], merged)
 
 
-def _levels(at: At) -> list[int]:
+def _levels(context: StepContext) -> list[int]:
     """How far apart the partners of each level are; there is one level at least, as every exchange asks something."""
-    return [1 << level for level in range(max(1, (at.workers - 1).bit_length()))]
+    return [1 << level for level in range(max(1, (context.workers - 1).bit_length()))]
 
 
-def _round(at: At, apart: int, message: torch.Tensor, up: bool) -> Round:
+def _round(context: StepContext, apart: int, message: torch.Tensor, up: bool) -> PeerExchange:
     """Of each pair, the rank that the distance divides an odd number of times sends up, and receives down."""
-    lower = at.rank % (2 * apart) == 0
-    partner = at.rank + apart if lower else at.rank - apart
-    if at.rank % apart or partner >= at.workers:
-        return Round(dtype=message.dtype)
+    lower = context.rank % (2 * apart) == 0
+    partner = context.rank + apart if lower else context.rank - apart
+    if context.rank % apart or partner >= context.workers:
+        return PeerExchange(dtype=message.dtype)
     if lower is up:
-        return Round(receives={partner: len(message)}, dtype=message.dtype)
-    return Round({partner: message}, dtype=message.dtype, entries=len(message) // 2)
+        return PeerExchange(receives={partner: len(message)}, dtype=message.dtype)
+    return PeerExchange({partner: message}, dtype=message.dtype, entries=len(message) // 2)

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from harness.exchange import At, Bucket
-from harness.exchange.quantisation import subtract
-from harness.exchange.steps import kept
+from dlgs_bench.exchange import Bucket, StepContext
+from dlgs_bench.exchange.quantisation import subtract
+from dlgs_bench.exchange.steps import state_for
 
 from .quantised import Quantised
 
@@ -36,19 +36,19 @@ class LoCo(Quantised):
 
     def residual(self, bucket: Bucket) -> Tensor:
         """The error of what this worker sends, shape (d,)."""
-        return kept(self.errors, bucket.index, bucket.gradient)
+        return state_for(self.errors, bucket.index, bucket.gradient)
 
-    def exchange(self, bucket: Bucket, at: At):
-        if (at.step - 1) % self.reset_every == 0:
+    def exchange(self, bucket: Bucket, context: StepContext):
+        if (context.step - 1) % self.reset_every == 0:
             self.errors.pop(bucket.index, None)
             self.sum_errors.pop(bucket.index, None)
-        return (yield from super().exchange(bucket, at))
+        return (yield from super().exchange(bucket, context))
 
     def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
         return map(self._corrected, parts, self.residual(bucket).tensor_split(len(parts)))
 
     def encoded_sum(self, total: Tensor, bucket: Bucket) -> Tensor:
-        return self._corrected(total, kept(self.sum_errors, bucket.index, total))
+        return self._corrected(total, state_for(self.sum_errors, bucket.index, total))
 
     def _corrected(self, vector: Tensor, error: Tensor) -> Tensor:
         wanted = vector + error

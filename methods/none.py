@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.exchange import At, Bucket, Method, Sum
+from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
 
 
 @dataclass
@@ -12,9 +12,9 @@ class Uncompressed(Method):
     title = "uncompressed"
     scope = "size"
     baseline = True
-    one_sum = "dense"
+    sum_kind = "dense"
     elementwise = True
     exact_when = {}  # noqa: RUF012 - a constant, read by tests
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         return (yield Sum(bucket.gradient))

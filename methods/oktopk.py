@@ -6,9 +6,9 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import At, Bucket, Gather, Ratio, Selects, Threshold
-from harness.exchange.steps import added_up, put_back, to_each
-from harness.exchange.wire import Indices
+from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Threshold
+from dlgs_bench.exchange.steps import added_up, put_back, to_each
+from dlgs_bench.exchange.wire import Indices
 
 
 @dataclass
@@ -40,30 +40,30 @@ class OkTopk(Selects, Ratio):
         refresh, rebalance = (step - 1) % self.refresh_every == 0, (step - 1) % self.rebalance_every == 0
         return " and ".join(["refresh"] * refresh + ["rebalance"] * rebalance) or "reuse"
 
-    def rounds(self, bucket: Bucket, at: At) -> int:
-        return 2 + ("refresh" in self.phase(at.step)) + ("rebalance" in self.phase(at.step))
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
+        return 2 + ("refresh" in self.phase(context.step)) + ("rebalance" in self.phase(context.step))
 
-    def exchange(self, bucket: Bucket, at: At):
-        acc, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(at.step)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(context.step)
         of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
         if "refresh" in phase:
-            of_entries = self.selector.kth_magnitude(acc, k)
-        values, places = self.selector.take(acc, Threshold(of_entries))
+            of_entries = self.selector.kth_magnitude(corrected, k)
+        values, places = self.selector.take(corrected, Threshold(of_entries))
         if "rebalance" in phase:
-            quantiles = [len(places) * i // at.workers for i in range(1, at.workers)]
-            mine = places[quantiles] if len(places) else places.new_zeros(at.workers - 1)
+            quantiles = [len(places) * i // context.workers for i in range(1, context.workers)]
+            mine = places[quantiles] if len(places) else places.new_zeros(context.workers - 1)
             every = yield Gather(mine.to(torch.int32), entries=0)
-            self.cuts[bucket.index] = (torch.stack(every).long().sum(0) // at.workers).tolist()
+            self.cuts[bucket.index] = (torch.stack(every).long().sum(0) // context.workers).tolist()
         starts = torch.searchsorted(places, places.new_tensor(self.cuts[bucket.index])).tolist()
         regions = zip(values.tensor_split(starts), places.tensor_split(starts), strict=True)
         messages = [Indices.pack(v, p, bucket.size) for v, p in regions]
-        sent = len(places) - len(messages[at.rank]) // 2
-        added_up((yield from to_each(messages, at, sent, lengths_known=False)), total)
+        sent = len(places) - len(messages[context.rank]) // 2
+        added_up((yield from to_each(messages, context, sent, lengths_known=False)), total)
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
             self.thresholds[bucket.index] = [of_entries, of_sums]
         sums, positions = self.selector.take(total, Threshold(of_sums))
         gathered = yield Gather(Indices.pack(sums, positions, bucket.size), entries=len(sums))
-        put_back(acc, values, places, torch.cat([message[len(message) // 2 :] for message in gathered]))
+        put_back(corrected, values, places, torch.cat([message[len(message) // 2 :] for message in gathered]))
         return added_up(gathered, total)

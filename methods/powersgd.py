@@ -6,9 +6,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, ErrorFeedback
-from harness.exchange.randomness import generator
-from harness.exchange.steps import sum_of
+from dlgs_bench.exchange import Bucket, ErrorFeedback, StepContext
+from dlgs_bench.exchange.randomness import generator
+from dlgs_bench.exchange.steps import sum_of
 
 
 @dataclass
@@ -22,7 +22,7 @@ class PowerSGD(ErrorFeedback):
 
     title = "PowerSGD"
     scope = "size"
-    shaped = True
+    cost_depends_on_shapes = True
     conserves_mass = "rounding"
     exact_when = {"rank": 1_000_000}  # noqa: RUF012 - a constant, read by tests
     state = ("factors",)
@@ -31,12 +31,12 @@ class PowerSGD(ErrorFeedback):
     seed: int = 0
     factors: dict[int, list[Tensor]] = field(default_factory=dict, init=False, repr=False)  # Q, by bucket and matrix
 
-    def rounds(self, bucket: Bucket, at: At) -> int:
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if any(len(shape) > 1 for shape in bucket.shapes) else 1
 
-    def exchange(self, bucket: Bucket, at: At):
-        acc, shapes = self.accumulate(bucket), bucket.shapes or ((bucket.size,),)
-        layers = list(zip(acc.split(bucket.sizes), bucket.gradient.split(bucket.sizes), shapes, strict=True))
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected, shapes = self.accumulate(bucket), bucket.shapes or ((bucket.size,),)
+        layers = list(zip(corrected.split(bucket.sizes), bucket.gradient.split(bucket.sizes), shapes, strict=True))
         matrices = [(m.view(shape[0], -1), out.view(shape[0], -1)) for m, out, shape in layers if len(shape) > 1]
         vectors = [(v, out) for v, out, shape in layers if len(shape) < 2]
         q = self.factors.get(bucket.index) or [self._first(m, bucket.index, i) for i, (m, _) in enumerate(matrices)]
@@ -51,7 +51,7 @@ class PowerSGD(ErrorFeedback):
             self.factors[bucket.index] = q
             for (m, out), left, right in zip(matrices, p, q, strict=True):
                 torch.mm(left, right.T, out=out)
-                m.sub_(out, alpha=1 / at.workers)  # each worker's part of what was sent
+                m.sub_(out, alpha=1 / context.workers)  # each worker's part of what was sent
         return bucket.gradient
 
     def _first(self, matrix: Tensor, *place: int) -> Tensor:

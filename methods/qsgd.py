@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from harness.exchange import At, Bucket, Gather, Method
-from harness.exchange.quantisation import decode, encode, norms
+from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange.quantisation import decode, encode, norms
 
 
 @dataclass
@@ -24,9 +24,9 @@ class QSGD(Method):
     block: Annotated[int, ">= 1"] = 512
     seed: int = 0
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         gradient, levels = bucket.gradient, 2 ** (self.bits - 1) - 1
-        units, seed = norms(gradient, self.block, 2) / levels, (self.seed, at.step, bucket.index, at.rank)
+        units, seed = norms(gradient, self.block, 2) / levels, (self.seed, context.step, bucket.index, context.rank)
         message = encode(gradient, units, self.block, self.bits, seed)
         received = yield Gather(message, entries=bucket.size)
         return decode(received, self.block, self.bits, gradient)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, Gather, Method
-from harness.exchange.quantisation import decode, encode, norms
-from harness.exchange.steps import to_each
+from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange.quantisation import decode, encode, norms
+from dlgs_bench.exchange.steps import to_each
 
 
 @dataclass
@@ -28,13 +28,13 @@ class Quantised(Method):
     bits: Literal[4, 8] = 8
     block: Annotated[int, ">= 1"] = 256
 
-    def rounds(self, bucket: Bucket, at: At) -> int:
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, at: At):
-        parts = bucket.gradient.tensor_split(at.workers)
-        messages, mine = list(self.encoded_parts(parts, bucket)), parts[at.rank]
-        received = yield from to_each(messages, at, bucket.size - len(mine), lengths_known=True)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        parts = bucket.gradient.tensor_split(context.workers)
+        messages, mine = list(self.encoded_parts(parts, bucket)), parts[context.rank]
+        received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=True)
         total = decode(received, self.block, self.bits, torch.empty_like(mine))
         gathered = yield Gather(self.encoded_sum(total, bucket), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):

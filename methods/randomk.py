@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from harness.exchange import At, Bucket, Ratio, Sum
+from dlgs_bench.exchange import Bucket, Ratio, StepContext, Sum
 
 
 @dataclass
@@ -21,12 +21,12 @@ class RandomK(Ratio):
 
     seed: int = 0
 
-    def exchange(self, bucket: Bucket, at: At):
-        numbers = np.random.default_rng([self.seed, at.step, bucket.index])
+    def exchange(self, bucket: Bucket, context: StepContext):
+        numbers = np.random.default_rng([self.seed, context.step, bucket.index])
         drawn = numbers.choice(bucket.size, self.k(bucket), replace=False, shuffle=False)
         chosen = torch.from_numpy(drawn).to(bucket.gradient.device)
-        acc = self.accumulate(bucket)
-        values = acc[chosen]
-        acc.index_fill_(0, chosen, 0)
+        corrected = self.accumulate(bucket)
+        values = corrected[chosen]
+        corrected.index_fill_(0, chosen, 0)
         total = yield Sum(values)
         return bucket.gradient.zero_().index_copy_(0, chosen, total)

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-from harness.exchange import Estimator, Threshold, TopK
-from harness.exchange.magnitudes import reached
+from dlgs_bench.exchange import Estimator, Threshold, TopK
+from dlgs_bench.exchange.magnitudes import count_at_least
 
 FIRST = 0.25  # part of the entries that the first fit is to leave
 ADAPT_EVERY, TOLERANCE = 5, 0.2
@@ -26,17 +26,17 @@ class SIDCo(Estimator):
     stages: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # of each bucket, not of all
     sent: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)  # over k, since the last change
 
-    def select(self, acc, bucket, at):
+    def select(self, corrected, bucket, context):
         k = self.k(bucket)
         ratio = k / bucket.size
         if bucket.size < self.fewest or ratio >= FIRST:
             return TopK(k)
         stages, sent = self.stages.get(bucket.index, 2), self.sent.setdefault(bucket.index, [])
         parts = [FIRST, *[(ratio / FIRST) ** (1 / (stages - 1))] * (stages - 1)] if stages > 1 else [ratio]
-        h, many, total = 0.0, bucket.size, reached(acc, 0.0)[1]
+        h, many, total = 0.0, bucket.size, count_at_least(corrected, 0.0)[1]
         for part in parts:
             raised = h + (total / many - h) * math.log(1 / part)
-            fewer, less = reached(acc, raised)
+            fewer, less = count_at_least(corrected, raised)
             if not fewer:  # magnitudes that are no exponential: their threshold cannot be extrapolated
                 return TopK(k)
             h, many, total = raised, fewer, less

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import Sparsifier, Sum, Threshold, TopK
+from dlgs_bench.exchange import Sparsifier, Sum, Threshold, TopK
 
 
 @dataclass
@@ -18,7 +18,7 @@ class SparseDense(Sparsifier):
     """
 
     title = "sparse and dense"
-    one_sum = None  # a server's messages would change their form from step to step
+    sum_kind = None  # a server's messages would change their form from step to step
     exact_when = {"sparse_steps": 0}  # noqa: RUF012 - a constant, read by tests
 
     sparse_steps: Annotated[int, ">= 0"] = 7  # T
@@ -31,20 +31,20 @@ class SparseDense(Sparsifier):
     def phase(self, step):
         return "sparse" if step % self.cycle else "dense"
 
-    def rule(self, bucket, at):
+    def rule(self, bucket, context):
         if not self.threshold:
             return TopK(self.k(bucket))
         above = torch.nextafter(torch.tensor(self.threshold), torch.tensor(torch.inf))  # the next float32
         return Threshold(above.item())
 
-    def exchange(self, bucket, at):
-        if self.phase(at.step) == "sparse":
-            return (yield from super().exchange(bucket, at))
+    def exchange(self, bucket, context):
+        if self.phase(context.step) == "sparse":
+            return (yield from super().exchange(bucket, context))
         residual = self.residual(bucket)
         total = bucket.gradient.add_(residual)
         residual.zero_()
         return (yield Sum(total))
 
-    def settle(self, bucket):
+    def warm_start(self, bucket):
         """A cycle begins without a residual."""
         self.residual(bucket).zero_()

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from harness.exchange import At, Bucket, ErrorFeedback, Gather, LocalSteps
-from harness.exchange.magnitudes import largest_in_rows
-from harness.exchange.packing import blocks, join, pack, pack_places, unpack, unpack_places
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, LocalSteps, StepContext
+from dlgs_bench.exchange.magnitudes import largest_in_rows
+from dlgs_bench.exchange.packing import blocks, join, pack, pack_places, unpack, unpack_places
 
 CHUNK = 4096  # entries, so that a place in it is a number of 12 bits
 
@@ -31,7 +31,7 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
     decay: Annotated[float, ">= 0"] = 0.95
     bits: Literal[2, 32] = 2
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         error = self.residual(bucket).mul_(self.decay).add_(bucket.gradient)
         chunks = blocks(error, min(CHUNK, bucket.size))
         places = largest_in_rows(chunks, self.top)

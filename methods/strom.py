@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from harness.exchange import At, Bucket, ErrorFeedback, Gather, Selects, Threshold
-from harness.exchange.packing import add_signs, pack_signs
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Selects, StepContext, Threshold
+from dlgs_bench.exchange.packing import add_signs, pack_signs
 
 
 @dataclass
@@ -22,11 +22,11 @@ class Strom(ErrorFeedback, Selects):
 
     threshold: Annotated[float, "> 0"] = 0.5
 
-    def exchange(self, bucket: Bucket, at: At):
-        tau = self.threshold / at.workers
-        acc = self.residual(bucket)
-        values, places = self.selector.take(acc, Threshold(tau), bucket.gradient)
-        acc.index_copy_(0, places.long(), values - values.sign() * tau)
+    def exchange(self, bucket: Bucket, context: StepContext):
+        tau = self.threshold / context.workers
+        corrected = self.residual(bucket)
+        values, places = self.selector.take(corrected, Threshold(tau), bucket.gradient)
+        corrected.index_copy_(0, places.long(), values - values.sign() * tau)
         received = yield Gather(pack_signs(places, values < 0), entries=len(places))
         aggregate = bucket.gradient.zero_()
         for message in received:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import At, Bucket, Gather, Max, Method
-from harness.exchange.quantisation import decode, encode, norms
+from dlgs_bench.exchange import Bucket, Gather, Max, Method, StepContext
+from dlgs_bench.exchange.quantisation import decode, encode, norms
 
 
 @dataclass
@@ -25,10 +25,10 @@ class TernGrad(Method):
     clip: Annotated[float, "> 0"] = 2.5
     seed: int = 0
 
-    def rounds(self, bucket: Bucket, at: At) -> int:
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, at: At):
+    def exchange(self, bucket: Bucket, context: StepContext):
         gradient, sizes = bucket.gradient, bucket.sizes
         deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
         scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)
@@ -39,6 +39,6 @@ class TernGrad(Method):
         scales = yield Max(scales.nan_to_num_(nan=math.inf))
         scales.masked_fill_(scales.isinf(), math.nan)
         known = scales.view(torch.uint8)  # what all have need not travel
-        message = encode(gradient, scales, sizes, 2, seed=(self.seed, at.step, bucket.index, at.rank))
+        message = encode(gradient, scales, sizes, 2, seed=(self.seed, context.step, bucket.index, context.rank))
         received = yield Gather(message[len(known) :], entries=bucket.size)
         return decode([torch.cat([known, codes]) for codes in received], sizes, 2, gradient)

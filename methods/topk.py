@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.exchange import Sparsifier, TopK
+from dlgs_bench.exchange import Sparsifier, TopK
 
 
 @dataclass
@@ -12,5 +12,5 @@ class GlobalTopK(Sparsifier):
     title = "Top-K"
     scope = "model"
 
-    def rule(self, bucket, at):
+    def rule(self, bucket, context):
         return TopK(self.k(bucket))

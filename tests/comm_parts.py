@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from hybrid_parts import trained
 
-from harness.comm import Communicator, collectives
-from harness.comm.collectives import Round
-from harness.comm.collectives.omnireduce import streams
-from harness.comm.torch_dist import TorchDist
+from dlgs_bench.comm import Communicator, collectives
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.comm.collectives.omnireduce import streams
+from dlgs_bench.comm.torch_dist_engine import TorchDist
 
 GATHERED = (
     torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
@@ -50,12 +50,12 @@ def message(sender: int, receiver: int, dtype: torch.dtype, bucket: int = 0) -> 
     return numbers(length(sender, receiver, bucket), dtype, sender, receiver, bucket)
 
 
-def to_all(comm: Communicator, dtype: torch.dtype, headers: bool, bucket: int = 0) -> Round:
+def to_all(comm: Communicator, dtype: torch.dtype, headers: bool, bucket: int = 0) -> PeerExchange:
     """A message to each other rank."""
     peers = [peer for peer in range(comm.world_size) if peer != comm.rank]
     sends = {peer: message(comm.rank, peer, dtype, bucket).to(comm.device) for peer in peers}
     receives = {peer: None if headers else length(peer, comm.rank, bucket) for peer in peers}
-    return Round(sends, receives, dtype, headers)
+    return PeerExchange(sends, receives, dtype, headers)
 
 
 def relay(comm: Communicator, bucket: int):
@@ -64,7 +64,7 @@ def relay(comm: Communicator, bucket: int):
     left, right = (comm.rank - 1) % comm.world_size, (comm.rank + 1) % comm.world_size
     for _ in range(5):
         time.sleep(random.random() * 0.003)
-        got = yield Round({right: held}, {left: 1}, torch.int16)
+        got = yield PeerExchange({right: held}, {left: 1}, torch.int16)
         held = got[left] + comm.rank
     return held
 
@@ -106,7 +106,7 @@ def ends(comm: Communicator) -> list[tuple[float, float, float]]:
     """Of calls of each kind: when it was made, when the engine says it ended, when somebody looked."""
     for pause_s in (0.3, 3, 30):  # on a busy machine a call may take longer than the shortest
         found = []
-        with comm.noting_ends():
+        with comm.record_completion_times():
             for start in (
                 lambda: comm.start_allreduce(torch.ones(100_000)),
                 lambda: comm.start_allgather(torch.ones(100_000)),
@@ -144,16 +144,16 @@ def sparse_blocks(rank: int, block: int) -> torch.Tensor:
     return numbers(entries, torch.float32, rank).round().masked_fill_(~kept, 0.0)
 
 
-def shapes(world: int, everybody: bool) -> list[dict]:
-    """OmniReduce's, among so many ranks; ``everybody``: whether a round needs all of them."""
-    fit = [one for one in APART if one["aggregators"] < world and (one["aggregators"] == 1 or not everybody)]
+def shapes(world: int, requires_all_ranks: bool) -> list[dict]:
+    """OmniReduce's, among so many ranks; ``requires_all_ranks``: whether a round needs all of them."""
+    fit = [one for one in APART if one["aggregators"] < world and (one["aggregators"] == 1 or not requires_all_ranks)]
     return [*OMNIREDUCE, *(OMNIREDUCE[-1] | one for one in fit)]
 
 
 def streamed(comm: Communicator) -> dict:
     """By shape of OmniReduce: the sum, and the messages and bytes sent for it; an aggregator apart has what it had."""
     found = {}
-    for which, shape in enumerate(shapes(comm.world_size, comm.everybody)):
+    for which, shape in enumerate(shapes(comm.world_size, comm.requires_all_ranks)):
         mine, before = sparse_blocks(comm.rank, shape["block"]), (comm.sent_messages, comm.sent_bytes)
         comm.start_streams(streams(comm.rank, comm.world_size, mine, **shape)).wait()
         found[f"omnireduce {which}"] = mine, (comm.sent_messages - before[0], comm.sent_bytes - before[1])
@@ -200,7 +200,7 @@ def among_some(rank: int, world: int) -> dict:
 def another_length(comm: Communicator) -> str:
     """What is said when the neighbour sends two entries where three are expected."""
     try:
-        comm.start_round(Round({(comm.rank + 1) % comm.world_size: torch.zeros(2)},
+        comm.start_round(PeerExchange({(comm.rank + 1) % comm.world_size: torch.zeros(2)},
                                {(comm.rank - 1) % comm.world_size: 3})).wait()  # fmt: skip
     except ValueError as error:
         return str(error)

@@ -27,8 +27,8 @@ from PIL import Image
 from xdist.scheduler import LoadFileScheduling
 
 ROOT = Path(__file__).resolve().parent.parent
-# Tests run at the same time: no launch is repeated because of other work. Read by harness/launch/disturbance.py.
-os.environ["HARNESS_MAX_OTHER_WORK"] = "2"
+# Tests run at the same time: no launch is repeated because of other work. Read by dlgs_bench/launch/disturbance.py.
+os.environ["DLGS_BENCH_MAX_OTHER_WORK"] = "2"
 
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
@@ -48,18 +48,18 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from world import World  # noqa: E402
 
-from harness import plugins  # noqa: E402
-from harness.data.fetch import cifar10, imagenet100  # noqa: E402
-from harness.engines import ENGINES  # noqa: E402
-from harness.exchange import At, Bucket, Sparsifier  # noqa: E402
-from harness.exchange.answers import answers  # noqa: E402
-from harness.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
-from harness.exchange.plugin import method_class  # noqa: E402
-from harness.launch.launcher import launch  # noqa: E402
-from harness.spec import Place, RunSpec  # noqa: E402
-from harness.topology import ALL_GATHER, Topology  # noqa: E402
-from harness.training.clock import Clock  # noqa: E402
-from harness.training.optimizer import SGD  # noqa: E402
+from dlgs_bench import plugins  # noqa: E402
+from dlgs_bench.data.fetch import cifar10, imagenet100  # noqa: E402
+from dlgs_bench.engines import ENGINES  # noqa: E402
+from dlgs_bench.exchange import Bucket, Sparsifier, StepContext  # noqa: E402
+from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange  # noqa: E402
+from dlgs_bench.exchange.plugin import method_class  # noqa: E402
+from dlgs_bench.exchange.transport import transport  # noqa: E402
+from dlgs_bench.launch.launcher import launch  # noqa: E402
+from dlgs_bench.spec import LaunchSettings, RunSpec  # noqa: E402
+from dlgs_bench.topology import ALL_GATHER, Topology  # noqa: E402
+from dlgs_bench.training.clock import Clock  # noqa: E402
+from dlgs_bench.training.optimizer import SGD  # noqa: E402
 
 # Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,8 +144,8 @@ def make(name: str, **options):
     return CLASSES[name](**ratio | options)
 
 
-def at(step: int, rank: int = 0, workers: int = 1) -> At:
-    return At(step, rank, workers, lr=0.1)
+def at(step: int, rank: int = 0, workers: int = 1) -> StepContext:
+    return StepContext(step, rank, workers, lr=0.1)
 
 
 def sgd(parameters: torch.Tensor) -> SGD:
@@ -168,7 +168,7 @@ def exchange_of(comm, method, first: list[torch.Tensor], topology: Topology = AL
     parts = flat.split([len(g) for g in first])
     buckets = [Bucket(i, part, shapes_of(len(part), method.scope)) for i, part in enumerate(parts)]
     groups = [(i, i + 1) for i in range(len(buckets))]
-    answering = answers(topology, comm, **how)
+    answering = transport(topology, comm, **how)
     if topology.serves(comm.rank, comm.world_size - topology.servers):
         return ServerExchange(method, groups, buckets, answering, flat, sgd(torch.zeros_like(flat)))
     return WorkerExchange(method, groups, buckets, answering, Clock(CPU))
@@ -180,7 +180,7 @@ def one_step(comm, exchange: Exchange, gradients: list[torch.Tensor], number: in
         bucket.gradient.copy_(gradient)
     if isinstance(exchange, WorkerExchange):
         exchange._clock.start()
-    exchange.begin(at(number, comm.rank, comm.world_size - exchange.answers.topology.servers))
+    exchange.begin(at(number, comm.rank, comm.world_size - exchange.transport.topology.servers))
     for layer in range(len(exchange.buckets)):
         exchange.ready(layer)
     exchange.finish()
@@ -273,7 +273,7 @@ def imagenet(tmp_path_factory) -> Path:
 # Of workflows: this project's Python comes first, and no launch is repeated because the machine became slower.
 ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "HARNESS_MAX_SPEED_CHANGE": "1000",
+    "DLGS_BENCH_MAX_SPEED_CHANGE": "1000",
 }
 
 
@@ -297,7 +297,7 @@ def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
         ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", "results", "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
-    shutil.copytree(ROOT / "harness" / "data", folder / "harness" / "data", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "dlgs_bench" / "data", folder / "dlgs_bench" / "data", dirs_exist_ok=True)
     for path in (folder / "methods").glob("*.py"):
         if path.stem not in methods:
             path.unlink()
@@ -309,7 +309,7 @@ def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
 def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project which has the tiny model, its data set and its configuration (``TINY``)."""
     copy_project(folder, methods)
-    files = {"tiny.py": "models", "vectors.py": "harness/data", "tiny.yaml": "config", "studies.yaml": "config"}
+    files = {"tiny.py": "models", "vectors.py": "dlgs_bench/data", "tiny.yaml": "config", "studies.yaml": "config"}
     for name, target in files.items():
         shutil.copy(ROOT / "tests" / "tiny" / name, folder / target)
     return folder
@@ -328,7 +328,7 @@ def tiny_source(tmp_path_factory) -> Path:
         if not project.exists():
             made = copy_tiny(root / "tiny-source.partial")
             done = subprocess.run(
-                [sys.executable, "-c", "from harness import plugins; plugins._descriptions()"], cwd=made
+                [sys.executable, "-c", "from dlgs_bench import plugins; plugins._descriptions()"], cwd=made
             )
             assert done.returncode == 0
             made.rename(project)
@@ -351,7 +351,9 @@ def tiny_made(tiny_source) -> Path:
 
 def example_method() -> str:
     """The method that CONTRIBUTING shows in full."""
-    return re.search(r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S).group(1)
+    return re.search(
+        r"```python\n(\"\"\"PeerExchange robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S
+    ).group(1)
 
 
 def python_in(project: Path, *arguments: str, timeout_s: float = PATIENCE_S) -> str:
@@ -369,8 +371,8 @@ def clone(project: Path, folder: Path) -> Path:
 
 def launch_tiny(project: Path, spec: RunSpec, folder: Path, **place) -> int:
     """Run ``spec`` with the model and data of a copy of the project, which holds the tiny ones; return the status."""
-    place = Place(data={"vectors": ""}, **place)
-    program = ["env", "-C", str(project), sys.executable, "-m", "harness.training.run"]
+    place = LaunchSettings(data={"vectors": ""}, **place)
+    program = ["env", "-C", str(project), sys.executable, "-m", "dlgs_bench.training.run"]
     return launch(spec, place, folder, folder.with_suffix(".log"), program)
 
 
@@ -432,8 +434,8 @@ def watched(coroutine, note: Callable):
     answer = None
     while True:
         try:
-            round = coroutine.send(answer)
+            peer_exchange = coroutine.send(answer)
         except StopIteration as end:
             return end.value
-        note(round)
-        answer = yield round
+        note(peer_exchange)
+        answer = yield peer_exchange

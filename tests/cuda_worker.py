@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from comm_parts import answered, in_flight, numbers, summed
 from conftest import CLASSES, METHODS, exchange_steps, gradients, make
 
-from harness import comm as engines
-from harness.comm import Communicator
-from harness.topology import TOPOLOGIES, Topology
+from dlgs_bench import comm as engines
+from dlgs_bench.comm import Communicator
+from dlgs_bench.topology import TOPOLOGIES, Topology
 
 
 def exchanged(comm: Communicator, topology: Topology, device: torch.device) -> dict:
     """By method, the aggregates of a few steps."""
-    names = [name for name in METHODS if topology.answers(CLASSES[name].one_sum)]
+    names = [name for name in METHODS if topology.transport(CLASSES[name].sum_kind)]
     steps = gradients(comm.rank, 4, device=device)
     return {name: exchange_steps(comm, make(name), steps, topology=topology) for name in names}
 

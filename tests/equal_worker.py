@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness import comm as engines
-from harness import plugins
-from harness.spec import Cluster, RunSpec, Scheme, Training
-from harness.training.session import Session, make_method
+from dlgs_bench import comm as engines
+from dlgs_bench import plugins
+from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
+from dlgs_bench.training.session import Session, make_method
 
 STEPS = 4
 CPU = torch.device("cpu")

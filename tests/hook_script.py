@@ -1,4 +1,4 @@
-"""Somebody's training script, for test_hooks: it knows torch, Horovod and harness.hooks, nothing else of this project.
+"""Somebody's training script, for test_hooks: it knows torch, Horovod and dlgs_bench.hooks, nothing else of this project.
 
 Arguments: the engine, the target file, and {method: parameters} as JSON. Saved is, by method, the aggregate of every
 step of a run that never stopped, and of one that was saved and loaded after half of the steps, and the buckets.
@@ -55,10 +55,10 @@ def hooked(engine: str, net: nn.Module, method: str, options: dict, view: bool):
     """What to call in ``net``'s place, its optimizer and its hook."""
     optimizer = torch.optim.SGD(net.parameters(), lr=LR)
     if engine == "horovod":
-        from harness.hooks.horovod import HorovodHook
+        from dlgs_bench.hooks.horovod import HorovodHook
 
         return net, optimizer, HorovodHook(net, optimizer, method, bucket_cap_mb=CAP_MB, **options)
-    from harness.hooks.ddp import DDPHook
+    from dlgs_bench.hooks.ddp import DDPHook
 
     model = DistributedDataParallel(net, bucket_cap_mb=DDP_CAP_MB, gradient_as_bucket_view=view)
     return model, optimizer, DDPHook(model, optimizer, method, bucket_cap_mb=CAP_MB, **options)
@@ -131,7 +131,7 @@ def power(rank: int, rank_of_matrices: int) -> list[list[torch.Tensor]]:
 
     torch sums without compression in the two steps before; the order of its matrices is that of its bucket then.
     """
-    from harness.hooks.ddp import DDPHook
+    from dlgs_bench.hooks.ddp import DDPHook
 
     state = theirs.PowerSGDState(None, rank_of_matrices, start_powerSGD_iter=2, min_compression_rate=1e-9)
     orders = []
@@ -246,7 +246,7 @@ def horovods_habits(rank: int) -> dict[str, list[torch.Tensor]]:
 
 
 def hooked_by(optimizer, net) -> None:
-    from harness.hooks.horovod import HorovodHook
+    from dlgs_bench.hooks.horovod import HorovodHook
 
     HorovodHook(net, optimizer, "none")
 
@@ -283,9 +283,9 @@ def main(engine: str, target: str, methods: str) -> None:
         dist.init_process_group("gloo")
         rank = dist.get_rank()
     found = observed(engine, rank, json.loads(methods))
-    import harness
+    import dlgs_bench
 
-    found |= {"harness": harness.__file__, "horovod": "horovod" in sys.modules}
+    found |= {"dlgs_bench": dlgs_bench.__file__, "horovod": "horovod" in sys.modules}
     torch.save(found, f"{target}.{rank}")
 
 

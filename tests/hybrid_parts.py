@@ -6,9 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from harness.comm.hybrid import Layout
-from harness.spec import Training
-from harness.training.hybrid import KINDS, Worker, worker_of
+from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.spec import Training
+from dlgs_bench.training.hybrid import KINDS, Worker, worker_of
 
 STEPS, ROWS, TRAINING = 4, 3, Training(lr=0.2, momentum=0.9, weight_decay=1e-2)
 WIDTHS = (32, 7, 5, 9)  # of the features and of each layer of the head

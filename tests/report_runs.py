@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness import seals
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench import checksums
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 
 MODELS = {"resnet20": "ResNet-20", "resnet50": "ResNet-50", "transformer": "Transformer", "vgg16": "VGG16"}
 # variant -> (title, method, whether it has a ratio, scope)
@@ -31,7 +31,7 @@ PARTS = ("forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_
 
 
 def describe(kind: str, name: str) -> dict:
-    """In the place of ``harness.plugins.describe``, which loads torch."""
+    """In the place of ``dlgs_bench.plugins.describe``, which loads torch."""
     if kind == "models":
         parameters = {"parameters": sum(LAYERS)}
         return parameters | {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
@@ -74,7 +74,7 @@ class Runs:
         }  # fmt: skip
         run = {"spec": json.loads(spec.to_json()), "provenance": provenance, "train_samples": 640}
         run |= {"titles": {"data": "Made-up data"}} if spec.training.data == "cifar10" else {}
-        (place / "run.json").write_text(json.dumps(seals.signed(run | {"files": {}})))
+        (place / "run.json").write_text(json.dumps(checksums.signed(run | {"files": {}})))
         for name, rows in tables.items():
             rows.to_csv(place / f"{name}.csv", index=False)
         return place
@@ -108,14 +108,14 @@ class Runs:
         rows, dense = [], scheme.method == "none"
         each = 4.0 if dense else 8 * scheme.options.get("ratio", 0.05)
         cases = product((256, 4096, 65536, 400_000), ((1, False), (8, False), (8, True)), phases(scheme), "ab")
-        for entries, (buckets, beside), (phase, share), _ in cases:
+        for entries, (buckets, overlapped), (phase, share), _ in cases:
             total = entries * buckets
             rows.append({
-                "variant": scheme.label, "entries": entries, "buckets": buckets, "beside": beside,
+                "variant": scheme.label, "entries": entries, "buckets": buckets, "overlapped": overlapped,
                 "phase": phase, "share": share,
                 "sparsify_s": 0 if dense else total * 2e-9 * self.numbers.uniform(1, 1.1),
-                "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * beside) * buckets,
-                "taken_s": beside * (5e-4 + each * entries * 1e-9) * buckets,
+                "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * overlapped) * buckets,
+                "taken_s": overlapped * (5e-4 + each * entries * 1e-9) * buckets,
                 "sent_bytes": each * total, "summed_bytes": each * total * dense,
                 "gathered_bytes": each * total * (not dense), "message_bytes": 0,
             })  # fmt: skip
@@ -134,7 +134,7 @@ class Runs:
 
     def iterations(self, timed: str, scheme: Scheme, seconds: float) -> pd.DataFrame:
         blocks = [
-            self.parts(2, seconds, (*PARTS, "waiting_s")).assign(block=block, phase=phase, share=share, dilation=1.0)
+            self.parts(2, seconds, (*PARTS, "waiting_s")).assign(block=block, phase=phase, share=share, slowdown=1.0)
             for block in (1, 2, 3)
             for phase, share in phases(scheme)
         ]

@@ -1,4 +1,4 @@
-"""A process for test_launch, in place of harness.training.run: <what it does> <seconds> <folder>.
+"""A process for test_launch, in place of dlgs_bench.training.run: <what it does> <seconds> <folder>.
 
 The seconds: after how many without a heartbeat of the launcher it leaves.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.launch.liveness import Progress, as_rank
-from harness.spec import Place, RunSpec
+from dlgs_bench.launch.liveness import Progress, as_rank
+from dlgs_bench.spec import LaunchSettings, RunSpec
 
 STEPS = 50
 
 
 def work(what: str, folder: Path) -> None:
     spec = RunSpec.from_json((folder / "spec.json").read_text())
-    place = Place.from_json((folder / "place.json").read_text())
+    place = LaunchSettings.from_json((folder / "launch_settings.json").read_text())
     rank = int(os.environ.get("HOROVOD_RANK") or os.environ["RANK"])
     report = Progress(folder, rank)
     if what in ("ends", "shows its GPUs"):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from report_runs import MODELS, VARIANTS, describe
 from test_report import Items, Report
 
-from harness import plugins
-from harness.timemodel import advice
-from harness.timemodel.links import Network
-from harness.timemodel.predict import Calibrations
+from dlgs_bench import plugins
+from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.predict import Calibrations
 
 pytestmark = pytest.mark.unit
 
@@ -108,12 +108,12 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
 
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
 @settings(max_examples=25, deadline=None)
-def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, dilation, workers, rate, latency):
+def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
     """Time dilation: all times shrink alike, so proportions stay."""
     known = next(one for one in report.known if one.spec.variant == "dlgs")
     here = advice.predicted(known, Network(workers, rate, latency))
-    there = advice.predicted(known, Network(workers, rate * dilation, latency / dilation), dilation)
-    assert there["iteration_s"] * dilation == pytest.approx(here["iteration_s"])
+    there = advice.predicted(known, Network(workers, rate * slowdown, latency / slowdown), slowdown)
+    assert there["iteration_s"] * slowdown == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
 
 

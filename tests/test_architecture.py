@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-import harness
+import dlgs_bench
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +37,7 @@ def packages(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imported(path)}
 
 
-# Room -> the rooms of harness/ that it may import. Data flow one way, so this has no cycles.
+# Room -> the rooms of dlgs_bench/ that it may import. Data flow one way, so this has no cycles.
 ROOMS = {
     "topology": set(),
     "statistics": set(),
@@ -62,18 +62,20 @@ ROOMS = {
 TORCH = {"comm", "data", "describe", "exchange", "hooks", "training"}  # the other rooms must not import it
 
 
-def harness_files() -> list[Path]:
-    return sorted(p for p in (ROOT / "harness").rglob("*.py") if p.parent.name != "harness" or p.stem != "__init__")
+def package_files() -> list[Path]:
+    return sorted(
+        p for p in (ROOT / "dlgs_bench").rglob("*.py") if p.parent.name != "dlgs_bench" or p.stem != "__init__"
+    )
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(ROOT / "harness").parts[0].removesuffix(".py")
+    return path.relative_to(ROOT / "dlgs_bench").parts[0].removesuffix(".py")
 
 
 def test_a_room_imports_only_the_rooms_it_may():
-    for path in harness_files():
+    for path in package_files():
         room = room_of(path)
-        dotted = {name for name in imported(path) if name.startswith("harness.")}
+        dotted = {name for name in imported(path) if name.startswith("dlgs_bench.")}
         assert {name.split(".")[1] for name in dotted} - {room} <= ROOMS[room], path
         outside = packages(path) & {"torch", "snakemake", "methods", "models", "workflow"}
         assert outside <= ({"torch"} if room in TORCH else set()), path
@@ -96,18 +98,18 @@ def test_scripts_never_import_torch():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").glob("*.py")), ids=lambda p: p.stem)
 def test_methods_import_only_torch_the_contract_and_each_other(path):
-    outside = {n for n in imported(path) if n.startswith(("harness", "models", "workflow"))}
-    assert all(n.startswith("harness.exchange") for n in outside)
+    outside = {n for n in imported(path) if n.startswith(("dlgs_bench", "models", "workflow"))}
+    assert all(n.startswith("dlgs_bench.exchange") for n in outside)
 
 
-PURE = [*(ROOT / "harness/comm/collectives").glob("[a-z]*.py"), ROOT / "harness/comm/hybrid.py"]
+PURE = [*(ROOT / "dlgs_bench/comm/collectives").glob("[a-z]*.py"), ROOT / "dlgs_bench/comm/hybrid.py"]
 
 
 @pytest.mark.parametrize("path", sorted(PURE), ids=lambda p: p.stem)
 def test_collectives_import_only_torch_and_their_contract(path):
-    contract = ("harness.comm.collectives", "harness.comm.blocks")
-    assert all(n.startswith(contract) for n in imported(path) if n.startswith("harness"))
-    assert packages(path) <= {"torch", "harness", "collections", "dataclasses", "types"}
+    contract = ("dlgs_bench.comm.collectives", "dlgs_bench.comm.blocks")
+    assert all(n.startswith(contract) for n in imported(path) if n.startswith("dlgs_bench"))
+    assert packages(path) <= {"torch", "dlgs_bench", "collections", "dataclasses", "types"}
 
 
 def test_only_the_engine_and_its_rendezvous_import_horovod():
@@ -115,15 +117,19 @@ def test_only_the_engine_and_its_rendezvous_import_horovod():
     # bench/ measures Horovod's own optimizer beside ours, and tests/hook_script.py is somebody's who uses Horovod.
     files = [p for p in ROOT.rglob("*.py") if not {".venv", ".tools", "bench"} & set(p.parts)]
     found = {str(p.relative_to(ROOT)) for p in files if "horovod" in packages(p)}
-    assert found == {"harness/comm/horovod.py", "harness/comm/horovod_rendezvous.py", "tests/hook_script.py"}
+    assert found == {
+        "dlgs_bench/comm/horovod_engine.py",
+        "dlgs_bench/comm/horovod_rendezvous.py",
+        "tests/hook_script.py",
+    }
 
 
 def test_a_compiled_pass_is_made_of_its_own_file():
     """Numba compiles a pass anew, where it kept it, if its own file has changed, but not if one has that it imports."""
     passes = 0
-    for path in harness_files():
+    for path in package_files():
         nodes = list(ast.walk(tree_of(path)))
-        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module.startswith("harness")]
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module.startswith("dlgs_bench")]
         others = {alias.asname or alias.name for node in imports for alias in node.names}
         for one in (node for node in nodes if isinstance(node, ast.FunctionDef)):
             if any("njit" in ast.unparse(decorator) for decorator in one.decorator_list):
@@ -139,7 +145,7 @@ def words(path: Path) -> set[str]:
 
 
 def test_engines_and_topologies_are_named_in_one_place():
-    for path in harness_files():
+    for path in package_files():
         found = words(path)
         if room_of(path) != "topology":
             assert not found & {"allgather", "ps-weights", "ps-sparse"}, path
@@ -147,11 +153,11 @@ def test_engines_and_topologies_are_named_in_one_place():
             assert not found & {"torch_dist"}, path
 
 
-def test_the_harness_names_no_plug_in():
+def test_the_package_names_no_plug_in():
     # "none", uncompressed, is what every timing is paired with. Other plug-ins are known by name only to the room that
     # is about the paper, and to the looks of figures, in which common methods have the same colour everywhere.
     names = {p.stem for kind in ("methods", "models") for p in (ROOT / kind).glob("*.py")} - {"none"}
-    for path in harness_files():
+    for path in package_files():
         assert room_of(path) == "paper" or path.name == "looks.py" or not words(path) & names, path
 
 
@@ -193,8 +199,8 @@ def test_no_registry_address_and_no_large_file_is_committed():
 def test_every_place_says_the_same_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert project["version"] == cited["version"] == harness.__version__
-    assert f"## {harness.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert project["version"] == cited["version"] == dlgs_bench.__version__
+    assert f"## {dlgs_bench.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_readme_shows_the_answers_and_its_page_the_findings_and_tables():

@@ -8,9 +8,9 @@ from conftest import at, examples, exchange_of, exchange_steps, gradients, make,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.local import run_workers
-from harness.exchange import Bucket
-from harness.topology import Traffic
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket
+from dlgs_bench.topology import Traffic
 
 pytestmark = pytest.mark.unit
 
@@ -27,9 +27,9 @@ def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(measured, 
         steps = gradients(0, 4, (size,), seed)
         exchange, residual = exchange_of(comm, method, steps[0]), torch.zeros(size)
         for number, (gradient,) in enumerate(steps, start=1):
-            acc = gradient + residual
+            corrected = gradient + residual
             sent = one_step(comm, exchange, [gradient], number)[0]
-            blocks = list(zip(sent.split(block), acc.split(block), strict=True))
+            blocks = list(zip(sent.split(block), corrected.split(block), strict=True))
             whole = [torch.equal(part, before) for part, before in blocks]
             assert all(one or not part.any() for one, (part, _) in zip(whole, blocks, strict=True))
             norms = [before.double().norm().item() for _, before in blocks]
@@ -38,7 +38,7 @@ def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(measured, 
             least_sent = min(n for n, one in zip(norms, whole, strict=True) if one)
             what = "largest norm of a block kept / least norm of a block sent"
             measured("block_topk", what, largest_kept / least_sent, at_most=1 + 1e-5)
-            residual = acc - sent if feedback else torch.zeros(size)
+            residual = corrected - sent if feedback else torch.zeros(size)
             assert torch.equal(method.residual(exchange.buckets[0]), residual)
 
     run_workers(1, work)
@@ -66,7 +66,7 @@ def test_bytes_are_those_of_the_blocks_and_their_numbers_or_of_the_bitmap_and_th
         gradient[100 * comm.rank : 100 * (comm.rank + 2)] = 1.0
         exchange = exchange_of(comm, make("block_topk", ratio=0.2, block=100, over=over), [gradient])
         one_step(comm, exchange, [gradient], 1)
-        return exchange.answers
+        return exchange.transport
 
     for counted in run_workers(2, work):
         gathered = 8 + 4 * 2 + 4 * 200  # a count, the numbers, the values
@@ -77,9 +77,9 @@ def test_bytes_are_those_of_the_blocks_and_their_numbers_or_of_the_bitmap_and_th
 
 def test_the_last_block_is_as_short_as_the_bucket_leaves_it():
     method = make("block_topk", ratio=0.3, block=4)
-    acc = torch.zeros(10)
-    acc[8:] = 3.0
-    assert method.largest(acc, Bucket(0, acc)).tolist() == [2]
+    corrected = torch.zeros(10)
+    corrected[8:] = 3.0
+    assert method.largest(corrected, Bucket(0, corrected)).tolist() == [2]
     assert method.places(torch.tensor([0, 2]), 10).tolist() == [0, 1, 2, 3, 8, 9]
 
 

@@ -6,17 +6,17 @@ import pandas as pd
 import pytest
 from conftest import CLASSES, CPU, METHODS, read
 
-from harness import plugins
-from harness.comm.local import run_workers
-from harness.config import load as config
-from harness.exchange.flat import FlatGradients
-from harness.spec import Measurement, RunSpec, Scheme, Training
-from harness.training.calibrate import TOGETHER, cases_of, exchanges
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
+from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training.calibrate import TOGETHER, cases_of, exchanges
 
 pytestmark = pytest.mark.unit
 
 RANK, LARGEST = 2, 2**21
-SHAPED = [name for name in METHODS if CLASSES[name].shaped]
+SHAPED = [name for name in METHODS if CLASSES[name].cost_depends_on_shapes]
 
 
 def calibration(method: str, model: str, **options) -> RunSpec:

@@ -19,11 +19,11 @@ import torch
 from conftest import NEEDS, PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
 
-from harness.comm.local import run_workers
-from harness.engines import ENGINES
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
-from harness.training import checkpoint
-from harness.training.checkpoint import Checkpoints, Stopped
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training import checkpoint
+from dlgs_bench.training.checkpoint import Checkpoints, Stopped
 
 engine, slow, unit = pytest.mark.engine, pytest.mark.slow, pytest.mark.unit
 
@@ -33,10 +33,10 @@ SERVER_STOPS = ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
 import sys
 from pathlib import Path
-from harness.launch import processes
-from harness.launch.__main__ import clean_up_when_ended
-from harness.launch.launcher import launch
-from harness.spec import Place, RunSpec
+from dlgs_bench.launch import processes
+from dlgs_bench.launch.__main__ import clean_up_when_ended
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.spec import Place, RunSpec
 processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder = sys.argv[1:]
 clean_up_when_ended()
@@ -47,7 +47,7 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "r
 def launcher(spec: RunSpec, folder: Path, every_s: float, project: Path = ROOT, data: Path = ROOT, **environment):
     """The run as a process; at the end there is ``folder``/run."""
     folder.mkdir(exist_ok=True)
-    place = Place(data={"vectors": "", "imagenet100": str(data)}, checkpoint_every_s=every_s)
+    place = LaunchSettings(data={"vectors": "", "imagenet100": str(data)}, checkpoint_every_s=every_s)
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
     return subprocess.Popen(command, cwd=project, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
 
@@ -162,7 +162,7 @@ def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop:
 @pytest.fixture
 def every_step(monkeypatch):
     """Ranks look after each step whether to save."""
-    monkeypatch.setattr(checkpoint, "LOOK_S", 0.0)
+    monkeypatch.setattr(checkpoint, "POLL_INTERVAL_S", 0.0)
 
 
 @unit

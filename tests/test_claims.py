@@ -7,10 +7,10 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.paper import claims
-from harness.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, overall, shown
-from harness.report.names import Names
-from harness.statistics import Estimate, repeatable, unpaired
+from dlgs_bench.paper import claims
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, overall, shown
+from dlgs_bench.report.names import Names
+from dlgs_bench.stats import Estimate, repeatable, unpaired
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""Collectives: the laws of every file in harness/comm/collectives, all ranks in lock step, without an engine."""
+"""Collectives: the laws of every file in dlgs_bench/comm/collectives, all ranks in lock step, without an engine."""
 
 import operator
 from functools import partial
@@ -9,9 +9,9 @@ from conftest import examples, watched
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from harness import plugins
-from harness.comm import collectives, lockstep
-from harness.comm.collectives import Round, halving_doubling, ring
+from dlgs_bench import plugins
+from dlgs_bench.comm import collectives, lockstep
+from dlgs_bench.comm.collectives import PeerExchange, halving_doubling, ring
 
 pytestmark = pytest.mark.unit
 
@@ -101,8 +101,8 @@ def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the
 def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world, entries):
     seen = [[] for _ in range(world)]  # of each rank what it sends to whom, as (peer, first entry, entries)
 
-    def note(rank: int, round: Round) -> None:
-        seen[rank] += [(peer, part.storage_offset(), part.numel()) for peer, part in round.sends.items()]
+    def note(rank: int, peer_exchange: PeerExchange) -> None:
+        seen[rank] += [(peer, part.storage_offset(), part.numel()) for peer, part in peer_exchange.sends.items()]
 
     mine = contributions(world, entries, whole=True)
     rounds = [halving_doubling.all_reduce(rank, world, tensor) for rank, tensor in enumerate(mine)]
@@ -120,7 +120,7 @@ def test_a_round_lasts_as_long_as_its_slowest_rank_in_its_busier_direction():
     """Ranks 1 and 2 send 10 and 30 bytes to rank 0, which sends 8 to rank 1: rank 0 takes in 40."""
 
     def coroutine(sends, receives):
-        yield Round({to: torch.zeros(n, dtype=torch.uint8) for to, n in sends.items()}, receives, torch.uint8)
+        yield PeerExchange({to: torch.zeros(n, dtype=torch.uint8) for to, n in sends.items()}, receives, torch.uint8)
 
     ranks = [coroutine({1: 8}, {1: 10, 2: 30}), coroutine({0: 10}, {0: 8}), coroutine({0: 30}, {})]
     outcome = lockstep.run(ranks, alpha_s=5.0, beta_s=1.0)
@@ -129,7 +129,7 @@ def test_a_round_lasts_as_long_as_its_slowest_rank_in_its_busier_direction():
 
 def test_a_header_travels_with_a_message_of_unknown_length_even_an_empty_one():
     def coroutine(rank):
-        got = yield Round({1 - rank: torch.ones(3 * rank)}, {1 - rank: None}, headers=True)
+        got = yield PeerExchange({1 - rank: torch.ones(3 * rank)}, {1 - rank: None}, headers=True)
         return got[1 - rank].tolist()
 
     outcome = lockstep.run([coroutine(0), coroutine(1)], alpha_s=1.0, beta_s=1.0)
@@ -139,7 +139,7 @@ def test_a_header_travels_with_a_message_of_unknown_length_even_an_empty_one():
 
 def test_an_empty_message_of_known_length_is_not_sent():
     def coroutine(rank):
-        got = yield Round({1 - rank: torch.ones(0)}, {1 - rank: 0})
+        got = yield PeerExchange({1 - rank: torch.ones(0)}, {1 - rank: 0})
         return got[1 - rank].tolist()
 
     outcome = lockstep.run([coroutine(0), coroutine(1)], alpha_s=1.0)
@@ -149,31 +149,31 @@ def test_an_empty_message_of_known_length_is_not_sent():
 def test_a_received_message_is_what_was_sent_though_the_sender_goes_on():
     def coroutine(rank):
         mine = torch.tensor([float(rank)])
-        got = yield Round({1 - rank: mine}, {1 - rank: 1})
+        got = yield PeerExchange({1 - rank: mine}, {1 - rank: 1})
         mine += 10
         return got[1 - rank].item()
 
     assert lockstep.run([coroutine(0), coroutine(1)]).results == [1.0, 0.0]
 
 
-def rounds(*yielded: Round):
+def rounds(*yielded: PeerExchange):
     """A rank that yields these."""
-    return (round for round in yielded)
+    return (peer_exchange for peer_exchange in yielded)
 
 
 TWO = torch.zeros(2)
 BROKEN = {
-    "round 0: rank 0 sends to rank 1, which does not receive from it": [[Round({1: TWO})], [Round()]],
-    "round 1: rank 1 receives from rank 0, which does not send to it": [[Round()] * 2, [Round(), Round({}, {0: 2})]],
-    "round 0: rank 1 sends to rank 0 2 entries, which expects 3": [[Round({}, {1: 3})], [Round({0: TWO})]],
-    "round 0: rank 0 sends to rank 0, which does not receive from it": [[Round({0: TWO}, {0: 2})], [Round()]],
-    "round 0: rank 0 sends to rank 2, which does not receive from it": [[Round({2: TWO})], [Round()]],
-    "round 1: rank 0 has ended, rank 1 has not": [[Round()], [Round(), Round()]],
+    "round 0: rank 0 sends to rank 1, which does not receive from it": [[PeerExchange({1: TWO})], [PeerExchange()]],
+    "round 1: rank 1 receives from rank 0, which does not send to it": [[PeerExchange()] * 2, [PeerExchange(), PeerExchange({}, {0: 2})]],
+    "round 0: rank 1 sends to rank 0 2 entries, which expects 3": [[PeerExchange({}, {1: 3})], [PeerExchange({0: TWO})]],
+    "round 0: rank 0 sends to rank 0, which does not receive from it": [[PeerExchange({0: TWO}, {0: 2})], [PeerExchange()]],
+    "round 0: rank 0 sends to rank 2, which does not receive from it": [[PeerExchange({2: TWO})], [PeerExchange()]],
+    "round 1: rank 0 has ended, rank 1 has not": [[PeerExchange()], [PeerExchange(), PeerExchange()]],
     "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.float32 with headers": [
-        [Round({1: TWO})], [Round({}, {0: None}, headers=True)],
+        [PeerExchange({1: TWO})], [PeerExchange({}, {0: None}, headers=True)],
     ],
     "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.uint8 without headers": [
-        [Round({1: TWO})], [Round({}, {0: 2}, torch.uint8)],
+        [PeerExchange({1: TWO})], [PeerExchange({}, {0: 2}, torch.uint8)],
     ],
 }  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_a_ring_that_is_cut_is_refused():
         tensor = torch.ones(6)
         if rank != 2:
             return ring.all_reduce(rank, 3, tensor)
-        return rounds(*[Round({1: tensor[:2]}, {1: 2})] * 4)
+        return rounds(*[PeerExchange({1: tensor[:2]}, {1: 2})] * 4)
 
     with pytest.raises(ValueError, match="round 0: rank 0 receives from rank 2, which does not send to it"):
         lockstep.run([cut(rank) for rank in range(3)])
@@ -200,13 +200,13 @@ def test_a_ring_that_is_cut_is_refused():
 
 def test_a_round_says_what_is_wrong_with_it():
     with pytest.raises(ValueError, match=r"a round of torch.float32 sends torch.int32 to rank 1"):
-        Round({1: torch.zeros(2, dtype=torch.int32)})
+        PeerExchange({1: torch.zeros(2, dtype=torch.int32)})
     with pytest.raises(ValueError, match="a length of None needs headers; rank 1 is to send None"):
-        Round({}, {1: None})
+        PeerExchange({}, {1: None})
     with pytest.raises(ValueError, match="with headers, lengths to receive are None; rank 1 is to send 2"):
-        Round({}, {1: 2}, headers=True)
+        PeerExchange({}, {1: 2}, headers=True)
 
 
 def test_an_unknown_collective_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"no file harness/comm/collectives/tree\.py; known: .*ring"):
+    with pytest.raises(ValueError, match=r"no file dlgs_bench/comm/collectives/tree\.py; known: .*ring"):
         collectives.load("tree", 4)

@@ -30,11 +30,11 @@ from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
 from world import World
 
-from harness import plugins
-from harness.comm.collectives import Round, is_plain
-from harness.comm.hybrid import Layout
-from harness.comm.local import run_workers
-from harness.engines import ENGINES
+from dlgs_bench import plugins
+from dlgs_bench.comm.collectives import PeerExchange, is_plain
+from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.engines import ENGINES
 
 SIZES = (2, 3, 4)
 WORLDS = {"local": [pytest.param(("local", size), marks=pytest.mark.unit, id=f"local-{size}") for size in SIZES]}
@@ -143,7 +143,7 @@ def test_collectives_sum_as_the_engine_does_and_send_what_they_cost(ranks):
 
 def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks, request):
     engine, world = request.node.callspec.params["ranks"]
-    shapes = comm_parts.shapes(world, engine not in ENGINES or ENGINES[engine].everybody)
+    shapes = comm_parts.shapes(world, engine not in ENGINES or ENGINES[engine].requires_all_ranks)
     assert {key for key in ranks[0] if key.startswith("omnireduce")} == {f"omnireduce {n}" for n in range(len(shapes))}
     for which, shape in enumerate(shapes):
         everyones = [comm_parts.sparse_blocks(rank, shape["block"]) for rank in range(world)]
@@ -212,7 +212,7 @@ def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
     assert run_workers(2, another_length) == [said] * 2
 
     def unheard(comm):
-        comm.start_round(Round({1: torch.zeros(2)} if comm.rank == 0 else {})).wait()
+        comm.start_round(PeerExchange({1: torch.zeros(2)} if comm.rank == 0 else {})).wait()
 
     with pytest.raises(ValueError, match="rank 0 sends to rank 1, which does not receive from it"):
         run_workers(2, unheard)
@@ -221,7 +221,7 @@ def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
 @pytest.mark.unit
 def test_an_error_in_a_coroutine_reaches_the_rank_that_waits_for_it():
     def broken(comm):
-        yield Round()
+        yield PeerExchange()
         raise KeyError(f"of rank {comm.rank}")
 
     with pytest.raises(KeyError, match="of rank"):

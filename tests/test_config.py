@@ -12,10 +12,10 @@ from conftest import ROOT, clone, python_in, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import plugins
-from harness.config import checks, files
-from harness.config import load as config
-from harness.spec import RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import checks, files
+from dlgs_bench.config import load as config
+from dlgs_bench.spec import RunSpec
 
 pytestmark = pytest.mark.unit
 
@@ -42,13 +42,13 @@ MISTAKES = {
     "variants: 'Top K' is not valid; give a name of lower-case": {"variants": {"Top K": {"method": "topk"}}},
     "variants.none: methods/none.py has this name": {"variants": {"none": {"method": "topk"}}},
     "variants.again.title: 'Top-K' is the title of topk too": {"variants": {"again": {"method": "topk"}}},
-    "variants.dlgs-fast: runs of dlgs may have this name": {
-        "variants": {"dlgs-fast": {"method": "dlgs", "title": "x"}}
+    "variants.dlgs-compiled: runs of dlgs may have this name": {
+        "variants": {"dlgs-compiled": {"method": "dlgs", "title": "x"}}
     },
     "variants.topk-1: runs of topk may have this name": {"variants": {"topk-1": {"method": "topk", "ratio": 0.2}}},
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
-    "collective: no file harness/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
+    "collective: no file dlgs_bench/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
     "collective: halving-doubling refuses 3 workers: 3 is no power of two; give engine": {
         "collective": "halving-doubling",
         "workers": 3,
@@ -64,7 +64,7 @@ MISTAKES = {
     },
     "streams.block: 0 is not valid; give entries of a block, an integer of at least 1": {"streams": {"block": 0}},
     "streams.aggregators: 3 among 2 workers; give fewer": {"streams": {"aggregators": 3}},
-    "hung_after_s: 0 is not valid; give seconds": {"hung_after_s": 0},
+    "hung_after_s: 0 is not valid; give seconds": {"hang_timeout_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},
     "models.resnet20.batch: -3 is not valid": {"models": {"resnet20": RECIPE | {"batch": -3}}},
     "'lr' is missing; give learning rate": {"models": {"resnet20": {"batch": 3, "epochs": 1}}},
@@ -210,7 +210,7 @@ NAMES = {kind: plugins.names(kind) for kind in ("methods", "models")}
 SOME_METHODS = st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=4, unique=True)
 SETTINGS = {
     "title": st.sampled_from(["Mine", "Yours | 2", "\u2028"]), "ratio": st.floats(0.01, 1),
-    "refresh_every": st.integers(0, 9), "error_feedback": st.booleans(), "selection": st.just("fast"),
+    "refresh_every": st.integers(0, 9), "error_feedback": st.booleans(), "selection": st.just("compiled"),
 }  # fmt: skip
 SOME_VARIANTS = st.one_of(
     st.just({}),
@@ -316,7 +316,7 @@ PROCESSORS = {  # words of /proc/cpuinfo: whether bfloat16 can be asked for, and
 def test_precision_is_what_the_processor_is_fastest_in(processor, monkeypatch):
     monkeypatch.setattr(checks, "_processor", lambda: set(processor.split()))
     has, decided = PROCESSORS[processor]
-    loaded = config.load(read("evening"), "config/evening.yaml")
+    loaded = config.load(read("evening"), "config/long_training.yaml")
     assert {spec.training.precision for spec in loaded.runs.values()} == {decided}
     forced = read("evening") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}
     wrong = checks.precisions(config.load(forced, "mine").values)
@@ -412,7 +412,7 @@ def test_a_server_leaves_out_what_it_cannot_answer_and_is_refused_if_that_is_eve
     described = plugins.describe
 
     def without_one_sum(kind, name):
-        return described(kind, name) | ({"one_sum": None} if name == "lags" else {})
+        return described(kind, name) | ({"sum_kind": None} if name == "lags" else {})
 
     monkeypatch.setattr(plugins, "describe", without_one_sum)
     values = read("quick") | {"topologies": ["allgather", "ps-sparse"]}
@@ -453,7 +453,7 @@ def test_a_plug_in_that_cannot_be_used_is_one_line(tiny_source, tmp_path):
     for file, (source, _, _) in UNUSABLE.items():
         (project / file).write_text(source)
     program = (
-        "import json, sys, yaml\nfrom harness.config import load\n"
+        "import json, sys, yaml\nfrom dlgs_bench.config import load\n"
         "for changes in json.loads(sys.argv[1]):\n"
         "    try:\n        load.load(yaml.safe_load(open('config/smoke.yaml')) | changes, 'mine.yaml')\n"
         "    except load.ConfigError as error:\n        print(error)"

@@ -7,7 +7,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.timemodel.costs import (
+from dlgs_bench.timemodel.costs import (
     amortised,
     calibration,
     contention,
@@ -17,7 +17,7 @@ from harness.timemodel.costs import (
     traffic_per_entry,
     turns,
 )
-from harness.timemodel.planner import exact
+from dlgs_bench.timemodel.planner import exact
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def sent(seconds_of, counts=(1, 8)) -> pd.DataFrame:
     """Samples of every size, sent alone and together, which take ``seconds_of(entries, buckets)``."""
     rows = [(n, size, seconds_of(size, n)) for n in counts for size in SIZES if n == 1 or size < 1e6]
     samples = pd.DataFrame(rows, columns=["buckets", "entries", "communication_s"])
-    return samples.assign(beside=False, phase="step", share=1.0)
+    return samples.assign(overlapped=False, phase="step", share=1.0)
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7), st.floats(1e-6, 1e-2), st.floats(0, 2))
@@ -50,7 +50,7 @@ def test_buckets_that_were_never_sent_together_have_turns_as_long_as_they_last()
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=9))
 def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
     samples = pd.DataFrame(
-        {"entries": SIZES[: len(seconds)], "buckets": 1, "beside": False, "communication_s": seconds}
+        {"entries": SIZES[: len(seconds)], "buckets": 1, "overlapped": False, "communication_s": seconds}
     )
     found = turns(samples.assign(phase="step", share=1.0))[0].seconds
     assert list(found) == sorted(found) and sum(found) == pytest.approx(sum(seconds))
@@ -63,23 +63,23 @@ def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
 def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait, odd):
     """Of the sizes that were sent together beside computing; none was: nothing is known, and nothing is added."""
     idle = sent(lambda d, n: 1e-3 + n * 1e-9 * d)
-    beside = idle[idle["buckets"] == 8].assign(beside=True)
+    overlapped = idle[idle["buckets"] == 8].assign(overlapped=True)
     assert contention(idle) == 0
-    longer = wait + np.array(odd)[: len(beside)]
-    assert contention(pd.concat([idle, beside.assign(communication_s=beside["communication_s"] + 8 * longer)])) == (
-        pytest.approx(np.median(longer))
-    )
-    assert contention(pd.concat([idle, beside.assign(communication_s=0.0)])) == 0
+    longer = wait + np.array(odd)[: len(overlapped)]
+    assert contention(
+        pd.concat([idle, overlapped.assign(communication_s=overlapped["communication_s"] + 8 * longer)])
+    ) == (pytest.approx(np.median(longer)))
+    assert contention(pd.concat([idle, overlapped.assign(communication_s=0.0)])) == 0
 
 
 @given(st.floats(-1e-2, 1e-2), st.floats(0, 1e-8))
 def test_what_a_communication_takes_from_computing_is_known_of_one_bucket(once, each):
     """However many were sent together; computing that gained something has lost nothing."""
-    samples = pd.concat([sent(lambda d, n: 1.0), sent(lambda d, n: 1.0).assign(beside=True)])
-    assert taken(samples[~samples["beside"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
+    samples = pd.concat([sent(lambda d, n: 1.0), sent(lambda d, n: 1.0).assign(overlapped=True)])
+    assert taken(samples[~samples["overlapped"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
     samples = samples[(samples["buckets"] == 8) == (samples["entries"] < 1e6)]
     lost = once + each * samples["entries"]
-    found = taken(samples.assign(taken_s=samples["beside"] * samples["buckets"] * lost))
+    found = taken(samples.assign(taken_s=samples["overlapped"] * samples["buckets"] * lost))
     assert found(SIZES) == pytest.approx(np.maximum(0, once + each * SIZES), abs=1e-12)
 
 
@@ -135,12 +135,15 @@ def test_samples_become_costs_that_planners_take():
     )
     cases = ((1, False), (8, False), (8, True))
     samples = pd.concat(
-        [pd.DataFrame({"entries": SIZES, "buckets": n, "beside": b, "phase": "step", "share": 1.0}) for n, b in cases]
+        [
+            pd.DataFrame({"entries": SIZES, "buckets": n, "overlapped": b, "phase": "step", "share": 1.0})
+            for n, b in cases
+        ]
     )
     n, entries = samples["buckets"], samples["entries"]
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
-    samples["communication_s"] += 8 * 0.25 * samples["beside"]
-    samples["taken_s"] = 8 * 0.125 * samples["beside"]
+    samples["communication_s"] += 8 * 0.25 * samples["overlapped"]
+    samples["taken_s"] = 8 * 0.125 * samples["overlapped"]
     known = calibration(layers, iterations, samples.assign(**BYTES))
     found = known.costs
     assert known.sizes == [10, 99] and known.rest_s == 1.75
@@ -152,7 +155,7 @@ def test_samples_become_costs_that_planners_take():
 
 
 def test_the_dearest_phase_counts_for_every_step_if_asked_for():
-    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "beside": False, "communication_s": 1e-3, **BYTES})
+    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "overlapped": False, "communication_s": 1e-3, **BYTES})
     refresh, reuse = (
         samples.assign(phase=p, share=s, sparsify_s=t) for p, s, t in (("a", 0.25, 8.0), ("b", 0.75, 4.0))
     )

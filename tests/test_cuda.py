@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import METHODS, ROOT, exchange_of, exchange_steps, gradients, make, numbers, one_step
+from test_async_device import KNOWN
 from test_launch_hosts import accuracy
 from test_methods import (  # noqa: F401 - held here on ``device``
     test_a_resumed_run_goes_on_as_if_never_stopped,
@@ -23,22 +24,21 @@ from test_methods import (  # noqa: F401 - held here on ``device``
     test_where_it_says_so_the_aggregate_is_the_dense_mean,
 )
 from test_models import MODELS, built, samples
-from test_queued import KNOWN
 from test_selection import KINDS
 from test_session import (  # noqa: F401 - held here on ``device``
     test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients,
 )
 
-from harness import plugins
-from harness.comm.local import run_workers
-from harness.engines import ENGINES
-from harness.exchange import Threshold, TopK, sparsifier
-from harness.exchange.selection import IMPLEMENTATIONS, MANY, by_torch
-from harness.launch import gpus
-from harness.spec import Cluster, Place, RunSpec, Training
-from harness.topology import TOPOLOGIES
-from harness.training.clock import PARTS, Clock
-from harness.training.session import Session
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.exchange import Threshold, TopK, sparsifier
+from dlgs_bench.exchange.selection import IMPLEMENTATIONS, MANY, torch_backend
+from dlgs_bench.launch import gpus
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec, Training
+from dlgs_bench.topology import TOPOLOGIES
+from dlgs_bench.training.clock import PARTS, Clock
+from dlgs_bench.training.session import Session
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -91,9 +91,9 @@ def test_the_host_waits_for_nothing(name, selection):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["torch", "fast", "triton"])
+@pytest.mark.parametrize("name", ["torch", "compiled", "triton"])
 def test_a_selection_chooses_what_the_reference_chooses_on_a_cpu(name, kind, dtype):
-    select = importlib.import_module(f"harness.exchange.selection.by_{name}")
+    select = importlib.import_module(f"dlgs_bench.exchange.selection.{name}_backend")
     half = KINDS[kind](torch.randn(20_001, generator=torch.Generator().manual_seed(0))).to(dtype) / 2
     whole, there = half + half, half.to(DEVICE)
 
@@ -103,10 +103,10 @@ def test_a_selection_chooses_what_the_reference_chooses_on_a_cpu(name, kind, dty
         assert torch.equal(left.cpu(), whole.index_fill(0, found, 0))
 
     for k in (1, 200, 20_001):
-        h = by_torch.kth_magnitude(whole, k)
+        h = torch_backend.kth_magnitude(whole, k)
         assert select.kth_magnitude(whole.to(DEVICE), k) == h
         for rule in (TopK(k), Threshold(h)):
-            expected, places = by_torch.take(whole.clone(), rule)
+            expected, places = torch_backend.take(whole.clone(), rule)
             left = there.clone()
             values, indices = select.take(left, rule, there)
             found = indices.cpu().long()
@@ -127,9 +127,9 @@ def test_a_selection_chooses_what_the_reference_chooses_on_a_cpu(name, kind, dty
 
 
 @pytest.mark.parametrize("rule", [TopK(1), Threshold(9.0)])
-@pytest.mark.parametrize("name", ["torch", "fast", "triton"])
+@pytest.mark.parametrize("name", ["torch", "compiled", "triton"])
 def test_nan_is_refused_or_counted_as_more_than_there_can_be(name, rule):
-    select = importlib.import_module(f"harness.exchange.selection.by_{name}")
+    select = importlib.import_module(f"dlgs_bench.exchange.selection.{name}_backend")
     nan = torch.tensor([1.0, torch.nan, 3.0], device=DEVICE)
     with pytest.raises(FloatingPointError, match="NaN"):
         select.take(nan.clone(), rule)
@@ -218,9 +218,9 @@ def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment,
         pytest.skip(f"{engine}: {lacks}")
     spec = accuracy(engine, workers=workers)
     spec = replace(spec, cluster=replace(spec.cluster, device=DEVICE.type))
-    place, found = Place(data={"cifar10": str(data)}, per_gpu=workers), []
+    place, found = LaunchSettings(data={"cifar10": str(data)}, per_gpu=workers), []
     for folder in (tmp_path / "first", tmp_path / "second"):
-        command = [sys.executable, "-m", "harness.launch", spec.to_json(), place.to_json()]
+        command = [sys.executable, "-m", "dlgs_bench.launch", spec.to_json(), place.to_json()]
         command += [str(folder / "run"), str(folder / "log")]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr

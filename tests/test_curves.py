@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.curves import over_steps
+from dlgs_bench.report.curves import over_steps
 
 pytestmark = pytest.mark.unit
 

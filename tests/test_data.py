@@ -13,13 +13,13 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import data as datasets
-from harness.data import DataSet, Shard, evaluation_indices, steps, training_indices
-from harness.data.cifar10 import DEVIATION, MEAN, Cifar10, augmentation_generator, crop_and_flip
-from harness.data.fetch import DataError
-from harness.data.fetch import cifar10 as fetch
-from harness.data.imagenet100 import ImageNet100
-from harness.data.text import Text
+from dlgs_bench import data as datasets
+from dlgs_bench.data import DataSet, Shard, evaluation_indices, steps, training_indices
+from dlgs_bench.data.cifar10 import DEVIATION, MEAN, Cifar10, augmentation_generator, crop_and_flip
+from dlgs_bench.data.fetch import DataError
+from dlgs_bench.data.fetch import cifar10 as fetch
+from dlgs_bench.data.imagenet100 import ImageNet100
+from dlgs_bench.data.text import Text
 
 pytestmark = pytest.mark.unit
 
@@ -269,10 +269,12 @@ def test_the_example_looks_like_a_sample(name, cifar, imagenet):
 def test_files_are_data_sets_and_what_is_none_is_refused_in_one_line():
     assert {"cifar10", "imagenet100", "text"} <= set(datasets.names())
     assert all(issubclass(datasets.load(name), DataSet) for name in datasets.names())
-    with pytest.raises(ValueError, match=r"^no data set 'fetch' in harness/data; known: cifar10, .*$"):
+    with pytest.raises(ValueError, match=r"^no data set 'fetch' in dlgs_bench/data; known: cifar10, .*$"):
         datasets.load("fetch")
 
 
 def test_the_configuration_can_read_the_class_list_without_torch():
-    said = "import sys, harness.data.fetch.imagenet100, harness.data.fetch.cifar10; sys.exit('torch' in sys.modules)"
+    said = (
+        "import sys, dlgs_bench.data.fetch.imagenet100, dlgs_bench.data.fetch.cifar10; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", said], cwd=ROOT).returncode == 0

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from conftest import ROOT, read
 
-from harness import code
-from harness.config import load as config
-from harness.spec import RunSpec
+from dlgs_bench import fingerprint
+from dlgs_bench.config import load as config
+from dlgs_bench.spec import RunSpec
 
 pytestmark = pytest.mark.unit
 
@@ -50,27 +50,27 @@ def method(*names: str) -> Callable[[RunSpec], bool]:
 
 CHANGED = "CHANGED = 1\n"
 EDITS = {
-    "comment in the loop": Edit("harness/training/train.py", "", "# said\n"),
-    "docstring of a calibration": Edit("harness/training/calibrate.py", '"""', '"""In other words: '),
+    "comment in the loop": Edit("dlgs_bench/training/train.py", "", "# said\n"),
+    "docstring of a calibration": Edit("dlgs_bench/training/calibrate.py", '"""', '"""In other words: '),
     "comment and docstring of a method": Edit("methods/lags.py", '"""LAGS', '# said\n"""This is LAGS'),
     "comment in a table": Edit("workflow/scripts/table1.py", "", "# said\n"),
-    "field with a default in a spec": Edit("harness/spec.py", FIELD, FIELD + "    extra: int = 0\n"),
-    "statement in the loop": Edit("harness/training/train.py", "", CHANGED, kind("accuracy")),
+    "field with a default in a spec": Edit("dlgs_bench/spec.py", FIELD, FIELD + "    extra: int = 0\n"),
+    "statement in the loop": Edit("dlgs_bench/training/train.py", "", CHANGED, kind("accuracy")),
     "statement in a method": Edit("methods/dlgs.py", "", CHANGED, method("dlgs")),
     "statement in a method that another inherits from": Edit(
         "methods/lags.py", "", CHANGED, method("lags", "lags_adaptive")
     ),
     "statement in uncompressed, which every timing run times": Edit("methods/none.py", "", CHANGED, method("none")),
-    "statement in calibrations": Edit("harness/training/calibrate.py", "", CHANGED, kind("layers", "exchanges")),
+    "statement in calibrations": Edit("dlgs_bench/training/calibrate.py", "", CHANGED, kind("layers", "exchanges")),
     "statement in timing runs": Edit(  # calibrations time in the same way
-        "harness/training/timed.py", "", CHANGED, kind("timing", "layers", "exchanges")
+        "dlgs_bench/training/timed.py", "", CHANGED, kind("timing", "layers", "exchanges")
     ),
     "statement in a model": Edit("models/resnet20.py", "", CHANGED, lambda spec: spec.trains),
     "statement in another model": Edit("models/vgg16.py", "", CHANGED),
-    "statement in an engine's environment": Edit("harness/engines.py", "", CHANGED, lambda spec: True),
-    "statement in the other engine": Edit("harness/comm/torch_dist.py", "", CHANGED),
-    "statement in the launcher": Edit("harness/launch/launcher.py", "", CHANGED),
-    "statement in planners": Edit("harness/timemodel/planner.py", "", CHANGED, scripts=("plan",)),
+    "statement in an engine's environment": Edit("dlgs_bench/engines.py", "", CHANGED, lambda spec: True),
+    "statement in the other engine": Edit("dlgs_bench/comm/torch_dist_engine.py", "", CHANGED),
+    "statement in the launcher": Edit("dlgs_bench/launch/launcher.py", "", CHANGED),
+    "statement in planners": Edit("dlgs_bench/timemodel/planner.py", "", CHANGED, scripts=("plan",)),
     "statement in a table": Edit("workflow/scripts/table1.py", "", CHANGED, scripts=("table1",)),
     "statement in the script of the curves": Edit("workflow/scripts/curve.py", "", CHANGED, scripts=("curve",)),
 }
@@ -83,24 +83,26 @@ def test_an_edit_of_the_code_repeats_exactly_what_it_changes(name, tmp_path, mon
     assert edit.old in text
     edited = tmp_path / file.name
     edited.write_text(text.replace(edit.old, edit.new, 1) if edit.old else text + edit.new)
-    before = code.digest(file)
-    if file == code.SPEC:
-        monkeypatch.setattr(code, "SPEC", edited)
-    changed = code.digest.__wrapped__(edited) != before
+    before = fingerprint.digest(file)
+    if file == fingerprint.SPEC:
+        monkeypatch.setattr(fingerprint, "SPEC", edited)
+    changed = fingerprint.digest.__wrapped__(edited) != before
 
     def repeated(fingerprints: list[str]) -> bool:
         return changed and f"{edit.file} {before}" in fingerprints
 
     every = runs()
-    assert {name for name, spec in every.items() if repeated(code.fingerprints(code.behind_run(spec)))} == {
-        name for name, spec in every.items() if edit.repeats(spec)
+    assert {
+        name for name, spec in every.items() if repeated(fingerprint.fingerprints(fingerprint.behind_run(spec)))
+    } == {name for name, spec in every.items() if edit.repeats(spec)}
+    scripts = {
+        one: fingerprint.fingerprints(fingerprint.behind_script(f"workflow/scripts/{one}.py")) for one in SCRIPTS
     }
-    scripts = {one: code.fingerprints(code.behind_script(f"workflow/scripts/{one}.py")) for one in SCRIPTS}
     assert {one for one in SCRIPTS if repeated(scripts[one])} == {*edit.scripts}
 
 
 SETTINGS = {
-    "hung_after_s": ({"hung_after_s": 77}, lambda spec: False),
+    "hang_timeout_s": ({"hang_timeout_s": 77}, lambda spec: False),
     "data.root": ({"data": {"root": "elsewhere", "imagenet": ""}}, lambda spec: False),
     "lr": ({"models": {"resnet20": VALUES["models"]["resnet20"] | {"lr": 0.2}}}, kind("accuracy")),
     "blocks": ({"timing": VALUES["timing"] | {"blocks": 3}}, kind("timing")),

@@ -8,14 +8,14 @@ from conftest import CLASSES, METHODS, every_engine, exchange_of, gradients, mak
 from equal_worker import STEPS, parameters_after, trained
 from world import World
 
-from harness.comm.local import run_workers
-from harness.engines import ENGINES
-from harness.exchange import Sum
-from harness.topology import TOPOLOGIES
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.exchange import Sum
+from dlgs_bench.topology import TOPOLOGIES
 
 STOPPED = STEPS // 2
 SERVERS = tuple(name for name, topology in TOPOLOGIES.items() if topology.servers)
-SERVED = [m for m in METHODS if CLASSES[m].one_sum]
+SERVED = [m for m in METHODS if CLASSES[m].sum_kind]
 
 
 @cache
@@ -93,13 +93,13 @@ def asks_for_dense_sums(method: str) -> bool:
 
     def work(comm):
         exchange = exchange_of(comm, make(method), gradients(0, 1)[0])
-        start = exchange.answers.start
+        start = exchange.transport.start
 
         def noted(request):
             asked.append(isinstance(request, Sum) and request.indices is None)
             return start(request)
 
-        exchange.answers.start = noted
+        exchange.transport.start = noted
         for number, step in enumerate(gradients(0, STEPS), start=1):
             one_step(comm, exchange, step, number)
 

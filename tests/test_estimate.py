@@ -9,12 +9,12 @@ from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import load as config
-from harness.config import remaining, trials
-from harness.data import Shard, steps
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.timemodel import estimate
-from harness.timemodel.estimate import Cost, Phase, Trial
+from dlgs_bench.config import load as config
+from dlgs_bench.config import remaining, trials
+from dlgs_bench.data import Shard, steps
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.timemodel import estimate
+from dlgs_bench.timemodel.estimate import Cost, Phase, Trial
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def test_every_accuracy_run_is_in_one_trial_under_its_own_conditions(more):
     assert sorted(run for trial in made.values() for run in trial.labels) == sorted(trained)
     assert made.keys() == found.studies["estimate"].keys()
     for trial in made.values():
-        assert len(trial.spec.scheme.beside) <= trials.MOST
+        assert len(trial.spec.scheme.timed_with) <= trials.MOST
         for name, label in trial.labels.items():
             run, alone = found.runs[name], trial.spec.scheme.alone(label)
             assert (alone.method, alone.options) == (run.scheme.method, run.scheme.options)

@@ -9,12 +9,12 @@ from conftest import CPU, at, examples, exchange_of, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.local import run_workers
-from harness.exchange import Bucket, Gather, Max, Method, Round, Sum
-from harness.exchange.answers import answers
-from harness.exchange.driver import WorkerExchange
-from harness.topology import ALL_GATHER
-from harness.training.clock import Clock
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket, Gather, Max, Method, PeerExchange, Sum
+from dlgs_bench.exchange.driver import WorkerExchange
+from dlgs_bench.exchange.transport import transport
+from dlgs_bench.topology import ALL_GATHER
+from dlgs_bench.training.clock import Clock
 
 pytestmark = pytest.mark.unit
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 class TwoRounds(Method):
     """Gathers a number, then sums: for tests of methods that make several requests."""
 
-    def rounds(self, bucket, at):
+    def num_requests(self, bucket, at):
         return 2
 
     def exchange(self, bucket, at):
@@ -42,7 +42,7 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
         random.Random(seed + comm.rank).shuffle(order)
         buckets = [Bucket(i, torch.full((j - k,), 1.0 + comm.rank)) for i, (k, j) in enumerate(groups)]
         clock = Clock(CPU)
-        exchange = WorkerExchange(TwoRounds(), groups, buckets, answers(ALL_GATHER, comm), clock)
+        exchange = WorkerExchange(TwoRounds(), groups, buckets, transport(ALL_GATHER, comm), clock)
         clock.start()
         exchange.begin(at(1))
         for layer in order:
@@ -64,7 +64,7 @@ def test_a_bucket_is_sent_while_the_one_before_is_still_under_way():
             return False
 
     buckets = [Bucket(i, torch.ones(4)) for i in range(3)]
-    with_one_worker = run_workers(1, lambda comm: answers(ALL_GATHER, comm))[0]
+    with_one_worker = run_workers(1, lambda comm: transport(ALL_GATHER, comm))[0]
     started = []
     with_one_worker.start = lambda request: started.append(request) or Slow()
     clock = Clock(CPU)
@@ -90,7 +90,7 @@ def test_what_is_sent_counts_for_the_bucket_that_sent_it():
 def test_a_layer_without_gradient_is_an_error():
     def work(comm):
         clock = Clock(CPU)
-        exchange = WorkerExchange(TwoRounds(), [(0, 2)], [Bucket(0, torch.ones(2))], answers(ALL_GATHER, comm), clock)
+        exchange = WorkerExchange(TwoRounds(), [(0, 2)], [Bucket(0, torch.ones(2))], transport(ALL_GATHER, comm), clock)
         clock.start()
         exchange.begin(at(1))
         exchange.ready(0)
@@ -138,7 +138,7 @@ class Miscounted(Method):
     def __init__(self, announced: int, made: int):
         self.announced, self.made = announced, made
 
-    def rounds(self, bucket, at):
+    def num_requests(self, bucket, at):
         return self.announced
 
     def exchange(self, bucket, at):
@@ -156,7 +156,7 @@ def test_other_requests_than_announced_are_an_error_that_names_the_method(announ
 class Looks(Method):
     """Uses every request and everything that ``at`` says."""
 
-    def rounds(self, bucket, at):
+    def num_requests(self, bucket, at):
         return 3
 
     def exchange(self, bucket, at):
@@ -165,7 +165,7 @@ class Looks(Method):
         ranks = yield Gather(torch.tensor([at.rank], dtype=torch.uint8))
         assert [int(t) for t in ranks] == list(range(at.workers))
         other = (at.rank + 1) % at.workers, (at.rank - 1) % at.workers
-        received = yield Round(sends={other[0]: bucket.gradient}, receives={other[1]: bucket.size})
+        received = yield PeerExchange(sends={other[0]: bucket.gradient}, receives={other[1]: bucket.size})
         return largest * 100 + received[other[1]] * 10 + bucket.gradient
 
 

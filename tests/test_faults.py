@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, read, until
 
-from harness import engines
-from harness.config import load as config
-from harness.launch import testbed
-from harness.launch.launcher import launch
-from harness.report import runs
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+from dlgs_bench import engines
+from dlgs_bench.config import load as config
+from dlgs_bench.launch import testbed
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.report import runs
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 
 engine, root, slow, unit = (getattr(pytest.mark, name) for name in ("engine", "root", "slow", "unit"))
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")
@@ -69,7 +69,7 @@ def steps_of(folder: Path) -> int:
 def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     engine, tiny_source, tmp_path, capsys, monkeypatch, fault
 ):
-    """A rank that is stopped for a while only delays the run. After ``hung_after_s`` it is named. An engine also gives
+    """A rank that is stopped for a while only delays the run. After ``hang_timeout_s`` it is named. An engine also gives
     up after its own timeout, which is a week by default. Each time the same command goes on from the checkpoint."""
     spec, place, begun = accuracy(engine), {"checkpoint_every_s": 0.5}, time.monotonic()
     with running(tiny_source, spec, tmp_path, **place) as ended:
@@ -86,7 +86,7 @@ def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     assert ended == [1]
 
     limit_s = round(5 + 2 * start_s)  # ranks that still start have reported no progress either
-    with running(tiny_source, spec, tmp_path, **place, hung_after_s=limit_s) as ended:
+    with running(tiny_source, spec, tmp_path, **place, hang_timeout_s=limit_s) as ended:
         process = process_of(tmp_path, 1, ended)
         os.kill(process, signal.SIGSTOP)
         stopped = time.monotonic()
@@ -94,10 +94,10 @@ def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     assert ended == [1] and time.monotonic() - stopped >= limit_s - 1
     assert "goes on after step " in said
     assert f"rank 1 reported no progress for {limit_s} s, last at step " in said
-    fault(f"rank stopped, until `hung_after_s` and the end, less `hung_after_s`, {engine}", stopped + limit_s)
+    fault(f"rank stopped, until `hang_timeout_s` and the end, less `hang_timeout_s`, {engine}", stopped + limit_s)
 
     timeout_s = round(2 + start_s)  # ranks that start wait for each other too
-    monkeypatch.setenv("HARNESS_ENGINE_TIMEOUT_S", f"{timeout_s}")
+    monkeypatch.setenv("DLGS_BENCH_ENGINE_TIMEOUT_S", f"{timeout_s}")
     monkeypatch.setattr(engines, "TIMEOUT_S", timeout_s)
     with running(tiny_source, spec, tmp_path, **place) as ended:
         os.kill(process_of(tmp_path, 1, ended), signal.SIGSTOP)
@@ -126,7 +126,7 @@ def full(tmp_path):
 def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data, tmp_path, capsys):
     disk, spec = full(300), accuracy("torch_dist", 60)
     spec = replace(spec, training=replace(spec.training, model="resnet20", data="cifar10"))  # checkpoints of 2 MB
-    place = Place(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
+    place = LaunchSettings(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
     assert launch(spec, place, disk / "run", disk / "log") == 0
     assert ": No space left on device" in capsys.readouterr().err
     assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not runs.wrong(disk / "run")
@@ -177,7 +177,7 @@ def test_a_network_that_drops_for_some_seconds_delays_a_run(engine, tiny_source,
 
 @unit
 def test_no_duration_is_read_from_a_clock_that_may_jump():
-    files = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]
+    files = [*(ROOT / "dlgs_bench").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]
     assert len(files) > 100
     jumps = re.compile(r"\btime\.time\(|create_time|boot_time")
     assert not [path for path in files if jumps.search(path.read_text())]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import exchange_of, gradients, make, one_step
 
-from harness.comm.local import run_workers
-from harness.exchange.fidelity import bits_per_entry, vnmse
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def test_methods_whose_error_is_known(name, error, bits):
     def work(comm):
         first = gradients(comm.rank, 1, sizes=(10_000,))[0]
         exchange = exchange_of(comm, make(name), first)
-        return one_step(comm, exchange, first, 1)[0], first[0], exchange.answers.sent_bytes
+        return one_step(comm, exchange, first, 1)[0], first[0], exchange.transport.sent_bytes
 
     aggregate, own, sent_bytes = run_workers(1, work)[0]
     found = vnmse([aggregate], [own])

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.comm.local import run_workers
-from harness.exchange import Bucket, Method, Sum, Threshold, TopK
-from harness.exchange.answers import COUNT_BYTES, Answers
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket, Method, Sum, Threshold, TopK
+from dlgs_bench.exchange.transport import COUNT_BYTES, Transport
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ class Worker:
 
     aggregates: list[Tensor]
     method: Method
-    answers: Answers  # of the last step
+    transport: Transport  # of the last step
 
     @property
     def residual(self) -> Tensor:
@@ -46,7 +46,7 @@ def run(name: str, steps: Sequence[Sequence[Tensor]], shapes=(), how=(), **optio
         exchange.buckets[0] = replace(exchange.buckets[0], shapes=shapes)
         numbered = enumerate(steps, start=1)
         found = [one_step(comm, exchange, [step[comm.rank]], number)[0] for number, step in numbered]
-        return Worker(found, method, exchange.answers)
+        return Worker(found, method, exchange.transport)
 
     return run_workers(len(steps[0]), work)
 
@@ -79,7 +79,7 @@ def test_cast_errs_by_one_rounding_for_each_worker(measured, dtype, unit):
 @pytest.mark.parametrize("collective", ["engine", "ring"])
 def test_cast_sends_half_the_bytes(measured, collective):
     step, how = shares(1, 3, 999)[0], {"collective": collective}
-    half, whole = (run(name, [step], how=how)[0].answers.sent_bytes for name in ("cast", "none"))
+    half, whole = (run(name, [step], how=how)[0].transport.sent_bytes for name in ("cast", "none"))
     measured("cast", "bytes / uncompressed", half / whole, at_least=0.5, at_most=0.5)
 
 
@@ -96,7 +96,7 @@ def test_random_k_is_a_dense_sum_of_k_values_at_places_that_all_know():
     for found, step in zip(workers[0].aggregates, steps, strict=True):
         sent = found != 0
         assert sent.sum() == 100 and torch.equal(found[sent], mean(step)[sent])
-    assert workers[0].answers.sent_bytes == 4 * 100
+    assert workers[0].transport.sent_bytes == 4 * 100
 
 
 def test_random_k_chooses_every_entry_at_the_rate_k_over_n(measured):
@@ -129,7 +129,7 @@ def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer(measured):
         error = (sent - layer.sign() * layer.abs().mean()).abs().max()
         measured("efsign", "largest difference from sign x mean magnitude of the layer", error, at_most=1e-6)
     torch.testing.assert_close(worker.aggregates[0] + worker.residual, random(size))
-    assert worker.answers.sent_bytes == 3 * 4 + 3 + COUNT_BYTES
+    assert worker.transport.sent_bytes == 3 * 4 + 3 + COUNT_BYTES
 
 
 # Quantisation
@@ -146,7 +146,7 @@ def test_qsgd_has_at_most_its_papers_variance_in_packed_bits(measured, bits):
         variance = part.sum() / of.square().sum() / min(d / s**2, d**0.5 / s)
         what = f"variance / min(d/s^2, sqrt(d)/s) of the squared norm, {bits} bits"
         measured("qsgd", what, variance, at_most=1.1)  # 1.1: a mean over 200 draws
-    assert worker.answers.sent_bytes == 4 * 10 + size * bits // 8 + COUNT_BYTES
+    assert worker.transport.sent_bytes == 4 * 10 + size * bits // 8 + COUNT_BYTES
 
 
 def test_qsgd_gives_the_norm_of_its_block_where_one_entry_is_all_of_it():
@@ -177,7 +177,7 @@ def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers(measu
         off = (levels - levels.round()).abs().max()
         measured("terngrad", "distance of an aggregate from a multiple of s, in s, largest", off, at_most=1e-5)
         assert set(levels.round().int().tolist()) <= set(range(-3, 4))
-    assert workers[0].answers.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
+    assert workers[0].transport.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
 
 
 def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
@@ -212,7 +212,7 @@ def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_
     for bits in (4, 8):
         for worker in run("quantised", shares(1, workers, size), bits=bits, block=block):
             part = size // workers * bits // 8 + 4 * size // workers // block
-            assert worker.answers.sent_bytes == (workers - 1) * part + part + COUNT_BYTES
+            assert worker.transport.sent_bytes == (workers - 1) * part + part + COUNT_BYTES
 
 
 def test_loco_adds_an_average_of_old_errors_and_forgets_them_in_time():
@@ -278,7 +278,7 @@ def test_power_sgd_asks_for_two_dense_sums_and_starts_alike_everywhere():
     shapes, rank = ((8, 6), (5,), (3, 2, 2)), 2
     steps = shares(2, 2, 65)
     workers = run("powersgd", steps, shapes, rank=rank)
-    assert workers[0].answers.sent_bytes == 4 * (rank * (8 + 6 + 3 + 4) + 5)
+    assert workers[0].transport.sent_bytes == 4 * (rank * (8 + 6 + 3 + 4) + 5)
     assert all(map(torch.equal, workers[0].method.factors[0], workers[1].method.factors[0]))
     first = [next(make("powersgd").exchange(Bucket(0, steps[0][0].clone(), shapes), at(1, rank))) for rank in (0, 1)]
     assert torch.equal(first[0].values, first[1].values)
@@ -305,7 +305,7 @@ def test_dgc_that_sends_all_is_sgd_with_momentum_and_masked_plain_sgd(measured):
         torch.testing.assert_close(without, mean(step))
 
 
-@pytest.mark.parametrize("selection", ["torch", "fast"])
+@pytest.mark.parametrize("selection", ["torch", "compiled"])
 def test_dgc_forgets_velocity_and_residual_where_it_sent(selection):
     method, size = make("dgc", ratio=0.02, selection=selection), 20_000
     u, v = torch.zeros(size), torch.zeros(size)
@@ -336,7 +336,7 @@ def test_dgc_warms_up_in_quarters_and_clips_a_workers_share():
 # Thresholds
 
 
-@pytest.mark.parametrize("selection", ["torch", "fast"])
+@pytest.mark.parametrize("selection", ["torch", "compiled"])
 def test_strom_sends_tau_and_nothing_else(measured, selection):
     tau, kept = 0.5, torch.zeros(300)
     steps = [[random(300, step)] for step in range(6)]
@@ -347,7 +347,7 @@ def test_strom_sends_tau_and_nothing_else(measured, selection):
         measured("strom", "largest difference from tau with the sign, where reached", error, at_most=0)
         kept = kept - found
     torch.testing.assert_close(worker.residual, kept)
-    assert worker.answers.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + COUNT_BYTES
+    assert worker.transport.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + COUNT_BYTES
 
 
 def test_stroms_tau_is_in_units_of_a_workers_gradient():
@@ -425,7 +425,7 @@ def test_estimates_of_a_threshold_sort_nothing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", range(1, 8))
-@pytest.mark.parametrize("selection", ["torch", "fast"])
+@pytest.mark.parametrize("selection", ["torch", "compiled"])
 def test_gtopk_has_k_entries_that_a_tree_of_pairs_finds(measured, workers, selection):
     size, k = 200, 20
     step = shares(1, workers, size)[0]
@@ -460,11 +460,11 @@ def test_gtopk_names_places_beyond_what_a_float32_counts():
     size = 2**24 + 4
     gradient = torch.zeros(size)
     gradient[size - 1] = 1.0
-    (worker,) = run("gtopk", [[gradient]], ratio=1e-9, selection="fast")
+    (worker,) = run("gtopk", [[gradient]], ratio=1e-9, selection="compiled")
     assert worker.aggregates[0].nonzero().tolist() == [[size - 1]]
 
 
-@pytest.mark.parametrize("selection", ["torch", "fast"])
+@pytest.mark.parametrize("selection", ["torch", "compiled"])
 def test_ok_topk_gives_the_largest_sums_of_what_all_chose(measured, selection):
     workers, size, k = 4, 1000, 100
     step = shares(1, workers, size)[0]
@@ -491,7 +491,7 @@ def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, wor
     for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
         headers = 4 * COUNT_BYTES * workers + 4 * workers**2
         for way in ("sent", "received"):
-            words = (getattr(worker.answers, f"{way}_bytes") - headers) / 4
+            words = (getattr(worker.transport, f"{way}_bytes") - headers) / 4
             measured("oktopk", f"words {way} / 6 k, without headers", words / (6 * ratio * size), at_most=1)
 
 
@@ -522,7 +522,7 @@ def test_demo_takes_out_of_delta_what_it_sends():
     (worker,) = run("demo", [[gradient]], ((96, 10),), top=5, sign=False)
     torch.testing.assert_close(worker.aggregates[0] * lr + worker.method.momenta[0], gradient * lr)
     chunks = 2 * 1  # of 48 x 10
-    assert worker.answers.sent_bytes == chunks * 5 * (4 + 2) + COUNT_BYTES
+    assert worker.transport.sent_bytes == chunks * 5 * (4 + 2) + COUNT_BYTES
 
 
 def test_demo_sends_a_wave_as_one_component_and_averages_over_those_who_send_it():

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from test_claims import FASTER, accuracy_runs, timing_run
 
-from harness.paper import findings
-from harness.report.names import Names
-from harness.report.summary import MEASURED
-from harness.report.tidy import ABOUT
+from dlgs_bench.paper import findings
+from dlgs_bench.report.load_runs import ABOUT
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import MEASURED
 
 pytestmark = pytest.mark.unit
 
@@ -84,13 +84,13 @@ def selections(fast: pd.DataFrame, slow: pd.DataFrame) -> list[str]:
 
 def test_what_selection_decides_needs_both_kinds():
     assert not any("compiled passes" in sentence for sentence in said(cell()))
-    (sentence,) = selections(cell(topk=1.0, about={"selection": "fast"}), cell())
+    (sentence,) = selections(cell(topk=1.0, about={"selection": "compiled"}), cell())
     assert "3.00 [" in sentence.split("compiled")[0] and "1.00 [" in sentence.split("compiled")[1]
     assert "on VGG16 at ratio 0.01" in sentence and "the difference is not significant" in sentence
     assert "On VGG16, DLGS is significantly faster than Top-K only with the paper's slow selection." in sentence
-    (sentence,) = selections(cell(about={"selection": "fast"}), cell())
+    (sentence,) = selections(cell(about={"selection": "compiled"}), cell())
     assert "slow selection" not in sentence and sentence.count("3.00 [") == 2 and "significant" not in sentence
-    (sentence,) = selections(cell(topk=1.0, about={"selection": "fast"}), cell(topk=1.0))
+    (sentence,) = selections(cell(topk=1.0, about={"selection": "compiled"}), cell(topk=1.0))
     assert "No interval lies above 1, so DLGS is not significantly faster than Top-K." in sentence
 
 
@@ -98,7 +98,7 @@ def test_a_gain_that_one_ratio_keeps_with_compiled_passes_is_not_called_the_slow
     """The smallest ratio alone does not decide."""
     slow = pd.concat([cell(), cell(ratio=0.1)]).drop_duplicates(["run", "timed", "block"])
     quick = pd.concat([cell(topk=1.0), cell(ratio=0.1)]).drop_duplicates(["run", "timed", "block"])
-    quick["selection"] = quick["selection"].replace("torch", "fast")
+    quick["selection"] = quick["selection"].replace("torch", "compiled")
     (sentence,) = selections(quick, slow)
     assert "ratio 0.1 and" in sentence and "slow selection" not in sentence
 

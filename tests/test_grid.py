@@ -6,12 +6,12 @@ from itertools import combinations
 import pytest
 from conftest import read
 
-from harness import plugins
-from harness.config import figures, grid, variants
-from harness.config import load as config
-from harness.config.errors import ConfigError
-from harness.spec import RunSpec
-from harness.timemodel.groups import cut
+from dlgs_bench import plugins
+from dlgs_bench.buckets import assign_buckets
+from dlgs_bench.config import figures, grid, variants
+from dlgs_bench.config import load as config
+from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.spec import RunSpec
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +57,7 @@ def test_a_baseline_is_timed_with_each_different_way_of_merging_its_layers():
     ways = ["", "-256kib", "-0.00390625kib", "-planned"]
     assert list(spec.members) == [f"{name}{way}" for name in ("none", "cast") for way in ways] + ["topk-0.1"]
     sizes = plugins.describe("models", "resnet20")["layers"]
-    cuts = [cut(sizes, "size", "layer", m.scheme.bucket_bytes // 4) for m in spec.members.values()]
+    cuts = [assign_buckets(sizes, "size", "layer", m.scheme.bucket_bytes // 4) for m in spec.members.values()]
     assert [len(groups) for groups in cuts[:3]] == [1, len(cuts[1]), len(sizes)] and 1 < len(cuts[1]) < len(sizes)
     planned = [label for label, member in spec.members.items() if grid.planned_by(member) == "groups"]
     assert planned == ["none-planned", "cast-planned"]
@@ -172,7 +172,7 @@ def test_only_what_decides_a_run_is_in_its_spec():
     learnt = config.load(values | {"models": values["models"] | {"vgg16": recipe}}, "paper")
     changed = {name for name, spec in learnt.every.items() if before.every[name] != spec}
     assert changed == {name for name in before.every if name.startswith("accuracy/vgg16-")}
-    elsewhere = {"data": {"root": "other", "imagenet": "other/imagenet"}, "hung_after_s": 5, "checkpoint_every_s": 5}
+    elsewhere = {"data": {"root": "other", "imagenet": "other/imagenet"}, "hang_timeout_s": 5, "checkpoint_every_s": 5}
     assert config.load(values | elsewhere, "paper").every == before.every
 
 
@@ -245,14 +245,16 @@ def test_variants_are_runs_of_their_own_with_names_and_titles():
     }
     plain = loaded.runs["accuracy/vgg16-topk-plain-0.1-seed0"]
     assert (plain.variant, plain.scheme.method) == ("topk-plain", "topk")
-    assert plain.scheme.options == {"ratio": 0.1, "selection": "fast", "error_feedback": False}
+    assert plain.scheme.options == {"ratio": 0.1, "selection": "compiled", "error_feedback": False}
     assert loaded.runs["accuracy/vgg16-topk-0.1-seed0"].scheme.variant == ""
     every = [one for spec in loaded.every.values() for one in spec.members.values()]
     assert {one.ratio for one in every if one.variant == "lean"} == {0.05}  # not those of the configuration
     values |= {"studies": {"methods": {"methods": ["topk"]}}}  # unlike the other studies, not of the methods above
     loaded, without = (config.load(values | {"methods": m}, "c") for m in (values["methods"], ["none", "topk", "lean"]))
     others = {n: s for n, s in loaded.every.items() if s.variant != "topk-plain" and "topk-plain" not in n}
-    trial = {n for n, s in others.items() if "topk-plain" in "".join(s.scheme.beside)}  # it takes its turns in these
+    trial = {
+        n for n, s in others.items() if "topk-plain" in "".join(s.scheme.timed_with)
+    }  # it takes its turns in these
     assert trial and all(n.startswith("trials/") for n in trial)
     assert {n: s for n, s in others.items() if n not in trial} == {n: without.every[n] for n in others.keys() - trial}
 

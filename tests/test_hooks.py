@@ -24,13 +24,13 @@ from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, gi
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from harness import plugins
-from harness.comm.local import run_workers
-from harness.engines import ENGINES
-from harness.exchange import At, LocalSteps
-from harness.hooks.ddp import DDPHook
-from harness.spec import Cluster, RunSpec, Scheme, Training
-from harness.training.session import Session, make_method
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.exchange import LocalSteps, StepContext
+from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
+from dlgs_bench.training.session import Session, make_method
 
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
 FEW = ("none", "topk", "dlgs", "powersgd")
@@ -41,7 +41,7 @@ OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for n
 def installed(tmp_path_factory) -> Path:
     """The Python of a new environment with the project in it; torch and the others are this environment's."""
     folder = tmp_path_factory.mktemp("installed")
-    for name in ("harness", "methods"):
+    for name in ("dlgs_bench", "methods"):
         shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / "project")
@@ -57,7 +57,7 @@ def installed(tmp_path_factory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, **settings)
     assert done.returncode == 0, done.stderr
     new = {path.name for path in site.iterdir()} - before
-    assert {name for name in new if not name.endswith(".dist-info")} == {"harness"}
+    assert {name for name in new if not name.endswith(".dist-info")} == {"dlgs_bench"}
     return python
 
 
@@ -152,7 +152,7 @@ def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     ranks = [torch.load(tmp_path / f"found.{rank}", weights_only=True) for rank in range(2)]
     has_the_bits_of_our_own_loop(ranks, methods)
-    assert Path(ranks[0]["harness"]).is_relative_to(installed.parent.parent)
+    assert Path(ranks[0]["dlgs_bench"]).is_relative_to(installed.parent.parent)
     assert ranks[0]["horovod"] == (engine == "horovod")
 
 
@@ -358,7 +358,7 @@ def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch
     for step, lr in enumerate((0.5, 0.25)):
         optimizer.param_groups[0]["lr"] = lr
         model(given(step, 0)).backward()
-    assert seen == [At(1, 0, 1, 0.5), At(2, 0, 1, 0.25)]
+    assert seen == [StepContext(1, 0, 1, 0.5), StepContext(2, 0, 1, 0.25)]
 
 
 @pytest.mark.unit

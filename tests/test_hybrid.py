@@ -15,18 +15,18 @@ from test_report import Items, Report
 from torch import nn
 from torch.nn import functional as F
 
-from harness import plugins
-from harness.comm import hybrid, lockstep
-from harness.comm.collectives import halving_doubling, ring, sum_over_first
-from harness.comm.hybrid import Layout
-from harness.comm.local import run_workers
-from harness.config import load as config
-from harness.data import load as data_set
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.timemodel.hybrid import around_head, data_parallel_s, link_bytes
-from harness.training import hybrid as training
-from harness.training.head import cut_off, slice_of, widths
-from harness.training.hybrid import KINDS, worker_of
+from dlgs_bench import plugins
+from dlgs_bench.comm import hybrid, lockstep
+from dlgs_bench.comm.collectives import halving_doubling, ring, sum_over_first
+from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
+from dlgs_bench.data import load as data_set
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.timemodel.hybrid import around_head, data_parallel_s, link_bytes
+from dlgs_bench.training import hybrid as training
+from dlgs_bench.training.head import cut_off, slice_of, widths
+from dlgs_bench.training.hybrid import KINDS, worker_of
 
 pytestmark = pytest.mark.unit
 
@@ -265,7 +265,7 @@ def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, m
     for scheme in (spec.scheme for spec in timed):
         # Halving-doubling has merged its gradients into one bucket.
         sizes = {"none": [whole - 1000, 1000], "halving-doubling": [whole]}
-        variants = ["none", *scheme.beside]
+        variants = ["none", *scheme.timed_with]
         groups = pd.concat([pd.DataFrame({"variant": v, "entries": sizes[v]}) for v in variants])
         rows = pd.concat([pd.DataFrame(times).assign(variant=v, iteration_s=2 + (v != "none")) for v in variants])
         if scheme.topology == "ps-weights":

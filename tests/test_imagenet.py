@@ -15,10 +15,10 @@ import torch
 from conftest import CPU, ROOT, make_imagenet, until
 from PIL import Image
 
-from harness.data import Shard, normalise, training_indices
-from harness.data.fetch import DataError
-from harness.data.fetch import imagenet100 as fetch
-from harness.data.imagenet100 import DEVIATION, MEAN, Cropped, ImageNet100
+from dlgs_bench.data import Shard, normalise, training_indices
+from dlgs_bench.data.fetch import DataError
+from dlgs_bench.data.fetch import imagenet100 as fetch
+from dlgs_bench.data.imagenet100 import DEVIATION, MEAN, Cropped, ImageNet100
 
 pytestmark = pytest.mark.unit
 
@@ -228,7 +228,7 @@ def test_a_copy_that_was_killed_leaves_nothing_that_looks_whole_and_the_next_one
     whole = blocked.read_bytes()
     blocked.unlink()
     os.mkfifo(blocked)  # who opens it waits: the training images are copied by then
-    command = [sys.executable, "-m", "harness.data.fetch", str(images), str(target), "2"]
+    command = [sys.executable, "-m", "dlgs_bench.data.fetch", str(images), str(target), "2"]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         assert until((tmp_path / "imagenet100.partial" / "train.npy").exists)
@@ -252,6 +252,6 @@ def test_a_wrong_call_says_how_in_a_line(tmp_path):
         (["a", "b", "c"], "usage: "),
         ([str(tmp_path), str(tmp_path / "t"), "1"], f"error: {tmp_path}/train/{fetch.CLASSES[0]}: holds no image"),
     ):
-        command = [sys.executable, "-m", "harness.data.fetch", *arguments]
+        command = [sys.executable, "-m", "dlgs_bench.data.fetch", *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 1 and done.stderr.startswith(said) and "Traceback" not in done.stderr

@@ -7,9 +7,9 @@ import torch
 from conftest import CPU
 from test_server import Images
 
-from harness.comm.local import run_workers
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.training import train
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training import train
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ KEPT = {
 
 
 def learnt(method: str) -> str:
-    options = {} if method == "none" else {"ratio": 0.1, "selection": "fast"}
+    options = {} if method == "none" else {"ratio": 0.1, "selection": "compiled"}
     training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
     scheme = Scheme(method, options=options, planner="size" if method == "dlgs" else "layer", bucket_bytes=2**18)
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_testbed import here, holds_any, hosts, inside, median_of_five, networks, quick, within  # noqa: F401
 
-from harness.config import grid
-from harness.config import load as config
-from harness.launch import latency
-from harness.launch.latency import HEADER, QUEUE_S, Way, receiver
-from harness.launch.testbed import Testbed, TestbedError
-from harness.report import captions, tables
-from harness.spec import RunSpec
+from dlgs_bench.config import grid
+from dlgs_bench.config import load as config
+from dlgs_bench.launch import latency
+from dlgs_bench.launch.latency import HEADER, QUEUE_S, Way, receiver
+from dlgs_bench.launch.testbed import Testbed, TestbedError
+from dlgs_bench.report import captions, tables
+from dlgs_bench.spec import RunSpec
 
 # Powers of two: times add up exactly, so that the oracle drops what the program drops.
 LATENCY_S, BYTES_S = 1 / 16, 1024.0

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from conftest import PATIENCE_S
 
-from harness.report import tables
+from dlgs_bench.report import tables
 
 pytestmark = pytest.mark.unit
 

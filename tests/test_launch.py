@@ -16,10 +16,10 @@ import psutil
 import pytest
 from conftest import PATIENCE_S, ROOT, every_engine, of_run, until
 
-from harness import code
-from harness.engines import ENGINES
-from harness.launch import disturbance, launcher, liveness
-from harness.spec import Cluster, Measurement, Place, RunSpec, Training
+from dlgs_bench import fingerprint
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import disturbance, launcher, liveness
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Training
 
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
@@ -29,7 +29,7 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
 
 
 def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
-    place = Place(data={"cifar10": "here"}, **place)
+    place = LaunchSettings(data={"cifar10": "here"}, **place)
     return launcher.launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
 
@@ -83,7 +83,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
     def measured(*launches: str) -> tuple[str, str, int]:
         left = list(launches)
 
-        def once(spec: RunSpec, place: Place, part: Path, *_) -> int:
+        def once(spec: RunSpec, place: LaunchSettings, part: Path, *_) -> int:
             part.mkdir(parents=True)
             (part / "iterations.csv").write_text(f"block,dilation,forward_s\n1,{left.pop(0)}\n")
             (part / "run.json").write_text("{}")
@@ -93,7 +93,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
         # A launch that takes no time has no share of the cores' time that could be measured.
         monkeypatch.setattr(launcher.OtherWork, "share", lambda work: 0.0)
         spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=2))
-        assert launcher.launch(spec, Place(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0
+        assert launcher.launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0
         run = json.loads((tmp_path / "run" / "run.json").read_text())
         return (tmp_path / "run" / "iterations.csv").read_text(), run["disturbed"], len(launches) - len(left)
 
@@ -136,7 +136,7 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
 @pytest.mark.engine
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
-    assert start(tmp_path, "hangs", hung_after_s=30) == 1
+    assert start(tmp_path, "hangs", hang_timeout_s=30) == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last.endswith(" none: rank 1 reported no progress for 30 s, last at step 4 of 50, stopped")
     assert nothing_left(tmp_path)
@@ -145,9 +145,9 @@ def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
 LAUNCHER = """
 import sys
 from pathlib import Path
-from harness.launch.__main__ import clean_up_when_ended
-from harness.launch.launcher import launch
-from harness.spec import Place, RunSpec
+from dlgs_bench.launch.__main__ import clean_up_when_ended
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.spec import Place, RunSpec
 spec, folder, *program = sys.argv[1:]
 clean_up_when_ended()
 launch(RunSpec.from_json(spec), Place(), Path(folder, "run"), Path(folder, "log"), program)
@@ -192,10 +192,10 @@ def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(
     first = going_on(tmp_path, leave_after_s=600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
-        monkeypatch.setattr("harness.launch.launcher.SAVING_S", 0.5)
+        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVING_S", 0.5)
         assert start(tmp_path, "ends") == 1 and first.poll() is None and ranks(tmp_path) == 2
         assert capsys.readouterr().err.endswith(f"another process makes {tmp_path / 'run'}: wait for it, or end it\n")
-        monkeypatch.setattr("harness.launch.launcher.SAVING_S", PATIENCE_S)
+        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVING_S", PATIENCE_S)
         threading.Timer(1, first.terminate).start()
         assert start(tmp_path, "ends") == 0 and first.wait() == 1
     finally:
@@ -246,7 +246,7 @@ def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, c
 
 @pytest.mark.unit
 def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(liveness, "BEAT_EVERY_S", 0.01)
+    monkeypatch.setattr(liveness, "HEARTBEAT_INTERVAL_S", 0.01)
     beat, seen = tmp_path / liveness.HEARTBEAT, set()
     with liveness.Heartbeat(tmp_path):
         first = beat.stat()
@@ -261,7 +261,7 @@ def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path,
 WAITS = """
 import sys, time
 from pathlib import Path
-from harness.launch.liveness import as_rank
+from dlgs_bench.launch.liveness import as_rank
 as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
 """
 
@@ -277,7 +277,7 @@ def waiting(folder: Path, leave_after_s: float) -> subprocess.Popen:
 def test_a_rank_leaves_a_launch_for_another_one_and_says_nothing_into_its_folder(tmp_path):
     liveness.Heartbeat(tmp_path)
     rank = waiting(tmp_path, 3600)
-    time.sleep(2 * liveness.BEAT_EVERY_S)
+    time.sleep(2 * liveness.HEARTBEAT_INTERVAL_S)
     assert rank.poll() is None
     liveness.Heartbeat(tmp_path)
     assert rank.wait(PATIENCE_S) == 1 and not (tmp_path / liveness.ERROR).exists()
@@ -307,6 +307,6 @@ def test_a_rank_stays_while_there_are_heartbeats_though_it_was_stopped_itself(tm
 @pytest.mark.unit
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
     for name, engine in ENGINES.items():
-        assert engine.name == name and (ROOT / "harness" / "comm" / f"{name}.py").exists()
-        behind = code.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
-        assert ROOT / "harness" / "engines.py" in behind
+        assert engine.name == name and (ROOT / "dlgs_bench" / "comm" / f"{name}.py").exists()
+        behind = fingerprint.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
+        assert ROOT / "dlgs_bench" / "engines.py" in behind

@@ -13,8 +13,8 @@ import ssh_hosts
 import yaml
 from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, numbers, of_run, until
 
-from harness.launch.launcher import launch
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 
 needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_ssh]
@@ -27,9 +27,9 @@ def hosts(tmp_path_factory):
         yield found
 
 
-def over(hosts: ssh_hosts.Hosts, *slots: int, **place) -> Place:
+def over(hosts: ssh_hosts.Hosts, *slots: int, **place) -> LaunchSettings:
     named = tuple(f"{name}:{count}" for name, count in zip(hosts.names, slots, strict=True))
-    return Place(by="ssh", hosts=named, **place)
+    return LaunchSettings(by="ssh", hosts=named, **place)
 
 
 def accuracy(engine: str, steps: int = 12, workers: int = 2, planner: str = "layer") -> RunSpec:
@@ -43,10 +43,10 @@ def accuracy(engine: str, steps: int = 12, workers: int = 2, planner: str = "lay
 LAUNCHER = """
 import sys
 from pathlib import Path
-from harness.launch import processes
-from harness.launch.__main__ import clean_up_when_ended
-from harness.launch.launcher import RUN, launch
-from harness.spec import Place, RunSpec
+from dlgs_bench.launch import processes
+from dlgs_bench.launch.__main__ import clean_up_when_ended
+from dlgs_bench.launch.launcher import RUN, launch
+from dlgs_bench.spec import Place, RunSpec
 processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder, *program = sys.argv[1:]
 clean_up_when_ended()
@@ -55,7 +55,9 @@ sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), folder / "run",
 """
 
 
-def launched(hosts: ssh_hosts.Hosts, spec: RunSpec, place: Place, folder: Path, *program: str) -> subprocess.Popen:
+def launched(
+    hosts: ssh_hosts.Hosts, spec: RunSpec, place: LaunchSettings, folder: Path, *program: str
+) -> subprocess.Popen:
     """The run's launcher, on the first host."""
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder), *program]
     return hosts.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -132,7 +134,7 @@ def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts
 REACH = """
 import sys
 from pathlib import Path
-from harness.launch import nodes
+from dlgs_bench.launch import nodes
 try:
     nodes.reach({sys.argv[1]: 1}, "cpu", 1, Path(sys.argv[2]))
 except nodes.Refused as why:

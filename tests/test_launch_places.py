@@ -13,12 +13,12 @@ from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import launching
-from harness.config import load as config
-from harness.engines import ENGINES
-from harness.launch import gpus, nodes
-from harness.launch.launcher import launch
-from harness.spec import Cluster, Place, RunSpec
+from dlgs_bench.config import launching
+from dlgs_bench.config import load as config
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import gpus, nodes
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
@@ -26,7 +26,7 @@ WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 @pytest.mark.unit
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 20))
 def test_hosts_are_filled_in_order_and_too_few_slots_are_refused(slots, processes):
-    place = Place(by="ssh", hosts=tuple(f"host{number}:{count}" for number, count in enumerate(slots)))
+    place = LaunchSettings(by="ssh", hosts=tuple(f"host{number}:{count}" for number, count in enumerate(slots)))
     every = [f"host{number}" for number, count in enumerate(slots) for _ in range(count)]  # one for each slot
     if processes > len(every):
         with pytest.raises(nodes.Refused, match=f"{len(every)} slots for {processes} processes; give more hosts"):
@@ -98,7 +98,7 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
 
 @pytest.mark.unit
 def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
-    holds = "import time\nfrom harness.launch import gpus\nwith gpus.taken(3): print(1, flush=True); time.sleep(600)"
+    holds = "import time\nfrom dlgs_bench.launch import gpus\nwith gpus.taken(3): print(1, flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "1\n"
     process.kill()
@@ -116,7 +116,7 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
 )
 def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
-    place, log = Place(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
+    place, log = LaunchSettings(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
     with gpus.taken(1):
         assert launch(spec, place, tmp_path / "run", log, [*WORKER, "shows its GPUs", "30"]) == 0, log.read_text()
     assert (tmp_path / "run" / "points.csv").read_text() == f"gpus\n{expected}\n"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.timemodel.costs import Curve
-from harness.timemodel.links import Network, elsewhere
-from harness.timemodel.predict import sum_rounds
-from harness.timemodel.timeline import Costs
-from harness.topology import TOPOLOGIES, Traffic
+from dlgs_bench.timemodel.costs import Curve
+from dlgs_bench.timemodel.links import Network, project_costs
+from dlgs_bench.timemodel.predict import sum_rounds
+from dlgs_bench.timemodel.timeline import Costs
+from dlgs_bench.topology import TOPOLOGIES, Traffic
 
 pytestmark = pytest.mark.unit
 
@@ -34,7 +34,7 @@ def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
     topology, traffic, here, alpha, beta, latency_s
 ):
     known = costs(alpha, beta, latency_s)
-    same = elsewhere(known, topology, traffic, here, here)
+    same = project_costs(known, topology, traffic, here, here)
     on_link = topology.link_bytes(traffic, 1, here.workers) * 8e-6 / here.rate_mbit
     for size in SIZES:
         assert same.communicate(size) == pytest.approx(max(known.communicate(size), on_link * size))
@@ -48,7 +48,7 @@ def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(top
     known = costs(1e-3, 1e-8, 1e-3)
 
     def cost(there: Network) -> float:
-        found = elsewhere(known, topology, traffic, here, there)
+        found = project_costs(known, topology, traffic, here, there)
         return found.communicate(1e6) + found.latency(1e6)
 
     assert cost(replace(here, rate_mbit=here.rate_mbit * factor)) <= cost(here) * (1 + 1e-9)
@@ -60,18 +60,19 @@ def test_each_step_of_an_exchange_waits_for_a_round_trip():
     """A ring of two meets twice in a sum, a gather of two once."""
     all_gather, here, there = TOPOLOGIES["allgather"], Network(2, 100.0), Network(2, 100.0, latency_ms=5.0)
     for traffic, steps in ((Traffic(summed=4.0), 2), (Traffic(gathered=0.08), 1)):
-        far = elsewhere(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, there)
-        near = elsewhere(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, here)
+        far = project_costs(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, there)
+        near = project_costs(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, here)
         assert far.communicate(1e6) - near.communicate(1e6) == pytest.approx(steps * 10e-3)
         assert far.latency(1e6) == near.latency(1e6)
-        back = elsewhere(far, all_gather, traffic, there, here)
+        back = project_costs(far, all_gather, traffic, there, here)
         assert back.communicate(1e6) == pytest.approx(near.communicate(1e6))
 
 
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
     all_gather, here = TOPOLOGIES["allgather"], Network(2, 1.0)
     whole, half = (
-        elsewhere(costs(0.0, 1e-9), all_gather, Traffic(summed=4.0 * part), here, Network(8, 1.0)) for part in (1, 0.5)
+        project_costs(costs(0.0, 1e-9), all_gather, Traffic(summed=4.0 * part), here, Network(8, 1.0))
+        for part in (1, 0.5)
     )
     assert half.communicate(1e6) == pytest.approx(whole.communicate(1e6) / 2)
 
@@ -96,7 +97,7 @@ def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():
         waits = sum_rounds(collective)
         assert (waits(2), waits(1024)) == (2, rounds)
         two, many = Network(2, 100.0), Network(1024, 100.0)
-        there = elsewhere(costs(1e-3, 0.0), all_gather, dense, two, many, waits).communicate
+        there = project_costs(costs(1e-3, 0.0), all_gather, dense, two, many, waits).communicate
         on_link = 2 * 1023 / 1024 * 4 * 8e-6 / 100
         here = 4 * 8e-6 / 100  # of two workers, each sends half twice
         expected = max(0.0, 1e-3 - 1e6 * here) + 1e-3 / 2 * (rounds - 2) + 1e6 * on_link

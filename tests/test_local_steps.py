@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.comm.local import run_workers
-from harness.exchange import Bucket
-from harness.exchange.answers import COUNT_BYTES, answers
-from harness.exchange.driver import LocalExchange
-from harness.exchange.packing import blocks
-from harness.hooks.hook import Hook
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.timemodel.costs import traffic_per_entry
-from harness.topology import ALL_GATHER
-from harness.training.calibrate import exchanges
-from harness.training.clock import Clock
-from harness.training.session import Session
-from harness.training.timed import phase_share, timed_steps
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket
+from dlgs_bench.exchange.driver import LocalExchange
+from dlgs_bench.exchange.packing import blocks
+from dlgs_bench.exchange.transport import COUNT_BYTES, answers
+from dlgs_bench.hooks.hook import Hook
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.timemodel.costs import traffic_per_entry
+from dlgs_bench.topology import ALL_GATHER
+from dlgs_bench.training.calibrate import exchanges
+from dlgs_bench.training.clock import Clock
+from dlgs_bench.training.session import Session
+from dlgs_bench.training.timed import phase_share, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -141,7 +141,7 @@ def test_sparseloco_sends_64_of_each_4096_in_14_bits(bits, each):
     (session,) = trained("sparseloco", 2, 1, local_steps=2, bits=bits)
     chunks = -(-len(initial()) // 4096)
     assert session.sent_bytes == chunks * each + COUNT_BYTES
-    assert session.exchanges["sparseloco"].answers.sent_entries == chunks * 64
+    assert session.exchanges["sparseloco"].transport.sent_entries == chunks * 64
 
 
 def test_sparseloco_sends_the_largest_of_each_chunk_and_keeps_the_rest_with_decay():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from harness.launch import lock
+from dlgs_bench.launch import lock
 
 pytestmark = pytest.mark.unit
 

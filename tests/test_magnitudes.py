@@ -8,8 +8,8 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange import magnitudes
-from harness.exchange.quantisation import ends
+from dlgs_bench.exchange import magnitudes
+from dlgs_bench.exchange.quantisation import ends
 
 pytestmark = pytest.mark.unit
 
@@ -22,13 +22,13 @@ thresholds = st.one_of(st.floats(0, 10, width=32), st.sampled_from([0.0, 1.0, 1e
 @examples(4)
 def test_what_reaches_a_threshold_is_counted_and_added_up(vector, h):
     chosen = [abs(x) for x in vector.tolist() if abs(x) >= h and x != 0]
-    for way in (magnitudes.reached, magnitudes.reached_by_torch):
+    for way in (magnitudes.count_at_least, magnitudes.count_at_least_by_torch):
         many, total = way(vector, h)
         assert many == len(chosen) and total == pytest.approx(math.fsum(chosen))
 
 
 def test_many_are_counted_to_the_last_and_added_up_as_exactly():
-    many, total = magnitudes.reached(torch.full((2**25 + 3,), -0.5), 0.5)
+    many, total = magnitudes.count_at_least(torch.full((2**25 + 3,), -0.5), 0.5)
     assert (many, total) == (2**25 + 3, (2**25 + 3) / 2)
 
 
@@ -42,7 +42,7 @@ def test_entries_of_at_least_the_threshold_of_their_piece(parts, with_nan):
     by_entry = [h for part, h in parts for _ in part]
     expected = [i for i, x in enumerate(vector.tolist()) if x != 0 and not abs(x) < by_entry[i]]
     h = torch.tensor([h for _, h in parts])
-    assert magnitudes.at_least(vector, h, sizes).tolist() == expected
+    assert magnitudes.indices_at_least(vector, h, sizes).tolist() == expected
     assert magnitudes.at_least_by_torch(vector, h, ends(len(vector), sizes)).tolist() == expected
 
 
@@ -55,9 +55,9 @@ def test_the_largest_of_a_row_are_what_sorting_finds_and_of_equals_the_first(man
     # A stable sort keeps the order of equals.
     order = rows.abs().sort(dim=1, descending=True, stable=True).indices
     assert torch.equal(places, order[:, :k].sort().values)
-    by_torch = magnitudes.largest_in_rows_by_torch(rows, min(k, length))
-    assert torch.equal(rows.gather(1, by_torch).abs().sort().values, rows.gather(1, places).abs().sort().values)
-    assert ties or torch.equal(by_torch, places)
+    torch_backend = magnitudes.largest_in_rows_by_torch(rows, min(k, length))
+    assert torch.equal(rows.gather(1, torch_backend).abs().sort().values, rows.gather(1, places).abs().sort().values)
+    assert ties or torch.equal(torch_backend, places)
 
 
 @pytest.mark.parametrize("kind", ["zero", "one large", "nan", "rising", "infinite"])

@@ -12,17 +12,17 @@ from conftest import CLASSES, METHODS, at, examples, exchange_of, exchange_steps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import plugins
-from harness.comm.local import run_workers
-from harness.exchange import Bucket, Sum
-from harness.exchange.answers import COUNT_BYTES
-from harness.exchange.wire import FORMATS
-from harness.topology import TOPOLOGIES, Traffic
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket, Sum
+from dlgs_bench.exchange.transport import COUNT_BYTES
+from dlgs_bench.exchange.wire import FORMATS
+from dlgs_bench.topology import TOPOLOGIES, Traffic
 
 pytestmark = pytest.mark.unit
 
 WORKERS = 3
-SERVED = [m for m in METHODS if CLASSES[m].one_sum]  # by a parameter server
+SERVED = [m for m in METHODS if CLASSES[m].sum_kind]  # by a parameter server
 SERVERS = [topology for topology in TOPOLOGIES.values() if topology.servers]
 EXACT = [m for m in METHODS if CLASSES[m].exact_when is not None]
 CONSERVING = [m for m in METHODS if CLASSES[m].conserves_mass]
@@ -33,7 +33,7 @@ BOUNDED = [m for m in METHODS if CLASSES[m].relative_error is not None]
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_declares_a_law(name):
     assert name in EXACT + CONSERVING + UNBIASED + BOUNDED, (
-        f"methods/{name}.py declares no law: see harness.exchange.Method"
+        f"methods/{name}.py declares no law: see dlgs_bench.exchange.Method"
     )
 
 
@@ -170,16 +170,16 @@ def test_a_state_of_another_method_is_refused(name):
 
 @pytest.mark.parametrize("name", SERVED)
 def test_a_method_asks_a_server_what_it_says(name):
-    """``one_sum`` holds for a bucket of any size."""
+    """``sum_kind`` holds for a bucket of any size."""
     method = make(name)
     for index, size in enumerate((1, 300)):
         bucket = Bucket(index, torch.randn(size))
-        assert method.rounds(bucket, at(1)) == 1
+        assert method.num_requests(bucket, at(1)) == 1
         segments = method.exchange(bucket, at(1))
         request = next(segments)
         assert isinstance(request, Sum)
-        written = request.values if method.one_sum == "dense" else request.out
-        assert (request.indices is None) == (method.one_sum == "dense")
+        written = request.values if method.sum_kind == "dense" else request.out
+        assert (request.indices is None) == (method.sum_kind == "dense")
         assert written.data_ptr() == bucket.gradient.data_ptr() and written.shape == bucket.gradient.shape
         with pytest.raises(StopIteration) as end:
             segments.send(written.fill_(3.0))
@@ -238,7 +238,7 @@ def test_bytes_counted_are_the_bytes_that_moved(name, wire):
         first = gradients(comm.rank, 1, sizes=(500,))[0]
         exchange = exchange_of(recorder, make(name), first, wire=wire)
         one_step(comm, exchange, first, 1)
-        return exchange.answers, recorder.bytes
+        return exchange.transport, recorder.bytes
 
     found = run_workers(WORKERS, work)
     by_all = sum(counted.sent_bytes for counted, _ in found)
@@ -258,7 +258,7 @@ def test_bytes_counted_are_the_bytes_that_a_server_moved(name, topology, wire):
         first = gradients(comm.rank, 1, sizes=(500,))[0]
         exchange = exchange_of(recorder, make(name), first, topology=topology, wire=wire)
         one_step(comm, exchange, first, 1)
-        return exchange.answers, recorder.bytes
+        return exchange.transport, recorder.bytes
 
     *workers, (_, by_server) = run_workers(WORKERS + 1, work)
     for counted, moved in workers:
@@ -269,5 +269,5 @@ def test_bytes_counted_are_the_bytes_that_a_server_moved(name, topology, wire):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_workflow_is_told_what_the_class_says(name):
     described, cls = plugins.describe("methods", name), CLASSES[name]
-    assert (described["scope"], described["one_sum"]) == (cls.scope, cls.one_sum)
+    assert (described["scope"], described["sum_kind"]) == (cls.scope, cls.sum_kind)
     assert described["exact"] == make(name).exact

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness import data, describe, plugins
-from harness.comm.blocks import nonzero_blocks
-from harness.training.flat import FlatModel
+from dlgs_bench import data, describe, plugins
+from dlgs_bench.comm.blocks import nonzero_blocks
+from dlgs_bench.training.flat import FlatModel
 
 pytestmark = pytest.mark.unit
 

@@ -27,10 +27,10 @@ def project(tmp_path_factory) -> Path:
 
 
 def test_they_are_described_with_what_they_inherit(project):
-    methods = json.loads(python_in(project, "-m", "harness.describe"))["methods"]
+    methods = json.loads(python_in(project, "-m", "dlgs_bench.describe"))["methods"]
     assert {*NEW, "roundrobin"} <= methods.keys() and not [m for m in methods.values() if "error" in m]
     often = methods["dlgs_often"]
-    assert (often["scope"], often["plan"], often["one_sum"]) == ("plan", "groups", "sparse")
+    assert (often["scope"], often["plan"], often["sum_kind"]) == ("plan", "groups", "sparse")
     assert often["fields"]["refresh_every"]["default"] == 4 and "ratio" in often["fields"]
     assert "ratio" not in methods["fixedpoint"]["fields"]
     assert methods["fixedpoint"]["fields"]["levels"] == {"type": "int", "bound": [">=", 1.0], "default": 100}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import launching
-from harness.launch import nodes
-from harness.spec import Cluster, Place, RunSpec, Training
+from dlgs_bench.config import launching
+from dlgs_bench.launch import nodes
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec, Training
 
 pytestmark = pytest.mark.unit
 
@@ -84,7 +84,7 @@ def job(tasks: int, names: list[str], gres: str = "(null)") -> str:
 def test_a_slurm_job_with_fewer_gpus_than_its_processes_need_is_one_line(gres, per_gpu, shows, programs, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     programs("scontrol", f"[ $2 = hostnames ] && printf 'a1\\na2\\n' || cat <<'END'\n{job(3, ['a[1-2]'], gres)}END")
-    place = Place(by="slurm", per_gpu=per_gpu)
+    place = LaunchSettings(by="slurm", per_gpu=per_gpu)
     assert nodes.of(3, place, "cpu") == {"a1": 2, "a2": 1}
     if shows is None:
         assert nodes.of(3, place, "cuda") == {"a1": 2, "a2": 1}
@@ -99,7 +99,7 @@ def test_a_slurm_that_does_not_answer_is_one_line(programs, monkeypatch):
     programs("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     said = "launch.by: Slurm does not say what this job has: slurm_load_jobs error: Invalid job id specified"
     with pytest.raises(nodes.Refused, match=f"^{said}$"):
-        nodes.of(3, Place(by="slurm"))
+        nodes.of(3, LaunchSettings(by="slurm"))
 
 
 def dealt(processes: int, names: list[str]) -> dict[str, int]:
@@ -120,7 +120,7 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
     answers = {"job": job(asked["tasks"], names, f"gpu:{asked['gpu']}"), "hostnames": "\n".join(names) + "\n"}
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(nodes, "_scontrol", lambda what, *about: answers[what])
-    taken = nodes.of(processes, Place(by="slurm", per_gpu=per_gpu), "cuda")
+    taken = nodes.of(processes, LaunchSettings(by="slurm", per_gpu=per_gpu), "cuda")
     assert taken == dealt(processes, names) and list(taken) == names
     assert sum(taken.values()) == processes and min(taken.values()) >= 1 and max(taken.values()) <= per_node
     gpus, more = divmod(asked["gpu"], len(names))
@@ -130,6 +130,6 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
 
 def test_a_host_that_takes_ssh_and_then_hangs_is_named(programs, tmp_path, monkeypatch):
     programs("ssh", "exec sleep 600")
-    monkeypatch.setattr(nodes, "LOOK_S", 0.5)
+    monkeypatch.setattr(nodes, "POLL_INTERVAL_S", 0.5)
     with pytest.raises(nodes.Refused, match=f"one has not said within 0.5 s what it sees of {tmp_path}; give hosts"):
         nodes.reach({"one": 2}, "cpu", 1, tmp_path)

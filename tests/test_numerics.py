@@ -4,12 +4,12 @@ import pytest
 import torch
 from conftest import CLASSES, CPU, SPARSIFIERS, at, exchange_steps, make
 
-from harness.comm import collectives
-from harness.comm.local import run_workers
-from harness.exchange import Bucket, Estimator
-from harness.exchange.quantisation import by_passes, by_torch, ends
-from harness.exchange.selection import Threshold, TopK
-from harness.exchange.sparsifier import share
+from dlgs_bench.comm import collectives
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket, Estimator
+from dlgs_bench.exchange.quantisation import compiled_backend, ends, torch_backend
+from dlgs_bench.exchange.selection import Threshold, TopK
+from dlgs_bench.exchange.sparsifier import share
 
 pytestmark = pytest.mark.unit
 
@@ -51,9 +51,9 @@ def test_sidco_sends_the_k_largest_of_magnitudes_whose_threshold_cannot_be_extra
 
 def test_gaussiank_uses_a_threshold_that_it_has_tested():
     """Of entries that a normal distribution does not describe, its last correction would be a guess."""
-    acc = torch.cat([torch.full((9_900,), 1.0), torch.full((100,), 1.6)])
-    rule = make("gaussiank", ratio=0.01).select(acc, Bucket(0, torch.zeros(10_000), ((10_000,),)), at(1))
-    chosen = rule.k if isinstance(rule, TopK) else int((acc.abs() >= rule.h).sum())
+    corrected = torch.cat([torch.full((9_900,), 1.0), torch.full((100,), 1.6)])
+    rule = make("gaussiank", ratio=0.01).select(corrected, Bucket(0, torch.zeros(10_000), ((10_000,),)), at(1))
+    chosen = rule.k if isinstance(rule, TopK) else int((corrected.abs() >= rule.h).sum())
     assert isinstance(rule, TopK | Threshold) and 1 <= chosen <= 400 / 3
 
 
@@ -99,7 +99,7 @@ def test_a_density_cap_is_rounded_as_k_is():
     assert isinstance(rule, TopK) and rule.k == 29
 
 
-@pytest.mark.parametrize("implementation", [by_passes, by_torch])
+@pytest.mark.parametrize("implementation", [compiled_backend, torch_backend])
 @pytest.mark.parametrize("scale", [1e-24, 1.0, 3e19])
 def test_norms_neither_under_nor_overflow_where_the_norm_itself_does_not(implementation, scale):
     vector = torch.tensor([1.0, 0, 3, 4], device=CPU) * scale

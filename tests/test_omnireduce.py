@@ -9,13 +9,13 @@ from conftest import METHODS, examples, exchange_of, exchange_steps, gradients, 
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from harness.comm import lockstep
-from harness.comm.blocks import nonzero_blocks
-from harness.comm.collectives import Round
-from harness.comm.collectives.omnireduce import streams
-from harness.comm.local import run_workers
-from harness.timemodel.links import streamed_bound
-from harness.topology import Traffic
+from dlgs_bench.comm import lockstep
+from dlgs_bench.comm.blocks import nonzero_blocks
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.comm.collectives.omnireduce import streams
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.timemodel.links import streamed_bound
+from dlgs_bench.topology import Traffic
 
 pytestmark = pytest.mark.unit
 
@@ -155,9 +155,9 @@ def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, patter
     everyone = tensors + [torch.empty(20_000) for _ in range(apart * aggregators)]
     carried = torch.zeros(2, len(everyone))  # words out of each rank, and into it
 
-    def note(rank: int, round: Round) -> None:
-        carried[0, rank] += sum(map(len, round.sends.values()))
-        carried[1, rank] += sum(round.receives.values())
+    def note(rank: int, peer_exchange: PeerExchange) -> None:
+        carried[0, rank] += sum(map(len, peer_exchange.sends.values()))
+        carried[1, rank] += sum(peer_exchange.receives.values())
 
     shape = {"block": 1, "fused": 64, "in_flight": 1, "aggregators": aggregators, "apart": apart}
     streamed = zip(*(streams(rank, len(everyone), t, **shape) for rank, t in enumerate(everyone)), strict=True)
@@ -221,8 +221,8 @@ def test_no_zero_block_is_sent_after_the_first_burst(given_):
     for number, stream in enumerate(zip(*everyones, strict=True)):
         aggregator, uploads = number % shape["aggregators"], [[] for _ in range(world)]
 
-        def note(own: list, round: Round) -> None:
-            own.append([message.clone() for message in round.sends.values()])
+        def note(own: list, peer_exchange: PeerExchange) -> None:
+            own.append([message.clone() for message in peer_exchange.sends.values()])
 
         lockstep.run([watched(ranks, partial(note, uploads[rank])) for rank, ranks in enumerate(stream)])
         for rank in set(range(world)) - {aggregator}:
@@ -305,9 +305,9 @@ def test_an_exchange_counts_what_its_streams_sent(given_):
         exchange = exchange_of(comm, make("none"), [mine], collective="omnireduce", streams=shape)
         one_step(comm, exchange, [mine], 1)
         sent = [part for number, part in enumerate(mine.split(block)) if number in first_burst | own[comm.rank]]
-        assert exchange.sent_entries == [exchange.answers.sent_entries] == [sum(map(len, sent))]
-        assert exchange.answers.traffic == Traffic(messages=exchange.answers.sent_bytes)
-        return exchange.answers.sent_bytes, exchange.answers.received_bytes
+        assert exchange.sent_entries == [exchange.transport.sent_entries] == [sum(map(len, sent))]
+        assert exchange.transport.traffic == Traffic(messages=exchange.transport.sent_bytes)
+        return exchange.transport.sent_bytes, exchange.transport.received_bytes
 
     counted = run_workers(len(tensors), work)
     assert [one for one, _ in counted] == [one for _, one in by_formula(own, length, **shape)]

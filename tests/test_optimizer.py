@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.training.optimizer import SGD
+from dlgs_bench.training.optimizer import SGD
 
 pytestmark = pytest.mark.unit
 

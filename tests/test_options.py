@@ -6,8 +6,8 @@ from conftest import at, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange import Bucket
-from harness.exchange.plugin import method_class
+from dlgs_bench.exchange import Bucket
+from dlgs_bench.exchange.plugin import method_class
 
 pytestmark = pytest.mark.unit
 
@@ -55,13 +55,13 @@ def test_dlgs_never_sends_more_than_its_cap():
 
 def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: int) -> torch.Tensor:
     """What a step of DLGS with a cap sends, entry by entry: an oracle without any of its code."""
-    acc = (gradient + residual).tolist()
-    reach = [i for i, value in enumerate(acc) if value != 0 and abs(value) >= h]
+    corrected = (gradient + residual).tolist()
+    reach = [i for i, value in enumerate(corrected) if value != 0 and abs(value) >= h]
     if len(reach) > most:
-        reach = sorted(reach, key=lambda i: -abs(acc[i]))[:most]
+        reach = sorted(reach, key=lambda i: -abs(corrected[i]))[:most]
     sent = torch.zeros_like(gradient)
     for i in reach:
-        sent[i] = acc[i]
+        sent[i] = corrected[i]
     return sent
 
 

@@ -6,7 +6,7 @@ from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange.packing import (
+from dlgs_bench.exchange.packing import (
     add_signs,
     blocks,
     join,
@@ -17,7 +17,7 @@ from harness.exchange.packing import (
     unpack,
     unpack_places,
 )
-from harness.exchange.randomness import generator
+from dlgs_bench.exchange.randomness import generator
 
 pytestmark = pytest.mark.unit
 

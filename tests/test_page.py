@@ -15,9 +15,9 @@ from conftest import PATIENCE_S
 from test_claims import accuracy_runs
 from test_findings import NAMES, cell
 
-from harness import code
-from harness.paper import findings
-from harness.report import looks, page, tables
+from dlgs_bench import fingerprint
+from dlgs_bench.paper import findings
+from dlgs_bench.report import page, style, tables
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ def report(tmp_path_factory) -> Path:
         figure, axes = plt.subplots()
         axes.plot(range(points), [i * 7919 % 1000 for i in range(points)], ".")
         paths = SimpleNamespace(svg=folder / f"{name}.svg", png=folder / f"{name}.png")
-        looks.save(
+        style.save(
             figure, "a note, n = 6", SimpleNamespace(output=paths, params=SimpleNamespace(caption=f"{name}. Drawn."))
         )
         plt.close(figure)
@@ -76,7 +76,7 @@ def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
 def test_captions_of_studies_open_on_names_of_their_own():
     studies = Path(__file__).resolve().parent.parent / "workflow" / "studies"
     drawn = [path for path in studies.glob("*/*.py") if "looks.save(" in path.read_text()]
-    names = {path: page.heading(code.docstring(str(path))) for path in drawn if path.parent.name != "fits"}
+    names = {path: page.heading(fingerprint.docstring(str(path))) for path in drawn if path.parent.name != "fits"}
     assert len(names) > 10 and len(set(names.values())) == len(names)
 
 

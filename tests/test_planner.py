@@ -10,9 +10,9 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.timemodel.groups import cut, merge_all, merge_up_to, per_layer
-from harness.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
-from harness.timemodel.timeline import Costs, schedule
+from dlgs_bench.buckets import assign_buckets, merge_all, merge_up_to, per_layer
+from dlgs_bench.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
+from dlgs_bench.timemodel.timeline import Costs, schedule
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ def chains(draw, longest: int):
 
 def every_plan(layers: int):
     for cuts in itertools.product([False, True], repeat=layers - 1):
-        edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), layers]
+        edges = [0, *(i + 1 for i, assign_buckets in enumerate(cuts) if assign_buckets), layers]
         yield list(itertools.pairwise(edges))
 
 
@@ -173,20 +173,20 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
     [("model", [(0, 3)]), ("layer", [(0, 1), (1, 2), (2, 3)]), ("size", [(0, 1), (1, 3)]), ("plan", [(0, 1), (1, 3)])],
 )
 def test_a_methods_scope_cuts_the_gradient_and_scopes_plan_and_size_take_the_plan(scope, expected):
-    assert cut([2, 3, 9], "size", "paper", most=5) == [(0, 2), (2, 3)]
-    assert cut([2, 3, 9], scope, "paper", most=5, planned=((0, 1), (1, 3))) == expected
+    assert assign_buckets([2, 3, 9], "size", "paper", most=5) == [(0, 2), (2, 3)]
+    assert assign_buckets([2, 3, 9], scope, "paper", most=5, planned=((0, 1), (1, 3))) == expected
 
 
 def test_without_a_plan_nothing_is_merged_and_a_plan_for_other_layers_is_refused():
-    assert cut([2, 3], "plan", "layer", most=5) == [(0, 1), (1, 2)]
+    assert assign_buckets([2, 3], "plan", "layer", most=5) == [(0, 1), (1, 2)]
     with pytest.raises(ValueError, match="the plan covers 4 layers, the model has 2"):
-        cut([2, 3], "plan", "paper", most=5, planned=((0, 4),))
+        assign_buckets([2, 3], "plan", "paper", most=5, planned=((0, 4),))
 
 
 def test_planners_that_need_no_costs_need_no_plan():
-    assert cut([2, 3, 9], "plan", "size", most=5) == [(0, 2), (2, 3)]
+    assert assign_buckets([2, 3, 9], "plan", "size", most=5) == [(0, 2), (2, 3)]
     with pytest.raises(ValueError, match="planner paper needs a plan, and the run was given none"):
-        cut([2, 3, 9], "plan", "paper", most=5)
+        assign_buckets([2, 3, 9], "plan", "paper", most=5)
 
 
 def test_the_exact_planner_keeps_its_fronts_small_on_161_layers():

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import seals
-from harness.launch import __main__ as command_line
-from harness.spec import Place, RunSpec, Scheme, Training
-from harness.timemodel import plans
+from dlgs_bench import checksums
+from dlgs_bench.launch import __main__ as command_line
+from dlgs_bench.spec import LaunchSettings, RunSpec, Scheme, Training
+from dlgs_bench.timemodel import plans
 
 pytestmark = pytest.mark.unit
 
@@ -81,14 +81,14 @@ def test_a_plan_from_another_calibration_stops_the_launch_in_one_line(calibratio
     calibration.write_text("entries\n2\n")
     with pytest.raises(SystemExit) as refused:
         folder = str(calibration.parent / "run")
-        command_line.main([SPEC.to_json(), Place().to_json(), folder, "log", "--plan", str(path), "--rate"])
+        command_line.main([SPEC.to_json(), LaunchSettings().to_json(), folder, "log", "--plan", str(path), "--rate"])
     said = f"error: {path}: the plan is from another calibration than {calibration}; delete the file and let"
     assert refused.value.code.startswith(said) and "\n" not in refused.value.code
 
 
 def test_a_plan_in_which_a_figure_was_changed_is_refused(calibration):
     path = plan_file(calibration)
-    seals.seal([path])
+    checksums.seal([path])
     assert plans.read(path, SPEC)
     path.write_text(path.read_text().replace("0.1", "0.7"))
     with pytest.raises(ValueError, match=r"plan\.json: it is not what was written"):

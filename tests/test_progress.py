@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.launch import progress
-from harness.spec import Measurement, RunSpec, Scheme, Training
+from dlgs_bench.launch import progress
+from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.exchange.quantisation import by_passes, by_torch, decode, encode, ends, norms, subtract
-from harness.exchange.randomness import uniform
+from dlgs_bench.exchange.quantisation import compiled_backend, decode, encode, ends, norms, subtract, torch_backend
+from dlgs_bench.exchange.randomness import uniform
 
 pytestmark = pytest.mark.unit
 
@@ -46,14 +46,18 @@ def test_passes_give_the_bits_of_torch_operations(bits, chosen, seed, at_random,
     where = ends(len(vector), pieces)
     units = norms(vector, pieces, math.inf) * part / max(1, 2 ** (bits - 1) - 1)
     drawn = (seed, 1, 2) if at_random else ()
-    slow, quick = (way.encode(vector, units, where, bits, drawn) for way in (by_torch, by_passes))
+    slow, quick = (way.encode(vector, units, where, bits, drawn) for way in (torch_backend, compiled_backend))
     assert torch.equal(slow, quick) and len(quick) == 4 * len(where) + -(-len(vector) * bits // 8)
     packed = torch.stack([quick[4 * len(where) :]] * 3)
     several = torch.randn(3, len(where), generator=numbers).mul_(units)
     before = torch.randn(len(vector), generator=numbers)
-    slow, quick = (way.decode(several, packed, where, bits, before.clone()) for way in (by_torch, by_passes))
+    slow, quick = (
+        way.decode(several, packed, where, bits, before.clone()) for way in (torch_backend, compiled_backend)
+    )
     assert torch.equal(bits_of(slow), bits_of(quick))
-    slow, quick = (way.subtract(several[:1], packed[:1], where, bits, before.clone()) for way in (by_torch, by_passes))
+    slow, quick = (
+        way.subtract(several[:1], packed[:1], where, bits, before.clone()) for way in (torch_backend, compiled_backend)
+    )
     assert torch.equal(bits_of(slow), bits_of(quick))
 
 
@@ -63,7 +67,7 @@ def test_norms_are_those_of_the_pieces(chosen):
     where = ends(len(vector), pieces)
     parts = [vector[a:b] for a, b in pairwise([0, *where.tolist()])]
     expected = torch.tensor([part.abs().max() if len(part) else 0.0 for part in parts])
-    for way in (by_torch, by_passes):
+    for way in (torch_backend, compiled_backend):
         assert torch.equal(way.norms(vector, where, math.inf), expected)
         tame = vector.clamp(-100, 100)
         for p in (1, 2):
@@ -80,7 +84,7 @@ def test_a_norm_of_many_entries_is_as_exact_as_one_of_few():
 def test_nan_is_the_norm_of_its_piece_alone_and_is_what_the_piece_decodes_to(p):
     vector = torch.ones(30)
     vector[12] = torch.nan
-    for way in (by_torch, by_passes):
+    for way in (torch_backend, compiled_backend):
         assert way.norms(vector, ends(30, 10), p).isnan().tolist() == [False, True, False]
     found = decode([encode(vector, norms(vector, 10, p), 10, 4)], 10, 4, torch.empty(30))
     assert found.isnan().tolist() == [False] * 10 + [True] * 10 + [False] * 10

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
 
-from harness import plugins, seals
-from harness.paper import claims
-from harness.report import tables
-from harness.report.tidy import ABOUT, read
-from harness.spec import RunSpec
-from harness.timemodel.plans import planned
+from dlgs_bench import checksums, plugins
+from dlgs_bench.paper import claims
+from dlgs_bench.report import tables
+from dlgs_bench.report.load_runs import ABOUT, read
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel.plans import planned
 
 pytestmark = pytest.mark.unit
 
@@ -223,7 +223,7 @@ def test_prediction_finds_the_calibration_of_every_run(report):
 def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_path):
     run = report.runs.root / "timing" / f"{report.runs.models[0]}-none-allgather"
     slow = shutil.copytree(run, tmp_path / "slow")
-    pd.read_csv(slow / "iterations.csv").assign(dilation=2.0).to_csv(slow / "iterations.csv", index=False)
+    pd.read_csv(slow / "iterations.csv").assign(slowdown=2.0).to_csv(slow / "iterations.csv", index=False)
     inputs = {"layers": report.runs.every("layers", "layers.csv")}
     inputs["samples"] = report.runs.every("exchanges", "samples.csv")
     usual, slower = (
@@ -243,7 +243,7 @@ def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_pr
         folder = shutil.copytree(report.runs.root / kind / name, tmp_path / kind)
         run = json.loads((folder / "run.json").read_text())
         run["spec"]["scheme"] |= {"collective": "omnireduce", "streams": {"block": 256}}
-        (folder / "run.json").write_text(json.dumps(seals.signed(run)))
+        (folder / "run.json").write_text(json.dumps(checksums.signed(run)))
     inputs = {"timing": [tmp_path / "timing" / "groups.csv"], "samples": [tmp_path / "exchanges" / "samples.csv"]}
     inputs["layers"] = report.runs.every("layers", "layers.csv")
     table, shown = report.table("studies/prediction/table.py", "streams", **inputs)
@@ -336,7 +336,7 @@ def test_dilation_of_every_model(report):
     for path, rate in zip(layers, rates, strict=True):
         iterations = Items(iterations=Path(path).with_name("iterations.csv"))
         report.script("scripts/rate.py", iterations, Items(rate), nodes=nodes, batch=64)
-    table, shown = report.table("studies/dilation/table.py", "dilation", layers=layers, rates=rates)
+    table, shown = report.table("studies/slowdown/table.py", "slowdown", layers=layers, rates=rates)
     assert set(table["model"]) == set(report.runs.models)
     there = 64 * 1e8 / 3e12  # a batch, at the nodes' rate of multiply-adds
     small = table.set_index("model").loc["transformer"]

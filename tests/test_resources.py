@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import ENVIRONMENT, ROOT, TINY, read, snakemake
 
-from harness.config import grid, launching
-from harness.config import load as config
-from harness.spec import RunSpec
+from dlgs_bench.config import grid, launching
+from dlgs_bench.config import load as config
+from dlgs_bench.spec import RunSpec
 
 FUNCTIONS = ROOT / "workflow" / "rules" / "functions.smk"
 CHANGES = {"methods": ["none", "dlgs"], "topologies": ["allgather", "ps-weights"], "network": "host", "workers": 3}

@@ -14,10 +14,10 @@ import psutil
 import pytest
 from conftest import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of, snakemake, until
 
-from harness import seals
-from harness.launch.__main__ import main
-from harness.report import runs
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
+from dlgs_bench import checksums
+from dlgs_bench.launch.__main__ import main
+from dlgs_bench.report import runs
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 
 engine, slow, unit, workflow = (getattr(pytest.mark, name) for name in ("engine", "slow", "unit", "workflow"))
 
@@ -49,8 +49,8 @@ def with_true_sums(folder: Path) -> None:
     """As if the run had written its tables as they are now."""
     record = folder / "run.json"
     run = json.loads(record.read_text())
-    run["files"] = {name: seals.of(folder / name) for name in run["files"]}
-    record.write_text(json.dumps(seals.signed(run)))
+    run["files"] = {name: checksums.of(folder / name) for name in run["files"]}
+    record.write_text(json.dumps(checksums.signed(run)))
 
 
 @engine
@@ -146,7 +146,7 @@ def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copi
     run = json.loads(record.read_text())
     run["spec"]["scheme"]["groups"] = [[0, 4]]
     run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
-    record.write_text(json.dumps(seals.signed(run)))
+    record.write_text(json.dumps(checksums.signed(run)))
     assert runs.wrong(folder, asked).endswith("had in_proportion True, the configuration asks for False")
     assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
 
@@ -157,7 +157,7 @@ def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copi
 def test_a_plan_or_a_rate_that_was_cut_stops_the_launch_in_one_line(file, content, tmp_path):
     path = tmp_path / "found.json"
     path.write_text(content)
-    arguments = [SPECS["timing"].to_json(), Place().to_json(), tmp_path / "run", tmp_path / "log", file, path]
+    arguments = [SPECS["timing"].to_json(), LaunchSettings().to_json(), tmp_path / "run", tmp_path / "log", file, path]
     with pytest.raises(SystemExit) as ended:
         main([*map(str, arguments)])
     line = ended.value.code

@@ -7,8 +7,8 @@ from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.exchange import selection
-from harness.exchange.selection import Threshold, TopK, by_fast
+from dlgs_bench.exchange import selection
+from dlgs_bench.exchange.selection import Threshold, TopK, compiled_backend
 
 pytestmark = pytest.mark.unit
 
@@ -22,17 +22,17 @@ both = pytest.mark.parametrize("name", selection.IMPLEMENTATIONS)
 
 def taken(name: str, values: list[float], rule, gradient: list[float] | None = None):
     """(values, indices, what is left), after the laws that hold for every rule."""
-    acc = torch.tensor(values, dtype=torch.float32)
+    corrected = torch.tensor(values, dtype=torch.float32)
     added = None if gradient is None else torch.tensor(gradient, dtype=torch.float32)
-    before = acc.clone() if added is None else acc + added
-    sent, indices = selection.implementation(name).take(acc, rule, added)
+    before = corrected.clone() if added is None else corrected + added
+    sent, indices = selection.implementation(name).take(corrected, rule, added)
     chosen = indices.long()
     assert len(set(chosen.tolist())) == len(chosen)
     assert torch.equal(sent.view(torch.int32), before[chosen].view(torch.int32))
     expected = before.clone()
     expected[chosen] = 0
-    assert torch.equal(acc, expected)
-    return sent.tolist(), chosen.tolist(), acc.tolist()
+    assert torch.equal(corrected, expected)
+    return sent.tolist(), chosen.tolist(), corrected.tolist()
 
 
 @both
@@ -89,27 +89,31 @@ def test_indices_pass_through(name):
     assert chosen == [2, 0]
 
 
-SEEN = by_fast.STRIDE  # of each so many entries, the first few are in the sample that bounds the k-th
+SEEN = compiled_backend.STRIDE  # of each so many entries, the first few are in the sample that bounds the k-th
 
 
 KINDS = {
-    "normal": lambda acc: acc,
-    "constant": lambda acc: acc * 0 + 2,
-    "zero": lambda acc: acc * 0,
-    "heavy": lambda acc: acc**9,
-    "denormal": lambda acc: acc * 1e-42,
-    "infinite": lambda acc: torch.where(acc > 2, acc * torch.inf, acc),
-    "mostly zero": lambda acc: torch.where(acc.abs() > 3, acc, 0),
-    "large where sampled": lambda acc: torch.where(torch.arange(len(acc)) % SEEN < 16, acc + 9, acc),
-    "small where sampled": lambda acc: torch.where(torch.arange(len(acc)) % SEEN < 16, acc / 99, acc),
+    "normal": lambda corrected: corrected,
+    "constant": lambda corrected: corrected * 0 + 2,
+    "zero": lambda corrected: corrected * 0,
+    "heavy": lambda corrected: corrected**9,
+    "denormal": lambda corrected: corrected * 1e-42,
+    "infinite": lambda corrected: torch.where(corrected > 2, corrected * torch.inf, corrected),
+    "mostly zero": lambda corrected: torch.where(corrected.abs() > 3, corrected, 0),
+    "large where sampled": lambda corrected: torch.where(
+        torch.arange(len(corrected)) % SEEN < 16, corrected + 9, corrected
+    ),
+    "small where sampled": lambda corrected: torch.where(
+        torch.arange(len(corrected)) % SEEN < 16, corrected / 99, corrected
+    ),
 }
 
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 1023, 2**16, 2**20 + 7])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fast_equals_torch_on_large_inputs(size, kind):
-    acc = KINDS[kind](torch.randn(size, generator=torch.Generator().manual_seed(size)))
-    compare(acc, {1, *(max(1, size // share) for share in (10, 100, 1000)), size})
+    corrected = KINDS[kind](torch.randn(size, generator=torch.Generator().manual_seed(size)))
+    compare(corrected, {1, *(max(1, size // share) for share in (10, 100, 1000)), size})
 
 
 @pytest.mark.slow
@@ -117,16 +121,16 @@ def test_fast_equals_torch_on_very_large_inputs():
     compare(torch.randn(2**25 + 3, generator=torch.Generator().manual_seed(0)), {2**25 // 100})
 
 
-def compare(acc, ks):
-    """Both implementations on ``acc``, for every rule: bit for bit, but for which of equals Top-K takes."""
-    by_torch, fast = map(selection.implementation, selection.IMPLEMENTATIONS)
+def compare(corrected, ks):
+    """Both implementations on ``corrected``, for every rule: bit for bit, but for which of equals Top-K takes."""
+    torch_backend, fast = map(selection.implementation, selection.IMPLEMENTATIONS)
     for k in ks:
-        h = by_torch.kth_magnitude(acc, k)
-        assert fast.kth_magnitude(acc, k) == h
+        h = torch_backend.kth_magnitude(corrected, k)
+        assert fast.kth_magnitude(corrected, k) == h
         for rule in (Threshold(h), TopK(k)):
-            left_torch, left_fast = acc / 2, acc / 2
-            slow, _ = by_torch.take(left_torch, rule, acc / 2)
-            quick, indices = fast.take(left_fast, rule, acc / 2)
+            left_torch, left_fast = corrected / 2, corrected / 2
+            slow, _ = torch_backend.take(left_torch, rule, corrected / 2)
+            quick, indices = fast.take(left_fast, rule, corrected / 2)
             assert (indices[1:] > indices[:-1]).all()
             if isinstance(rule, Threshold):
                 assert torch.equal(slow, quick) and torch.equal(left_torch, left_fast)
@@ -134,9 +138,9 @@ def compare(acc, ks):
                 assert torch.equal(slow.abs().sort().values, quick.abs().sort().values)
                 assert not left_fast[indices].any()
                 left_fast[indices] = quick
-                assert torch.equal(left_fast, acc / 2 + acc / 2)
+                assert torch.equal(left_fast, corrected / 2 + corrected / 2)
 
 
 def test_an_unknown_implementation_is_refused_by_name():
-    with pytest.raises(ValueError, match="'quick' is not known; one of: torch, fast"):
+    with pytest.raises(ValueError, match="'quick' is not known; one of: torch, compiled"):
         selection.implementation("quick")

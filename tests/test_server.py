@@ -6,14 +6,14 @@ import pytest
 import torch
 from conftest import CPU
 
-from harness.comm.local import run_workers
-from harness.exchange import Gather
-from harness.exchange.answers import Served
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme, Training
-from harness.topology import ALL_GATHER, TOPOLOGIES
-from harness.training.calibrate import exchanges
-from harness.training.timed import timing
-from harness.training.train import accuracy
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Gather
+from dlgs_bench.exchange.transport import ParameterServerTransport
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
+from dlgs_bench.training.calibrate import exchanges
+from dlgs_bench.training.timed import timing
+from dlgs_bench.training.train import accuracy
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +54,7 @@ class Silent:
         pass
 
 
-def run(work, topology, *place: Place, **parts) -> list[dict]:
+def run(work, topology, *place: LaunchSettings, **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
     scheme = Scheme(topology=topology.name, **SCHEME)
     training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
@@ -67,7 +67,7 @@ def run(work, topology, *place: Place, **parts) -> list[dict]:
 def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
-    work = functools.wraps(accuracy)(functools.partial(accuracy, place=Place(checkpoints=str(tmp_path))))
+    work = functools.wraps(accuracy)(functools.partial(accuracy, place=LaunchSettings(checkpoints=str(tmp_path))))
     with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):
@@ -77,7 +77,7 @@ def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
 
 @pytest.mark.parametrize("topology", TOPOLOGIES.values(), ids=TOPOLOGIES)
 def test_timing_runs_and_calibrations_go_through(topology):
-    for tables in run(timing, topology, Place(), measurement=Measurement(blocks=2, repeats=1)):
+    for tables in run(timing, topology, LaunchSettings(), measurement=Measurement(blocks=2, repeats=1)):
         variants = [(row["block"], row["variant"], row["phase"]) for row in tables["iterations"]]
         block = [("none", "step"), ("dlgs-0.1", "refresh"), ("dlgs-0.1", "reuse")]
         assert variants == [(b, *rest) for b in (1, 2) for rest in block]
@@ -95,6 +95,6 @@ def test_timing_runs_and_calibrations_go_through(topology):
 def test_a_server_refuses_what_it_cannot_add_up():
     def work(comm):
         with pytest.raises(TypeError, match="sums only"):
-            Served(SERVERS[0], comm).start(Gather(torch.ones(1)))
+            ParameterServerTransport(SERVERS[0], comm).start(Gather(torch.ones(1)))
 
     run_workers(1, work)

@@ -9,12 +9,12 @@ import torch
 from conftest import CPU, METHODS, make
 from equal_worker import Noise, go_on, session_of
 
-from harness.comm.local import run_workers
-from harness.data.cifar10 import Cifar10
-from harness.exchange import Bucket, Momentum, Sum
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.training import timed, train
-from harness.training.session import Session
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.data.cifar10 import Cifar10
+from dlgs_bench.exchange import Bucket, Momentum, Sum
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training import timed, train
+from dlgs_bench.training.session import Session
 
 pytestmark = pytest.mark.unit
 

@@ -27,8 +27,8 @@ from conftest import (
     until,
 )  # fmt: skip
 
-from harness.config import load as config
-from harness.spec import Cluster, Place, RunSpec
+from dlgs_bench.config import load as config
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -74,7 +74,7 @@ def of_project(project: Path) -> list[psutil.Process]:
     """The ranks of the project's runs, and what started them."""
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        if process.info["cwd"] == str(project) and "harness" in " ".join(process.info["cmdline"] or []):
+        if process.info["cwd"] == str(project) and "dlgs_bench" in " ".join(process.info["cmdline"] or []):
             found.append(process)
     return found
 
@@ -164,8 +164,8 @@ def test_a_run_that_fails_is_retried_from_its_checkpoint_and_a_cancelled_one_lea
 @needs_slurm
 @every_engine
 def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, tmp_path):
-    spec, place = RunSpec("accuracy", cluster=Cluster(engine, workers=3)), Place(by="slurm")
-    command = ["python", "-m", "harness.launch", spec.to_json(), place.to_json()]
+    spec, place = RunSpec("accuracy", cluster=Cluster(engine, workers=3)), LaunchSettings(by="slurm")
+    command = ["python", "-m", "dlgs_bench.launch", spec.to_json(), place.to_json()]
     command += [str(tmp_path / "run"), str(tmp_path / "log")]
     alone = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     done = subprocess.run(["srun", "--ntasks=1", *command], cwd=ROOT, env=slurm, capture_output=True, text=True)

@@ -8,8 +8,8 @@ from conftest import examples, exchange_of, exchange_steps, gradients, make, one
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.local import run_workers
-from harness.exchange.wire import FORMATS
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange.wire import FORMATS
 
 pytestmark = pytest.mark.unit
 
@@ -69,7 +69,7 @@ def test_a_cycle_sends_the_bytes_of_its_sparse_steps_and_of_one_dense_one(sparse
         counted = []
         for number, gradient in enumerate(steps, start=1):
             one_step(comm, exchange, gradient, number)
-            counted.append(exchange.answers.sent_bytes)
+            counted.append(exchange.transport.sent_bytes)
         return counted
 
     def work(comm):
@@ -83,7 +83,7 @@ def test_a_cycle_sends_the_bytes_of_its_sparse_steps_and_of_one_dense_one(sparse
             assert sum(alternating) == sparse * (8 * SIZE // 10 + 8) + 4 * SIZE
 
 
-@pytest.mark.parametrize("selection", ["torch", "fast"])
+@pytest.mark.parametrize("selection", ["torch", "compiled"])
 def test_a_threshold_lets_through_what_is_strictly_above_it(selection):
     gradient = torch.tensor([0.5, -0.5, 0.5000001, -2.0, 0.0, 0.49])
 

@@ -8,9 +8,9 @@ from conftest import CLASSES, SPARSIFIERS, at, examples, exchange_steps, gradien
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.comm.local import run_workers
-from harness.exchange import Bucket, Estimator
-from harness.exchange.wire import FORMATS, Indices
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket, Estimator
+from dlgs_bench.exchange.wire import FORMATS, Indices
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def test_every_selection_and_wire_format_gives_the_same_bits(name):
         return exchange_steps(comm, make(name, selection=selection), steps, wire=wire)
 
     expected, *others = [
-        run_workers(WORKERS, lambda comm, s=s, w=w: work(comm, s, w))[0] for s in ("torch", "fast") for w in FORMATS
+        run_workers(WORKERS, lambda comm, s=s, w=w: work(comm, s, w))[0] for s in ("torch", "compiled") for w in FORMATS
     ]
     for other in others:
         for step, found in zip(expected, other, strict=True):
@@ -53,7 +53,7 @@ def test_an_entry_is_sent_whole_or_kept_whole(name, size, ratio, seed, feedback)
 @given(size=st.integers(1, 500), ratio=st.floats(0.001, 1), seed=st.integers(0, 2**16))
 @examples(0.4)
 def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
-    methods = make(name, ratio=ratio), make(name, ratio=ratio, selection="fast")
+    methods = make(name, ratio=ratio), make(name, ratio=ratio, selection="compiled")
     generator = torch.Generator().manual_seed(seed)
     for step in range(1, 5):
         gradient = torch.randn(size, generator=generator)
@@ -66,7 +66,7 @@ def test_both_selections_send_and_keep_the_same_bits(name, size, ratio, seed):
 
 
 def test_memory_is_used_again_once_answered_and_never_twice_at_a_time():
-    method = make("lags", selection="fast")
+    method = make("lags", selection="compiled")
     bucket = Bucket(0, torch.randn(1000))
 
     def begin():
@@ -135,7 +135,7 @@ def test_settling_gives_the_density_of_long_training(name):
     within = 0.25 if issubclass(CLASSES[name], Estimator) else 0.1
     long, settled = make(name, ratio=ratio), make(name, ratio=ratio)
     density(long, fresh, 1, 640)
-    settled.settle(fresh())
+    settled.warm_start(fresh())
     for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
         expected = density(long, fresh, 640 + first, steps)
         chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5

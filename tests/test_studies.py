@@ -6,9 +6,9 @@ import re
 import pytest
 from conftest import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakemake
 
-from harness.launch import testbed
-from harness.report.summary import MEASURED
-from harness.timemodel import estimate
+from dlgs_bench.launch import testbed
+from dlgs_bench.report.summary import MEASURED
+from dlgs_bench.timemodel import estimate
 
 PARAMETERS = 334
 
@@ -63,7 +63,7 @@ ROW = re.compile(r"^(\w+)\s+(?:Tiny)?\s+(\d+)\s+(\d+)\s+(\d+:\d\d) *(\S+ .B)? *$
 @pytest.mark.workflow
 def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimate_judged(tiny_project, tiny_made):
     # How far off the estimate is does not matter.
-    edit(tiny_project / "harness" / "config" / "trials.py", "budget_s=25", "budget_s=1")
+    edit(tiny_project / "dlgs_bench" / "config" / "trials.py", "budget_s=25", "budget_s=1")
     folder = tiny_project / "results" / "tiny" / "runs" / "tested"
     before = snakemake(tiny_project, ENVIRONMENT, "estimate", *TINY, "timing={budget_s: 60}")
     assert before.returncode == 0, before.stderr[-3000:]

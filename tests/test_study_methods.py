@@ -11,11 +11,11 @@ from conftest import CLASSES, METHODS, make, read
 from report_runs import CLUSTER, VARIANTS, Runs, Scheme, describe
 from test_report import Items, Report
 
-from harness import plugins
-from harness.config import load as config
-from harness.exchange import LocalSteps
-from harness.report import curves
-from harness.spec import Cluster, RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import load as config
+from dlgs_bench.exchange import LocalSteps
+from dlgs_bench.report import curves
+from dlgs_bench.spec import Cluster, RunSpec
 
 pytestmark = pytest.mark.unit
 
@@ -89,7 +89,7 @@ def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
     (spec,) = timed(runs, "vgg16")
     dense = [f"{name}{how}" for name in ("none", "cast") for how in ("", "-256kib", "-planned")]
     assert list(spec.members) == [*dense, "topk-0.01"]
-    assert spec.members["topk-0.01"].scheme.options["selection"] == "fast"
+    assert spec.members["topk-0.01"].scheme.options["selection"] == "compiled"
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_without_a_testbed_it_is_timed_on_the_hosts_network():
 
 def write_together(runs: Runs, model: str, rate: float) -> str:
     """A timing run of DLGS, Top-K and QSGD together, at a rate; the path of its iterations."""
-    beside = {name: {"method": name, "options": {}} for name in ("topk", "qsgd")}
-    beside["dlgs-0.1"] = {"method": "dlgs", "variant": "", "options": {"ratio": 0.1}}
-    scheme = Scheme(beside=beside)
+    timed_with = {name: {"method": name, "options": {}} for name in ("topk", "qsgd")}
+    timed_with["dlgs-0.1"] = {"method": "dlgs", "variant": "", "options": {"ratio": 0.1}}
+    scheme = Scheme(timed_with=timed_with)
     cluster = replace(CLUSTER, rates_mbit=(rate, rate))
-    rows = [runs.iterations(label, scheme.alone(label), 10 / rate) for label in ("none", *beside)]
+    rows = [runs.iterations(label, scheme.alone(label), 10 / rate) for label in ("none", *timed_with)]
     spec = RunSpec("timing", runs.training(model), scheme, cluster)
     place = runs.write(f"together/{model}-{rate:g}", spec, iterations=pd.concat(rows))
     return str(place / "iterations.csv")

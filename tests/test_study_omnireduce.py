@@ -9,12 +9,12 @@ from report_runs import CLUSTER, Runs, Scheme, describe
 from test_report import Items, Report
 from test_server import Images
 
-from harness import plugins
-from harness.code import ROOT, behind_run
-from harness.comm.local import run_workers
-from harness.config import load as config
-from harness.spec import Cluster, Measurement, Place, RunSpec, Training
-from harness.training.timed import timing
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
+from dlgs_bench.fingerprint import ROOT, behind_run
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Training
+from dlgs_bench.training.timed import timing
 
 pytestmark = pytest.mark.unit
 
@@ -66,7 +66,7 @@ def tables() -> dict:
     spec = RunSpec(
         "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1)
     )
-    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, Place()))[0]
+    return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, LaunchSettings()))[0]
 
 
 def test_variants_of_one_run_sum_by_collectives_of_their_own(tables):
@@ -82,7 +82,7 @@ def test_variants_of_one_run_sum_by_collectives_of_their_own(tables):
 
 def test_the_code_of_every_collective_decides_the_run():
     behind = set(behind_run(RunSpec("timing", Training("resnet20"), SCHEME)))
-    assert {ROOT / "harness/comm/collectives" / f"{name}.py" for name in ("omnireduce", "ring")} <= behind
+    assert {ROOT / "dlgs_bench/comm/collectives" / f"{name}.py" for name in ("omnireduce", "ring")} <= behind
 
 
 @pytest.fixture

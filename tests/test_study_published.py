@@ -9,9 +9,9 @@ from conftest import ROOT, read, rows_of
 from report_runs import Runs
 from test_report import Items, Report
 
-from harness import plugins
-from harness.config import load as config
-from harness.spec import RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import load as config
+from dlgs_bench.spec import RunSpec
 
 pytestmark = pytest.mark.unit
 

@@ -13,13 +13,13 @@ from report_runs import Runs, Scheme, describe
 from test_report import Items, Report
 from test_server import Images
 
-from harness import plugins
-from harness.comm.local import run_workers
-from harness.config import load as config
-from harness.config.studies import _load
-from harness.launch.liveness import Progress
-from harness.spec import Cluster, Place, RunSpec
-from harness.training.train import accuracy
+from dlgs_bench import plugins
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
+from dlgs_bench.config.studies import _load
+from dlgs_bench.launch.liveness import Progress
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
+from dlgs_bench.training.train import accuracy
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +56,7 @@ def test_a_run_makes_the_steps_and_sends_the_bytes(tmp_path):
     for spec in specs:
         assert spec.training.model == "resnet20" and not spec.training.lr_steps and spec.scheme.wire == "indices"
         small = replace(spec, training=replace(spec.training, batch=4), cluster=Cluster(workers=1))
-        place = Place(checkpoints=str(tmp_path / str(spec.scheme.options["sparse_steps"])))
+        place = LaunchSettings(checkpoints=str(tmp_path / str(spec.scheme.options["sparse_steps"])))
         (tables,) = run_workers(
             1, lambda comm, s=small, p=place: accuracy(s, comm, Images(), CPU, Progress(tmp_path, comm.rank), p)
         )

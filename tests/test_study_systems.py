@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from harness.paper.claims import FAILS, HOLDS, UNKNOWN
-from harness.paper.systems import UNTESTED, alternating, compare, halving_doubling, hybrid, omnireduce, shown
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
+from dlgs_bench.paper.systems import UNTESTED, alternating, compare, halving_doubling, hybrid, omnireduce, shown
 
 pytestmark = pytest.mark.unit
 

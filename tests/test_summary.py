@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from harness.report.summary import MEASURED, summarise
-from harness.report.tidy import ABOUT, amortise
-from harness.statistics import pooled, relaunched
+from dlgs_bench.report.load_runs import ABOUT, amortise
+from dlgs_bench.report.summary import MEASURED, summarise
+from dlgs_bench.stats import pooled, relaunched
 
 pytestmark = pytest.mark.unit
 

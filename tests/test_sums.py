@@ -13,11 +13,11 @@ from report_runs import Runs
 from test_omnireduce import by_formula, numbers_of
 from test_report import Items, Report
 
-from harness.comm.local import run_workers
-from harness.config import load as config
-from harness.launch.launcher import launch
-from harness.spec import Cluster, Measurement, Place, RunSpec, Scheme
-from harness.training.sums import DENSITIES, contribution, sums
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme
+from dlgs_bench.training.sums import DENSITIES, contribution, sums
 
 SHAPE = {"block": 10, "fused": 3, "in_flight": 2, "aggregators": 2}
 OURS = ["halving-doubling", "ring", "omnireduce"]  # ways whose messages are counted
@@ -80,7 +80,7 @@ def test_a_brief_run_has_few_cases():
 @pytest.mark.parametrize("aggregators", [1, 3])
 def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
     spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
-    assert launch(spec, Place(), tmp_path / "run", log) == 0, log.read_text()
+    assert launch(spec, LaunchSettings(), tmp_path / "run", log) == 0, log.read_text()
     rows = pd.read_csv(tmp_path / "run" / "sums.csv").to_dict("records")
     check(rows, spec.scheme.streams, OURS)
 
@@ -123,9 +123,9 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from harness.comm import Communicator
-from harness.launch.liveness import as_rank
-from harness.training import run
+from dlgs_bench.comm import Communicator
+from dlgs_bench.launch.liveness import as_rank
+from dlgs_bench.training import run
 
 count = Communicator._count
 
@@ -144,7 +144,7 @@ as_rank(Path(sys.argv[1]), run.main)
 def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
     spec = spec_of(SHAPE | {"apart": True}, "torch_dist")
     program = [sys.executable, "-c", DIES]
-    assert launch(spec, Place(), tmp_path / "run", tmp_path / "log", program) != 0
+    assert launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", program) != 0
     said = capsys.readouterr().err
     assert "sums none: rank 3, an aggregator, has died, last at step " in said or "not one step since" in said
     assert f"; more in {tmp_path / 'log'}\n" in said and "Traceback" not in said
@@ -153,7 +153,7 @@ def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
 
 @pytest.mark.unit
 def test_a_way_with_another_sum_ends_the_run(monkeypatch):
-    monkeypatch.setattr("harness.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
+    monkeypatch.setattr("dlgs_bench.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
     spec = RunSpec("sums", scheme=Scheme(streams=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
     with pytest.raises(RuntimeError, match="all-gather has another sum than the ring, density 1"):
         run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
@@ -188,7 +188,7 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
 @pytest.mark.unit
 @pytest.mark.parametrize("why", ["", "no such links"])
 def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
-    monkeypatch.setattr("harness.launch.testbed.available", lambda latency_ms, rate_mbit: why)
+    monkeypatch.setattr("dlgs_bench.launch.testbed.available", lambda latency_ms, rate_mbit: why)
     runs = config.load(read("quick") | {"network": "testbed"}, "c").studies["sums"]
     assert ("sums/4workers-wide-area" in runs) == (not why)
     if not why:

@@ -15,13 +15,13 @@ import pytest
 import torch
 from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
-from harness.config import load as config
-from harness.engines import ENGINES
-from harness.launch import testbed
-from harness.launch.launcher import launch
-from harness.launch.namespaces import MARK
-from harness.launch.testbed import Testbed
-from harness.spec import Cluster, Measurement, Place, RunSpec
+from dlgs_bench.config import load as config
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import testbed
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.launch.namespaces import MARK
+from dlgs_bench.launch.testbed import Testbed
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ HALF = """
 import os, time
 from pathlib import Path
 from pyroute2 import IPRoute
-from harness.launch import links
+from dlgs_bench.launch import links
 
 def rate():
     with IPRoute() as ip:
@@ -138,7 +138,7 @@ def test_two_testbeds_exist_side_by_side_and_the_machine_sees_neither(here):
 
 
 def hosts(engine: str, rates_mbit: str, *command: str, latency_ms: str = "0") -> list[str]:
-    return [sys.executable, "-m", "harness.launch.hosts", engine, rates_mbit, latency_ms, *command]
+    return [sys.executable, "-m", "dlgs_bench.launch.hosts", engine, rates_mbit, latency_ms, *command]
 
 
 @pytest.mark.root
@@ -169,7 +169,7 @@ def test_clean_ends_what_outlived_its_launcher(here):
     launcher.kill()
     launcher.wait()
     assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
-    clean = [sys.executable, "-m", "harness.launch.testbed", "clean"]
+    clean = [sys.executable, "-m", "dlgs_bench.launch.testbed", "clean"]
     said = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True)
     assert said.stdout.count("sleep 600") == 2
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
@@ -233,7 +233,7 @@ def test_a_run_records_its_links(here, tmp_path):
     cluster = Cluster(network="testbed", rates_mbit=(200.0, 100.0), latency_ms=5)
     spec = RunSpec("exchanges", cluster=cluster, measurement=Measurement(repeats=1, largest={"none": 1000}))
     log = tmp_path / "log"
-    assert launch(spec, Place(), tmp_path / "calibration" / "run", log) == 0, log.read_text()
+    assert launch(spec, LaunchSettings(), tmp_path / "calibration" / "run", log) == 0, log.read_text()
     where = json.loads((tmp_path / "calibration" / "run" / "run.json").read_text())["provenance"]
     assert (where["network"], where["rate_mbit"], where["fastest_mbit"]) == ("testbed", 100, 200)
     assert 0 < where["measured_mbit"] <= 105
@@ -244,7 +244,7 @@ def check(*without: str) -> subprocess.CompletedProcess:
     """The testbed's own check, with less than this process may do."""
     if os.geteuid() or not shutil.which(without[0]):
         pytest.skip("takes rights away from root, with util-linux")
-    command = [*without, sys.executable, "-m", "harness.launch.testbed", "check"]
+    command = [*without, sys.executable, "-m", "dlgs_bench.launch.testbed", "check"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -7,11 +7,11 @@ from conftest import CPU, make
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.launch import launcher
-from harness.spec import Measurement, Place, RunSpec
-from harness.training import clock as module
-from harness.training.clock import PARTS, Clock
-from harness.training.timed import left, phase_share, timed_steps
+from dlgs_bench.launch import launcher
+from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
+from dlgs_bench.training import clock as module
+from dlgs_bench.training.clock import PARTS, Clock
+from dlgs_bench.training.timed import left, phase_share, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -59,11 +59,11 @@ def test_timed_steps_take_each_phase_of_a_cycle():
 
 
 def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch):
-    monkeypatch.setattr("harness.training.timed.since_start_s", lambda: 40.0)
-    assert left(Place(share_s=100.0), spent_s=10.0, blocks=2) == 12
-    assert left(Place(share_s=44.0), spent_s=10.0, blocks=2) == 0  # the next one would end a second too late
-    assert left(Place(), spent_s=10.0, blocks=2) == 0  # no budget
-    assert left(Place(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
+    monkeypatch.setattr("dlgs_bench.training.timed.since_start_s", lambda: 40.0)
+    assert left(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=2) == 12
+    assert left(LaunchSettings(share_s=44.0), spent_s=10.0, blocks=2) == 0  # the next one would end a second too late
+    assert left(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
+    assert left(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
 
 
 @given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 # The interpreter is chosen when Triton is imported, so each test is a process of its own.
 COMPARE = """
 import torch
-from harness.exchange.selection import MANY, Threshold, TopK, by_torch, by_triton
+from dlgs_bench.exchange.selection import MANY, Threshold, TopK, by_torch, by_triton
 
 def bits(x):
     return x.view(torch.int32 if x.dtype == torch.float32 else torch.int16)
@@ -97,7 +97,7 @@ import inspect
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from harness.exchange.selection import by_triton
+from dlgs_bench.exchange.selection import by_triton
 
 POINTERS = {"prefix": "*i32", "counts": "*i32", "least": "*i32", "ties": "*i64", "first_tie": "*i64", "first": "*i64",
             "indices": "*i32", "most": "i32"}

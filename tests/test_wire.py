@@ -8,7 +8,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.exchange.wire import FORMATS, RunLength, Smallest
+from dlgs_bench.exchange.wire import FORMATS, RunLength, Smallest
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import ENVIRONMENT, ROOT, TINY, clone, example_method, needs_horovod, python_in, read, rows_of, snakemake
 
-from harness.config import load as config
-from harness.launch import testbed
+from dlgs_bench.config import load as config
+from dlgs_bench.launch import testbed
 
 PARAMETERS = 334
 # The messages of the jobs that redraw all tables and figures. Both tidy tables are made at once.
@@ -36,7 +36,7 @@ def run(project: Path, *arguments: str) -> str:
 def names_of(project: Path, **changes) -> list[str]:
     """The names of a project's runs with ``changes`` to the tiny configuration."""
     program = (
-        "import json, sys, yaml\nfrom harness.config import load\n"
+        "import json, sys, yaml\nfrom dlgs_bench.config import load\n"
         "values = yaml.safe_load(open('config/tiny.yaml')) | json.loads(sys.argv[1])\n"
         "print(json.dumps(list(load.load(values, 'tiny').runs)))"
     )
@@ -127,7 +127,7 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
 
     # Other code, the same plan. A dry run cannot know what a plan will say, so it lists the runs that would read it.
     timed = {name.replace("/", ": ") for name in names_of(project, **DLGS) if name.startswith("timing/")}
-    planner = project / "harness" / "timemodel" / "planner.py"
+    planner = project / "dlgs_bench" / "timemodel" / "planner.py"
     planner.write_text(planner.read_text() + "CHANGED = 1\n")
     plans = {f"plan for {file.stem}" for file in (folder / "plans").glob("*.json")}
     listed = planned(project, *PLANNED)  # of several checkpoints, Snakemake lists the first
@@ -188,7 +188,7 @@ use rule collect_timing as example_timing with:
     log:
         f"{RESULTS}/logs/example.log",
 """,
-    "runs.py": """from harness.config import grid
+    "runs.py": """from dlgs_bench.config import grid
 
 
 def runs(values):

@@ -17,7 +17,7 @@ BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass
 
-from harness.exchange import At, Bucket, Method, Sum
+from dlgs_bench.exchange import At, Bucket, Method, Sum
 
 
 @dataclass
@@ -44,7 +44,7 @@ def test_a_failed_run_shows_its_log_and_leaves_no_result(tiny_project):
 def ranks_of(project: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        if "harness.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(project):
+        if "dlgs_bench.training.run" in (process.info["cmdline"] or []) and process.info["cwd"] == str(project):
             found.append(process)
     return found
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from harness.launch import processes
-from harness.spec import Cluster, Place, RunSpec
+from dlgs_bench.launch import processes
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 
 START_S, CALL_S = 180, 180
 GRACE_S = 5  # once a rank has failed, the others may still answer for this long
@@ -76,7 +76,7 @@ class World:
             server.settimeout(1)
             spec = RunSpec("exchanges", cluster=Cluster(self.engine, self.size))
             program = [sys.executable, __file__, self.engine, str(path)]
-            self._process = processes.start(spec, Place(), program, self._folder / "log", [])
+            self._process = processes.start(spec, LaunchSettings(), program, self._folder / "log", [])
             while len(joined) < self.size:
                 with suppress(TimeoutError):
                     rank = Connection(server.accept()[0].detach())
@@ -112,7 +112,7 @@ def serve(engine: str, path: str) -> None:
     """Be a rank: call what the tests send, until they close the connection."""
     import torch
 
-    from harness import comm as engines
+    from dlgs_bench import comm as engines
 
     torch.set_num_threads(1)
     comm = engines.connect(engine, torch.device("cpu"))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import torch
 
-from harness.exchange import Gather, Max, Method
+from dlgs_bench.exchange import Gather, Max, Method
 
 
 @dataclass
@@ -18,12 +18,12 @@ class FixedPoint(Method):
     levels: Annotated[int, ">= 1"] = 100
     drawn: int = field(default=0, init=False)  # how often random numbers were drawn
 
-    def rounds(self, bucket, at):
+    def num_requests(self, bucket, context):
         return 2
 
-    def exchange(self, bucket, at):
+    def exchange(self, bucket, context):
         self.drawn += 1
-        numbers = torch.Generator().manual_seed(1000003 * self.drawn + at.rank)
+        numbers = torch.Generator().manual_seed(1000003 * self.drawn + context.rank)
         largest = yield Max(bucket.gradient.abs().max().view(1))
         scaled = bucket.gradient / largest.clamp(min=1e-30) * self.levels
         codes = (scaled + torch.rand(bucket.size, generator=numbers)).floor().to(torch.int8)

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from harness.exchange import Momentum, Sum
+from dlgs_bench.exchange import Momentum, Sum
 
 
 @dataclass
 class HeavyBall(Momentum):
     title = "heavy ball"
-    one_sum = "dense"
+    sum_kind = "dense"
     exact_when = {"momentum": 0.0}  # noqa: RUF012
 
-    def exchange(self, bucket, at):
+    def exchange(self, bucket, context):
         return (yield Sum(bucket.gradient.copy_(self.velocity(bucket))))

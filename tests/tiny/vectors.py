@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from harness.data import DataSet, Shard, evaluation_indices, training_indices
+from dlgs_bench.data import DataSet, Shard, evaluation_indices, training_indices
 
 WIDTH, CLASSES = 16, 10
 # Seconds that a batch takes. A test that breaks a run half-way sets it, so that the run lasts on every machine.

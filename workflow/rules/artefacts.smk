@@ -122,7 +122,10 @@ rule table2:
 # The break-even rates are the time model's, which knows what was calibrated for plans.
 PREDICTED = VALUES["planner"] not in FIXED and not grid.streams(VALUES)
 KEPT_ACCURACY = sorted(
-    map(str, Path(workflow.basedir).glob("results/reference-evening/**/accuracy.csv"))
+    map(
+        str,
+        Path(workflow.basedir).glob("results/reference-long-training/**/accuracy.csv"),
+    )
 )
 
 

@@ -10,12 +10,20 @@ import yaml
 
 sys.path.insert(0, workflow.basedir)
 
-from harness import code, plugins
-from harness.config import figures, files, grid, launching, remaining, studies, variants
-from harness.config import load as configuration
-from harness.data.fetch import DataError, cifar10, imagenet100
-from harness.launch import lock, progress
-from harness.timemodel.groups import FIXED
+from dlgs_bench import fingerprint, plugins
+from dlgs_bench.config import (
+    figures,
+    files,
+    grid,
+    launching,
+    remaining,
+    studies,
+    variants,
+)
+from dlgs_bench.config import load as configuration
+from dlgs_bench.data.fetch import DataError, cifar10, imagenet100
+from dlgs_bench.launch import lock, progress
+from dlgs_bench.buckets import FIXED
 
 
 def stop(error):
@@ -42,7 +50,7 @@ def where():
 
 
 if workflow.is_main_process:
-    lock.free()  # before Snakemake looks at it
+    lock.free()  # before Snakemake style at it
 
 for file in workflow.configfiles:
     if wrong := files.problem(Path(file)):
@@ -76,7 +84,7 @@ FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 IMAGENET100 = f"{VALUES['data']['root']}/imagenet100"
 # Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
-PLACE = launching.place(VALUES, workflow=os.getpid())
+PLACE = launching.settings(VALUES, workflow=os.getpid())
 LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
 ALL_CORES = (
     workflow.resource_settings.cores or 1
@@ -123,9 +131,9 @@ def make_report():
     if not Path(f"{RESULTS}/provenance.json").exists():
         return ""
     # With pandas, which no job's own Snakemake needs.
-    from harness.paper import findings
-    from harness.report import page
-    from harness.report.names import Names
+    from dlgs_bench.paper import findings
+    from dlgs_bench.report import page
+    from dlgs_bench.report.names import Names
 
     files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
     found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS))

@@ -10,7 +10,7 @@ checkpoint cifar10:
     message:
         "fetching CIFAR-10"
     shell:
-        "python -m harness.data.fetch {output:q} > {log:q} 2>&1"
+        "python -m dlgs_bench.data.fetch {output:q} > {log:q} 2>&1"
 
 
 # ImageNet-100 is decoded and resized once, so that training need not wait for that.
@@ -28,4 +28,4 @@ checkpoint imagenet100:
     message:
         "copying ImageNet-100, decoded: about 34 GB, some minutes"
     shell:
-        "python -m harness.data.fetch {params.source:q} {params.target:q} {threads} > {log:q} 2>&1"
+        "python -m dlgs_bench.data.fetch {params.source:q} {params.target:q} {threads} > {log:q} 2>&1"

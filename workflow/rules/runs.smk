@@ -13,7 +13,7 @@ rule launch:
     message:
         "{rule}: {wildcards.run}"
     shell:
-        f"python -m harness.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}}"
+        f"python -m dlgs_bench.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}}"
         " --plan {input.plan:q} --rate {input.rate:q}"
 
 

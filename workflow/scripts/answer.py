@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.paper.findings import HALF, against_16_bits, best_of
-from harness.report import captions, tables
-from harness.report.log import log_errors, refuse
-from harness.report.names import Names, label
-from harness.report.summary import Repeats, summarise
-from harness.statistics import Estimate
-from harness.timemodel import advice
-from harness.timemodel.links import Network
-from harness.timemodel.predict import Calibrations
-from harness.topology import ALL_GATHER
+from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.names import Names, label
+from dlgs_bench.report.summary import Repeats, summarise
+from dlgs_bench.stats import Estimate
+from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.predict import Calibrations
+from dlgs_bench.topology import ALL_GATHER
 
 GAIN = 1.1  # a speed-up worth having
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"

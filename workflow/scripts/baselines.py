@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness import plugins
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.tidy import about_run, at_best, by_block
-from harness.spec import RunSpec
-from harness.statistics import repeatable
+from dlgs_bench import plugins
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import about_run, at_best, by_block
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import repeatable
 
 
 def rows_of(iterations: Path) -> list[dict]:

@@ -7,11 +7,11 @@ needs a core too. Panels have scales of their own: over other topologies other l
 import numpy as np
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, data_title, label
-from harness.report.summary import summarise
-from harness.topology import TOPOLOGIES
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title, label
+from dlgs_bench.report.summary import summarise
+from dlgs_bench.topology import TOPOLOGIES
 
 BAR = 0.6  # height, of a row's
 COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
@@ -28,7 +28,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
     """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
     same run as a dotted line, and in columns on the right its time and speed-up."""
     left = 0.0
-    for part, (columns, colour, hatch) in looks.PARTS.items():
+    for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
         axes.barh(y, width, BAR, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
                   label=part if y == 0 else None)  # fmt: skip
@@ -40,7 +40,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
     if row["variant"] != "none":
         dotted = {"color": "black", "linestyle": ":", "linewidth": 1.5, "label": "uncompressed in the same run"}
         axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], **dotted)
-    words = [f"{left:.0f} ms", f"{looks.TIMES}{row['speedup']:.2f}"]
+    words = [f"{left:.0f} ms", f"{style.TIMES}{row['speedup']:.2f}"]
     for text, points in zip(words, COLUMNS, strict=True):
         beside(axes, y, text, points, "right")
     if pd.notna(row["disturbed"]):
@@ -59,7 +59,7 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
         stack(axes, y, row)
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.5)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
     panes = [bars(rows, names) for _, rows in table.groupby(["model", "topology"], sort=False)]
     most = max(map(len, panes))
     width = 5.8 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
-    figure, panels = looks.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
+    figure, panels = style.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
     for axes, rows in zip(panels, panes, strict=True):
         draw(axes, rows)
         first = rows[0][1]
@@ -80,12 +80,12 @@ def main() -> None:
     panels[-1].set_xlabel("time of one iteration (ms)")
     handles, labels = panels[0].get_legend_handles_labels()
     legend = dict(zip(labels, handles, strict=True))  # the dotted line once
-    looks.legend(figure, list(legend.values()), list(legend))
+    style.legend(figure, list(legend.values()), list(legend))
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
-        f"{captions.repeat(table)}; dotted: uncompressed in the same run; {looks.TIMES}: the speed-up against it"
+        f"{captions.repeat(table)}; dotted: uncompressed in the same run; {style.TIMES}: the speed-up against it"
     )
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

@@ -8,10 +8,10 @@ uncompressed in the same run."""
 
 import pandas as pd
 
-from harness.paper import claims
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
+from dlgs_bench.paper import claims
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
 
 log_errors(snakemake)
 timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))

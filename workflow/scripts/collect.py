@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from harness.report.log import log_errors
-from harness.report.tidy import read_members, read_points
+from dlgs_bench.report.load_runs import read_members, read_points
+from dlgs_bench.report.log import log_errors
 
 
 def provenance(paths: list[str]) -> dict:

@@ -1,7 +1,7 @@
 """Gathers the accuracy runs that are finished into one tidy table, one row per point."""
 
-from harness.report.log import log_errors, refuse
-from harness.report.tidy import read_points
+from dlgs_bench.report.load_runs import read_points
+from dlgs_bench.report.log import log_errors, refuse
 
 log_errors(snakemake)
 if not snakemake.params.finished:

@@ -3,9 +3,9 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio, data_title
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio, data_title
 
 VALUES = {"train_accuracy": ("training accuracy (%)", 100), "train_loss": ("training loss", 1)}
 
@@ -16,7 +16,7 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
     for variant in names.variants_in(points["variant"]):
         own = points[points["variant"] == variant]
         for place, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
-            look = looks.of_variant(variant, names, place)
+            look = style.of_variant(variant, names, place)
             if several:
                 look["label"] += at_ratio(-ratio)
             found.append((look, rows))
@@ -45,10 +45,10 @@ def main() -> None:
     axes.set_title(f"{names.model(model)}, {data_title(points.iloc[0])}{one_ratio}")
     axes.legend(frameon=False, fontsize=8 if len(axes.lines) <= 8 else 6.5)
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
     note = f"{captions.setting(points)}; {captions.seeds(points)}"
     note += "; band: standard deviation" if several_seeds else ""
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

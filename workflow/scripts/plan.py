@@ -5,13 +5,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.config.grid import planned_by
-from harness.report.log import log_errors
-from harness.spec import PLANNED_FOR, RunSpec
-from harness.timemodel import predict
-from harness.timemodel.groups import per_layer
-from harness.timemodel.planner import adaptive_ratios, planners
-from harness.timemodel.timeline import schedule
+from dlgs_bench.buckets import per_layer
+from dlgs_bench.config.grid import planned_by
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.spec import PLANNED_FOR, RunSpec
+from dlgs_bench.timemodel import predict
+from dlgs_bench.timemodel.planner import adaptive_ratios, planners
+from dlgs_bench.timemodel.timeline import schedule
 
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
 

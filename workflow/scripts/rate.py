@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report.log import log_errors
-from harness.spec import RunSpec
-from harness.timemodel.dilation import Nodes, dilation
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel.slowdown import Nodes, slowdown
 
 log_errors(snakemake)
 iterations = pd.read_csv(snakemake.input.iterations)
@@ -16,5 +16,5 @@ run = json.loads(Path(snakemake.input.iterations).with_name("run.json").read_tex
 training = RunSpec.from_dict(run["spec"]).training
 rate = {"model": training.model, "batch": training.batch, "data": training.data, "samples": len(iterations)}
 rate |= {"forward_s": float(iterations["forward_s"].median()), "nodes": snakemake.params.nodes}
-rate |= dilation(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
+rate |= slowdown(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
 Path(snakemake.output[0]).write_text(json.dumps(rate, indent=1) + "\n")

@@ -13,10 +13,10 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from harness.paper import findings  # noqa: E402
-from harness.report import captions, looks  # noqa: E402
-from harness.report.page import DESCRIPTION  # noqa: E402
-from harness.report.summary import summarise  # noqa: E402
+from dlgs_bench.paper import findings  # noqa: E402
+from dlgs_bench.report import captions, style  # noqa: E402
+from dlgs_bench.report.page import DESCRIPTION  # noqa: E402
+from dlgs_bench.report.summary import summarise  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
@@ -69,7 +69,7 @@ def picture() -> str:
         f"\n![An iteration of VGG16 in parts, per method](results/reference/{PICTURE}.svg)\n\n"
         f"*Parts of one iteration of VGG16: measured, not modelled. "
         f"{captions.setting(shown)}; {captions.counted(shown)}. Whiskers: {captions.repeat(shown)}. "
-        f"Dotted: the fastest uncompressed in the same run. {looks.TIMES}: the speed-up against it.*\n"
+        f"Dotted: the fastest uncompressed in the same run. {style.TIMES}: the speed-up against it.*\n"
     )
 
 

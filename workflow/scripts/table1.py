@@ -8,10 +8,10 @@ deviation where there are several."""
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.tidy import ABOUT, LINKS, WHEN
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import ABOUT, LINKS, WHEN
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density", "bits_per_entry", "vnmse"]
 # What a row is about: all that does not differ between seeds, and could make another number.

@@ -8,6 +8,6 @@ Batch: samples per worker and step. Computing: the part of an iteration that is 
 training's time follow from the iteration's. Links in proportion have their rate at the machine's calibrated speed: if
 the machine computes k times slower in a launch, the links of the launch are k times slower."""
 
-from harness.report.timing_table import build
+from dlgs_bench.report.timing_table import build
 
 build(snakemake)

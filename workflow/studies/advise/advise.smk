@@ -1,5 +1,5 @@
 # Whether compressing pays on a network that is described: snakemake advise. Only calibrations run for it.
-from harness.topology import ALL_GATHER
+from dlgs_bench.topology import ALL_GATHER
 
 ADVISE = VALUES["studies"]["advise"]
 ADVISE_LINK = VALUES["testbed"]["rate_mbit"]

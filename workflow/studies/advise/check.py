@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors, refuse
-from harness.report.names import Names
-from harness.report.summary import summarise
-from harness.report.tidy import read_members
-from harness.timemodel import advice
-from harness.timemodel.links import Network
-from harness.timemodel.predict import Calibrations
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import read_members
+from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import summarise
+from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.predict import Calibrations
 
 CASE = ["model", "workers", "rate_mbit", "latency_ms"]  # in which all variants took turns
 

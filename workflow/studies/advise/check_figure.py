@@ -8,10 +8,10 @@ import math
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.timemodel import advice
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.timemodel import advice
 
 
 def main() -> None:
@@ -28,12 +28,12 @@ def main() -> None:
     axes.fill_between([1, high], low, 1, color="0.92", zorder=0)
     for variant in names.variants_in(table["variant"]):
         rows = table[table["variant"] == variant]
-        wide = looks.whiskers(rows["speedup"], rows["speedup_low"], rows["speedup_high"])
-        look = looks.of_variant(variant, names) | {"linestyle": "", "markersize": 5, "alpha": 0.85}
+        wide = style.whiskers(rows["speedup"], rows["speedup_low"], rows["speedup_high"])
+        look = style.of_variant(variant, names) | {"linestyle": "", "markersize": 5, "alpha": 0.85}
         axes.errorbar(rows["speedup"], rows["predicted_speedup"], xerr=wide, elinewidth=0.6, **look)
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale("log")
-        looks.plain_log(axis)
+        style.plain_log(axis)
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
@@ -41,12 +41,12 @@ def main() -> None:
     axes.set_ylabel("predicted speed-up")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
-    looks.open_frame(axes)
+    style.open_frame(axes)
     models = ", ".join(names.model(model) for model in names.models_in(table["model"]))
     blocks = captions.least_to_most(table["blocks"])
     note = f"{models}; {captions.setting(table)}; {len(table)} cases, n = {blocks} blocks each; "
     note += "whiskers: the 95 % interval of a repeat, from the blocks of one run"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

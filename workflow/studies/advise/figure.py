@@ -12,25 +12,25 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.report import looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio
-from harness.timemodel import advice
-from harness.timemodel.dilation import dilations
-from harness.timemodel.links import Network
-from harness.timemodel.predict import Calibrations, Elsewhere
-from harness.topology import ALL_GATHER, TOPOLOGIES
+from dlgs_bench.report import style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio
+from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.predict import Calibrations, Projection
+from dlgs_bench.timemodel.slowdown import slowdowns
+from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 AWAY = np.geomspace(1 / 30, 30, 61)  # rates of links, by the one asked about
 
 
-def draw(axes, here: list[Elsewhere], names: Names, there: Network, dilation: float) -> None:
+def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: float) -> None:
     """All variants of one model over one topology, at each of their ratios."""
     rates = there.rate_mbit * AWAY
     networks = [replace(there, rate_mbit=rate) for rate in rates]
 
-    def seconds(known: Elsewhere) -> np.ndarray:
-        return np.array([advice.fastest_s(known, one, dilation) for one in networks])
+    def seconds(known: Projection) -> np.ndarray:
+        return np.array([advice.fastest_s(known, one, slowdown) for one in networks])
 
     dense = next(seconds(known) for known in here if known.spec.scheme.method == "none")
     ratios = sorted({known.spec.ratio for known in here if known.spec.ratio})
@@ -38,7 +38,7 @@ def draw(axes, here: list[Elsewhere], names: Names, there: Network, dilation: fl
         own = [known for known in here if known.spec.variant == variant]
         for known in sorted(own, key=lambda known: known.spec.ratio or 0):
             place = ratios.index(known.spec.ratio) if known.spec.ratio else 0
-            look = looks.of_variant(variant, names, place) | {"marker": ""}
+            look = style.of_variant(variant, names, place) | {"marker": ""}
             look["label"] += at_ratio(known.spec.ratio)
             axes.plot(rates, dense / seconds(known), **look)
 
@@ -49,37 +49,37 @@ def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
     axes.axvline(asked_mbit, color="0.4", linestyle=":", linewidth=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    looks.plain_log(axes.xaxis, subs=(1,))
-    looks.plain_log(axes.yaxis)
+    style.plain_log(axes.xaxis, subs=(1,))
+    style.plain_log(axes.yaxis)
     axes.set_xlabel("rate of every link there (Mb/s)")
     axes.set_ylabel("speed-up against uncompressed")
     axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
-    slower = dilations(snakemake.input.rates)
+    slower = slowdowns(snakemake.input.rates)
     factor = advice.margin(pd.read_csv(snakemake.input.checked))
     panes = defaultdict(list)
     for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
         panes[known.spec.training.model, known.spec.scheme.topology].append(known)
     order = names.models_in(model for model, _ in panes)
-    figure, panels = looks.panels(len(panes), 4.6, 3.5)
+    figure, panels = style.panels(len(panes), 4.6, 3.5)
     for axes, pane in zip(panels, sorted(panes, key=lambda pane: order.index(pane[0])), strict=True):
         model, topology = pane
         draw(axes, panes[pane], names, there, slower.get(model, 1.0))
         over = "" if topology == ALL_GATHER.name else f", {TOPOLOGIES[topology].title}"
         finish(axes, names.model(model) + over, factor, there.rate_mbit)
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend(figure, *panels[0].get_legend_handles_labels())
     machine = json.loads(Path(snakemake.input.calibration[0]).read_text())["provenance"]["machine"]
     note = (
         f"time model alone, from calibrations on {machine}; {there.workers} workers, {there.latency_ms:g} ms from host "
     )
     note += f"to host; n = 0 measurements there; grey: a factor of {factor:.2f}, within which 9 of 10 predicted "
-    looks.save(figure, note + "speed-ups lay where they were checked", snakemake)
+    style.save(figure, note + "speed-ups lay where they were checked", snakemake)
 
 
 main()

@@ -1,9 +1,9 @@
 """The timing runs that advice is held against: all variants in turns, over networks that it was not calibrated on."""
 
-from harness.config import grid
-from harness.config.variants import chosen
-from harness.spec import RunSpec
-from harness.topology import ALL_GATHER
+from dlgs_bench.config import grid
+from dlgs_bench.config.variants import chosen
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:

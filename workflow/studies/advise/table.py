@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors, refuse
-from harness.report.names import Names, label
-from harness.report.tidy import LINKS, about_run
-from harness.timemodel import advice
-from harness.timemodel.dilation import dilations
-from harness.timemodel.links import Network
-from harness.timemodel.predict import Calibrations
-from harness.topology import TOPOLOGIES
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import LINKS, about_run
+from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.names import Names, label
+from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.predict import Calibrations
+from dlgs_bench.timemodel.slowdown import slowdowns
+from dlgs_bench.topology import TOPOLOGIES
 
 LIMITS = {
     "selection": "selecting entries",
@@ -31,18 +31,18 @@ def predict(snakemake) -> pd.DataFrame:
     """One row for every exchange that was calibrated and every way to make its sums, the fastest first, model by
     model."""
     there = Network(**snakemake.params.there)
-    slower = dilations(snakemake.input.rates)
+    slower = slowdowns(snakemake.input.rates)
     checked = pd.read_csv(snakemake.input.checked)
     rows = []
     for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        dilation = slower.get(known.spec.training.model, 1.0)
+        slowdown = slower.get(known.spec.training.model, 1.0)
         about = {
             key: value for key, value in about_run(known.folder, known.spec.scheme.label).items() if key not in LINKS
         }
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
-        about |= {"dilation": dilation} | snakemake.params.there
+        about |= {"slowdown": slowdown} | snakemake.params.there
         for way in known.ways(there.workers):
-            rows.append(about | {"collective": way.collective} | advice.predicted(way, there, dilation))
+            rows.append(about | {"collective": way.collective} | advice.predicted(way, there, slowdown))
     try:
         return advice.ranked(pd.DataFrame(rows), advice.margin(checked))
     except ValueError as error:
@@ -96,7 +96,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     words.append(f"The network: {there['workers']} workers, {there['rate_mbit']:g} Mb/s, {there['latency_ms']:g} ms.")
     if snakemake.input.rates:
         nodes = json.loads(Path(snakemake.input.rates[0]).read_text())["nodes"]
-        slower = captions.least_to_most(table["dilation"])
+        slower = captions.least_to_most(table["slowdown"])
         words.append(
             f"The nodes train {nodes['multiply_adds_s']:.3g} multiply-adds a second. They are taken to select entries "
             f"and handle messages faster than this machine by the same factor as they compute ({slower})."

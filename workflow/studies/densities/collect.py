@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report.curves import over_steps
-from harness.report.log import log_errors
-from harness.report.tidy import about_run, amortise
-from harness.spec import RunSpec
+from dlgs_bench.report.curves import over_steps
+from dlgs_bench.report.load_runs import about_run, amortise
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.spec import RunSpec
 
 
 def trained(run: Path) -> pd.DataFrame:

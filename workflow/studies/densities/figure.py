@@ -6,9 +6,9 @@ method sends much less than it was asked for."""
 
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, data_title, label
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title, label
 
 
 def draw(axes, table: pd.DataFrame, names: Names) -> None:
@@ -17,7 +17,7 @@ def draw(axes, table: pd.DataFrame, names: Names) -> None:
     ratios = sorted(trained["ratio"].unique(), reverse=True)
     for number, ((_, _), rows) in enumerate(trained.groupby(["variant", "ratio"], sort=False)):
         first = rows.iloc[0]
-        look = looks.line(3 + number, label(first, names)) | {"marker": ""}
+        look = style.line(3 + number, label(first, names)) | {"marker": ""}
         axes.plot(rows["step"], rows["density"], **look)
         axes.fill_between(
             rows["step"], rows["density_low"], rows["density_high"], color=look["color"], alpha=0.15, lw=0
@@ -29,26 +29,26 @@ def draw(axes, table: pd.DataFrame, names: Names) -> None:
         axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    looks.plain_log(axes.xaxis)
-    looks.plain_log(axes.yaxis)
+    style.plain_log(axes.xaxis)
+    style.plain_log(axes.yaxis)
     axes.set_xlabel("step of training")
     axes.set_ylabel("density")
     axes.set_title(f"{names.model(table['model'].iloc[0])}, {data_title(trained.iloc[0])}", fontsize=9)
     axes.legend(frameon=False, fontsize=7)
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     models = names.models_in(table["model"])
-    figure, panels = looks.panels(len(models), 4.6, 3.4)
+    figure, panels = style.panels(len(models), 4.6, 3.4)
     for axes, model in zip(panels, models, strict=True):
         draw(axes, table[table["model"] == model], names)
     trained = table[table["how"] == "trained"]
     note = f"{captions.setting(trained)}; n = {trained['seed'].nunique()} seed; dashed: the ratio; dotted: as timed"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

@@ -1,8 +1,8 @@
 """The accuracy and timing runs of variants whose density drifts, at the ratios that both have; none of its own."""
 
-from harness.config import grid
-from harness.config.variants import chosen
-from harness.spec import RunSpec
+from dlgs_bench.config import grid
+from dlgs_bench.config.variants import chosen
+from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

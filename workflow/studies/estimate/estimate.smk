@@ -1,6 +1,6 @@
 # What is still to run, and how long it will take: snakemake estimate. Trials run for it, and the calibrations that the
 # runs need anyway.
-from harness.config import trials
+from dlgs_bench.config import trials
 
 FOLDERS["trials"] = CALIBRATION
 TRIAL_OF = {
@@ -32,7 +32,7 @@ use rule launch as trial with:
         **resources_of("trials"),
 
 
-# Trials, plans and rates of the runs that are not finished. No output: it looks anew each time that it is asked.
+# Trials, plans and rates of the runs that are not finished. No output: it style anew each time that it is asked.
 rule estimate:
     input:
         trials=lambda wildcards: sorted(

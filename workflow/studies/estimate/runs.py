@@ -1,7 +1,7 @@
 """The trials of the configuration's runs, which say beforehand what those will take."""
 
-from harness.config import grid, trials
-from harness.spec import RunSpec
+from dlgs_bench.config import grid, trials
+from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

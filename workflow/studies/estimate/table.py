@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.config import remaining
-from harness.report import tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.spec import RunSpec
-from harness.timemodel import estimate
+from dlgs_bench.config import remaining
+from dlgs_bench.report import tables
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel import estimate
 
 KEPT = "estimates.json"
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}

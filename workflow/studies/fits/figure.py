@@ -10,12 +10,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.tidy import read_members
-from harness.timemodel import costs
-from harness.topology import TOPOLOGIES
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.load_runs import read_members
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.timemodel import costs
+from dlgs_bench.topology import TOPOLOGIES
 
 PARTS = {
     "sparsify_s": "sparsification (ms)",
@@ -36,7 +36,7 @@ def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
 def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Curve, costs.Curve | None]:
     """Per size and number of buckets: seconds of each bucket, measured and fitted; and what is fitted: the curve of
     each bucket, and the one that they share."""
-    points = costs.amortised(rows[rows["beside"] == (part == "taken_s")], part)
+    points = costs.amortised(rows[rows["overlapped"] == (part == "taken_s")], part)
     buckets = points["buckets"]
     points["measured_s"] = points[part] / buckets
     each, shared = costs.curve(points["entries"], points["measured_s"]), None
@@ -76,13 +76,13 @@ def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: cost
 def finish(axes, topology: str, ratio: float) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
-    looks.plain_log(axes.yaxis, subs=(1,))
+    style.plain_log(axes.yaxis, subs=(1,))
     words = "" if pd.isna(ratio) else f"ratio {ratio:g}, "
     axes.set_title(words + TOPOLOGIES[topology].title, fontsize=9)
     if axes.lines:
         axes.legend(frameon=False, fontsize=7 if len(axes.lines) <= 20 else 5.5)
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -103,7 +103,7 @@ def main() -> None:
                 points, each, shared = fitted_points(rows, part)
                 note = off(points)
                 note += "" if shared is None else f"; +{1e3 * costs.contention(rows):.1f} ms"
-                draw(axes, looks.of_variant(variant, names), points, each, shared, note)
+                draw(axes, style.of_variant(variant, names), points, each, shared, note)
                 about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
                 residuals.append(points.assign(**about))
             finish(axes, topology, ratio)
@@ -112,7 +112,7 @@ def main() -> None:
         axes.set_xlabel("entries of the bucket before sparsification")
     sizes = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
     note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 
 

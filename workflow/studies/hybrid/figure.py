@@ -7,8 +7,8 @@ import math
 
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
 
 PARTS = {  # column of the table -> name, colour, hatch
     "computing_s": ("computing", "#56B4E9", ""),
@@ -42,7 +42,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, shown_s)
     axes.set_xlabel("time of one iteration (s)")
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
         table[end] = table[end].where(table["repeats"] > 1, table["iteration_s"])
     models = list(dict.fromkeys(table["title"]))
     most = table.groupby("title").size().max()
-    figure, panels = looks.panels(len(models), 5.6, 0.9 + 0.27 * most, most=2)
+    figure, panels = style.panels(len(models), 5.6, 0.9 + 0.27 * most, most=2)
     for axes, model in zip(panels, models, strict=True):
         rows = table[table["title"] == model]
         draw(axes, rows)
@@ -61,10 +61,10 @@ def main() -> None:
         )
         axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    looks.legend(figure, handles[: len(PARTS)], labels[: len(PARTS)])
+    style.legend(figure, handles[: len(PARTS)], labels[: len(PARTS)])
     table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
-    looks.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
+    style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
 
 
 main()

@@ -5,17 +5,17 @@ way, at least one, where their bytes would take the links longer than ``limit_s`
 iteration's would.
 """
 
-from harness import plugins
-from harness.config import grid
-from harness.config.errors import ConfigError
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from harness.topology import DENSE, TOPOLOGIES, Traffic
+from dlgs_bench import plugins
+from dlgs_bench.config import grid
+from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.topology import DENSE, TOPOLOGIES, Traffic
 
 SUMS = "halving-doubling"  # of the backbone's gradients, as in the patent
 DATA_PARALLEL = {
     "all-reduce": Scheme(
         collective="ring",
-        beside={"halving-doubling": {"method": "none", "options": {}, "collective": "halving-doubling"}},
+        timed_with={"halving-doubling": {"method": "none", "options": {}, "collective": "halving-doubling"}},
     ),
     "server": Scheme(topology="ps-weights"),
 }

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness import plugins
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import data_title
-from harness.report.tidy import about_run
-from harness.spec import RunSpec
-from harness.statistics import repeatable
-from harness.timemodel import hybrid
-from harness.timemodel.predict import sum_rounds
-from harness.topology import DENSE, TOPOLOGIES, Traffic
+from dlgs_bench import plugins
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import data_title
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import repeatable
+from dlgs_bench.timemodel import hybrid
+from dlgs_bench.timemodel.predict import sum_rounds
+from dlgs_bench.topology import DENSE, TOPOLOGIES, Traffic
 
 PREDICTED = 8  # workers
 Measured = tuple[dict, Callable[[int], float]]  # a row, and the seconds of an iteration by the number of workers

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio
-from harness.timemodel.predict import Calibrations, Elsewhere
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio
+from dlgs_bench.timemodel.predict import Calibrations, Projection
 
 AWAY = np.geomspace(1 / 32, 32, 31)  # rates of links, by the calibrated one
 WORKERS = 2 ** np.arange(1, 7)
 SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 
-def draw(axes, known: list[Elsewhere], colours: ListedColormap, error: float):
+def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
     """The fastest of the variants of one model, and how much it gains; uncompressed may be missing.
 
     ``error``: of the model, as a part. Returns the lines of the speed-ups, to be labelled once the panels have their
@@ -43,7 +43,7 @@ def draw(axes, known: list[Elsewhere], colours: ListedColormap, error: float):
     axes.plot(here.rate_mbit, here.workers, "x", color="black", markersize=7, markeredgewidth=2, clip_on=False)
     axes.set_xlim(rates[0], rates[-1])
     axes.set_ylim(WORKERS[0], WORKERS[-1])
-    looks.plain_log(axes.xaxis, subs=(1,))
+    style.plain_log(axes.xaxis, subs=(1,))
     axes.set_yticks(WORKERS, [f"{n}" for n in WORKERS])
     axes.set_xlabel("rate of every link (Mb/s)")
     axes.set_ylabel("workers")
@@ -63,16 +63,16 @@ def main() -> None:
     calibrations = Calibrations(run.parent for run in runs)
     panes = []
     for kind in calibrations.selections:
-        known = calibrations.elsewhere(selection=kind)
+        known = calibrations.projections(selection=kind)
         panes += [
             (model, kind, {variant: k for (of, variant), k in known.items() if of == model})
             for model in names.models_in(of for (of, _), k in known.items() if k.spec.scheme.method != "none")
         ]
     variants = names.variants_in(variant for *_, known in panes for variant in known)
-    colours = {variant: looks.area(variant, names) for variant in variants}
+    colours = {variant: style.area(variant, names) for variant in variants}
     prediction = pd.read_csv(snakemake.input.prediction)
     error = prediction["error"].abs().median()
-    figure, panels = looks.panels(len(panes), 4.0, 3.5)
+    figure, panels = style.panels(len(panes), 4.0, 3.5)
     lines = []
     for axes, (model, kind, known) in zip(panels, panes, strict=True):
         here = {variant: known[variant] for variant in variants if variant in known}
@@ -84,10 +84,10 @@ def main() -> None:
     ratio_of = {variant: k.spec.ratio for variant, k in every}
     labels = [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants]
     handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
-    looks.legend(figure, handles, [*labels, "too close to tell"])
+    style.legend(figure, handles, [*labels, "too close to tell"])
     figure.draw_without_rendering()  # labels find their places along lines as long as they will be seen
     for axes, found in lines:
-        for words in axes.clabel(found, fmt=f"{looks.TIMES}%g", fontsize=7):
+        for words in axes.clabel(found, fmt=f"{style.TIMES}%g", fontsize=7):
             words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
@@ -95,7 +95,7 @@ def main() -> None:
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
     note += f"{rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; error of the model at the crosses: "
     note += f"{captions.off(prediction, 'error')}, n = {prediction['error'].count()} runs"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

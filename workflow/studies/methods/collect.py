@@ -1,7 +1,7 @@
 """Gathers the study of methods: curves, and timing runs as if each variant had been timed in a run of its own."""
 
-from harness.report.log import log_errors
-from harness.report.tidy import read_members, read_points
+from dlgs_bench.report.load_runs import read_members, read_points
+from dlgs_bench.report.log import log_errors
 
 log_errors(snakemake)
 inputs, output, against = snakemake.input, snakemake.output, ("none", snakemake.params.baseline)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from harness import plugins
-from harness.config import grid, variants
-from harness.config.errors import ConfigError
-from harness.spec import RunSpec
-from harness.topology import ALL_GATHER
+from dlgs_bench import plugins
+from dlgs_bench.config import grid, variants
+from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.topology import ALL_GATHER
 
 RATES = "rates"  # in the names of the timing runs of the first model, which are there for its time to an accuracy
 

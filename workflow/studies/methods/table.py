@@ -13,10 +13,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from harness.report import captions, curves, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.summary import compare, summarise
+from dlgs_bench.report import captions, curves, tables
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import compare, summarise
 
 TO_TARGET = "to_target_s_"  # and the rate
 TIMED = ("iteration_s", "speedup", "against", "computing", "density", "sent_bytes", "blocks")

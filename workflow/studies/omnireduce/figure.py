@@ -7,14 +7,14 @@ communication was, and what the bytes alone allow. Whiskers: the 95 % interval o
 import numpy as np
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
 
 WAYS = {"engine": "engine", "ring": "ring", "all-gather": "all-gather", "omnireduce": "OmniReduce"}
 REST = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "optimizer_s", "other_s"]
-_, COMMUNICATION, HATCH = looks.PARTS["non-overlapped communication"]
-_, COMPUTATION, _ = looks.PARTS["computation"]
+_, COMMUNICATION, HATCH = style.PARTS["non-overlapped communication"]
+_, COMPUTATION, _ = style.PARTS["computation"]
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
@@ -31,7 +31,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(ticks, labels, fontsize=7, rotation=45, ha="right")
     axes.set_ylabel("one iteration (ms)")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def bar(axes, x: float, row: dict) -> None:
@@ -44,7 +44,7 @@ def bar(axes, x: float, row: dict) -> None:
     around = np.array([[value - low], [high - value]]).clip(min=0)
     axes.errorbar(x, value, yerr=around, color="black", capsize=2, lw=0.8)
     if row["way"] == "omnireduce":
-        words = f"{looks.TIMES}{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
+        words = f"{style.TIMES}{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
         axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
 
 
@@ -53,14 +53,14 @@ def main() -> None:
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     compared = table[(table["method"] == "none") | ~table["uncompressed"]]
     panes = list(compared.groupby(["model", "ratio"], dropna=False, sort=False))
-    figure, panels = looks.panels(len(panes), 4.2, 3.6)
+    figure, panels = style.panels(len(panes), 4.2, 3.6)
     for axes, ((model, ratio), rows) in zip(panels, panes, strict=True):
         draw(axes, rows)
         what = "uncompressed" if pd.isna(ratio) else f"{ratio:g} of the blocks"
         axes.set_title(f"{names.model(model)}, {what}", fontsize=9)
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend(figure, *panels[0].get_legend_handles_labels())
     n = captions.least_to_most(table["blocks"])
-    looks.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
+    style.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
 
 
 main()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.tidy import about_run
-from harness.spec import RunSpec
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.spec import RunSpec
 
 
 def of_run(path: Path) -> pd.DataFrame:

@@ -3,10 +3,10 @@
 For each model one run more cuts the gradient layer by layer, which shows each layer's blocks of zeros.
 """
 
-from harness import plugins
-from harness.config import grid
-from harness.config.errors import ConfigError
-from harness.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench import plugins
+from dlgs_bench.config import grid
+from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 
 STREAMED = "omnireduce"  # the variant, and the collective
 RING = "ring"
@@ -39,13 +39,13 @@ def _name(model: str, workers: int, what: str = "") -> str:
 def _run(values: dict, model: str, workers: int, method: str, options: dict) -> RunSpec:
     """OmniReduce, in turns with uncompressed over the engine's all-reduce and with the method over all other ways."""
     same = {"method": method, "options": options}
-    beside = {
+    timed_with = {
         STREAMED: same | {"collective": STREAMED, "streams": values["streams"]},
         RING: same | {"collective": RING},
     }
     if method != "none":
-        beside |= {"engine": same, "all-gather": same | {"options": options | {"over": "gather"}}}
-    return _timed(values, model, workers, Scheme(beside=beside))
+        timed_with |= {"engine": same, "all-gather": same | {"options": options | {"over": "gather"}}}
+    return _timed(values, model, workers, Scheme(timed_with=timed_with))
 
 
 def _timed(values: dict, model: str, workers: int, scheme: Scheme) -> RunSpec:

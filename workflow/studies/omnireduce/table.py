@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.summary import summarise
-from harness.report.tidy import amortise, by_block, read_members
-from harness.spec import RunSpec
-from harness.statistics import repeatable
-from harness.timemodel.links import streamed_bound
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import amortise, by_block, read_members
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import summarise
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import repeatable
+from dlgs_bench.timemodel.links import streamed_bound
 
 STREAMED, RING = "omnireduce", "ring"
 WAYS = {"engine": "engine's all-reduce", RING: "ring", "all-gather": "all-gather", STREAMED: "OmniReduce"}

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from harness import plugins
-from harness.config import grid
-from harness.spec import RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import grid
+from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.summary import compare
-from harness.report.tidy import ABOUT, read
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import ABOUT, read
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import compare
 
 
 def rows_of(iterations: Path, plan: Path) -> list[dict]:

@@ -7,9 +7,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
 
 
 def main() -> None:
@@ -25,14 +25,14 @@ def main() -> None:
     variants = names.variants_in(table["variant"])
     for variant in variants:
         rows = table[table["variant"] == variant]
-        look = looks.of_variant(variant, names) | {"linestyle": "", "markersize": 6, "alpha": 0.8}
+        look = style.of_variant(variant, names) | {"linestyle": "", "markersize": 6, "alpha": 0.8}
         axes.plot(rows["measured_s"] * 1e3, rows["paired_s"] * 1e3, **look)
         look |= {"label": None, "fillstyle": "none", "alpha": 0.5}
         axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
-        looks.plain_log(axis)
+        style.plain_log(axis)
     axes.set_xlim(ends)
     axes.set_ylim(ends)
     axes.set_aspect("equal")
@@ -40,10 +40,10 @@ def main() -> None:
     axes.set_ylabel("predicted iteration (ms)")
     axes.grid(alpha=0.3, which="both")
     axes.legend(frameon=False, fontsize=9 if len(variants) <= 6 else 7)
-    looks.open_frame(axes)
+    style.open_frame(axes)
     note = f"{captions.setting(table)}; n = {table['predicted_s'].count()} timing runs; error, paired: "
     note += f"{captions.off(table, 'paired_error')}; error, calibration alone: {captions.off(table, 'error')}"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names
-from harness.report.tidy import ABOUT, amortise, read_members
-from harness.spec import RunSpec
-from harness.timemodel.costs import Calibration
-from harness.timemodel.links import Network, elsewhere
-from harness.timemodel.predict import Calibrations
-from harness.timemodel.timeline import Costs, schedule
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import ABOUT, amortise, read_members
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel.costs import Calibration
+from dlgs_bench.timemodel.links import Network, project_costs
+from dlgs_bench.timemodel.predict import Calibrations
+from dlgs_bench.timemodel.timeline import Costs, schedule
 
 SAME_BYTES = 0.1  # as a part: an iteration of a timing run has sent what its calibration sent
 
@@ -36,7 +36,7 @@ def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Ca
     groups = pd.read_csv(folder / "groups.csv")
     groups = groups[groups["variant"] == label]
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(known.sizes, on_its_links(known, spec, everything["dilation"].median()), plan)
+    times = schedule(known.sizes, on_its_links(known, spec, everything["slowdown"].median()), plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
     measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
     slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
@@ -61,13 +61,13 @@ def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Ca
     }
 
 
-def on_its_links(known: Calibration, spec: RunSpec, dilation: float) -> Costs:
+def on_its_links(known: Calibration, spec: RunSpec, slowdown: float) -> Costs:
     """The costs over the links of a run, which were so many times as slow as in the calibration."""
-    if dilation == 1:
+    if slowdown == 1:
         return known.costs
     here = Network(spec.cluster.workers, min(spec.cluster.rates_mbit), spec.cluster.latency_ms)
-    there = replace(here, rate_mbit=here.rate_mbit / dilation)
-    return elsewhere(known.costs, spec.topology, known.traffic, here, there)
+    there = replace(here, rate_mbit=here.rate_mbit / slowdown)
+    return project_costs(known.costs, spec.topology, known.traffic, here, there)
 
 
 def other_bytes(known: Calibration, sent: float) -> str:

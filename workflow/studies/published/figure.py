@@ -5,9 +5,9 @@ Whiskers: twice the standard error that test sets of these sizes give."""
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.tidy import read
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.load_runs import read
+from dlgs_bench.report.log import log_errors
 
 METHODS = {"topk": ("Top-K", "#E69F00"), "randomk": ("random-k", "#56B4E9")}
 
@@ -27,7 +27,7 @@ def draw(axes, rows: list[dict], who: str) -> None:
     axes.set_xlabel("gap (percentage points)")
     axes.grid(alpha=0.3, axis="x")
     axes.set_axisbelow(True)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     first = points.iloc[0]
     note = f"published: {table['source'].iloc[0]}, 328 epochs, one seed; here: {points['step'].max()} steps of "
     note += f"{first['workers']} x {first['batch']} samples; {captions.setting(points)}; {captions.seeds(points)}"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

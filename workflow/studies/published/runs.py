@@ -3,10 +3,10 @@
 import csv
 from pathlib import Path
 
-from harness import plugins
-from harness.config import grid
-from harness.config.variants import Variant
-from harness.spec import RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import grid
+from dlgs_bench.config.variants import Variant
+from dlgs_bench.spec import RunSpec
 
 PUBLISHED, MODEL = Path(__file__).with_name("published.csv"), "resnet20"
 

@@ -10,10 +10,10 @@ from collections import Counter
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import data_title
-from harness.report.tidy import read
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import read
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import data_title
 
 TEST_SET = 10_000  # images of CIFAR-10's
 KEYS = ["variant", "ratio"]

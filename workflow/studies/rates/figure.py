@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio, data_title
-from harness.timemodel.predict import SELECTIONS, Calibrations, Elsewhere
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio, data_title
+from dlgs_bench.timemodel.predict import SELECTIONS, Calibrations, Projection
 
 
-def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere | None, ticks: list[float]) -> None:
+def draw(axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
     """One variant: its runs as points, the time model as a line through all rates."""
-    looks.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
+    style.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
     if predict:
-        rates = looks.between(ticks)
-        looks.predicted(
+        rates = style.between(ticks)
+        style.predicted(
             axes, look, rates, [predict.iteration_s(replace(predict.here, rate_mbit=rate)) * 1e3 for rate in rates]
         )
         axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8)
@@ -30,11 +30,11 @@ def draw(axes, look: dict, rows: pd.DataFrame, predict: Elsewhere | None, ticks:
 
 def finish(axes, ticks: list[float]) -> None:
     axes.set_yscale("log")
-    looks.plain_log(axes.yaxis)
-    looks.rate_axis(axes, ticks)
+    style.plain_log(axes.yaxis)
+    style.rate_axis(axes, ticks)
     axes.set_ylabel("time of one iteration (ms)")
     axes.grid(alpha=0.3, which="both")
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -45,19 +45,19 @@ def main() -> None:
     ticks = sorted(table["rate_mbit"].unique())
     kinds = [kind for kind in SELECTIONS if (table["selection"] == kind).any()] or SELECTIONS[:1]
     panes = list(product(names.models_in(table["model"]), kinds))
-    figure, panels = looks.panels(len(panes), 4.4, 3.5, most=2)
+    figure, panels = style.panels(len(panes), 4.4, 3.5, most=2)
     for axes, (model, kind) in zip(panels, panes, strict=True):
-        known = calibrations.elsewhere(ratio, selection=kind)
+        known = calibrations.projections(ratio, selection=kind)
         here = table[(table["model"] == model) & (table["selection"].isna() | (table["selection"] == kind))]
         for variant in names.variants_in(here["variant"]):
-            look = looks.of_variant(variant, names)
+            look = style.of_variant(variant, names)
             draw(axes, look, here[here["variant"] == variant], known.get((model, variant)), ticks)
         finish(axes, ticks)
         axes.set_title(
             f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8
         )
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
-    looks.save(figure, captions.over_rates(table), snakemake)
+    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.save(figure, captions.over_rates(table), snakemake)
 
 
 main()

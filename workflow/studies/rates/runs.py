@@ -1,13 +1,13 @@
 """The timing runs at each rate of the testbed's links, with both kinds of selection; none without a testbed."""
 
-from harness.config import grid
-from harness.spec import RunSpec
-from harness.topology import ALL_GATHER
+from dlgs_bench.config import grid
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration at each of the study's rates, as it is and with fast selection."""
-    fast = values | {"timing": values["timing"] | {"selection": "fast"}}
+    """The configuration at each of the study's rates, as it is and with compiled selection."""
+    fast = values | {"timing": values["timing"] | {"selection": "compiled"}}
     return [
         one
         for selected in (values, fast)

@@ -2,6 +2,6 @@
 
 Every link of the testbed has the rate in the row; DLGS merges layers by a plan of its own at each rate."""
 
-from harness.report.timing_table import build
+from dlgs_bench.report.timing_table import build
 
 build(snakemake)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from harness.report.log import log_errors
-from harness.report.tidy import read
+from dlgs_bench.report.load_runs import read
+from dlgs_bench.report.log import log_errors
 
 COLUMNS = ["model", "method", "variant", "ratio", "refresh_every", "seed", "step", "phase", "density", "sent_bytes"]
 

@@ -6,9 +6,9 @@ the ratio asked for. Right: test accuracy after the last step."""
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, data_title
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title
 
 KEYS = ["variant", "ratio"]
 
@@ -18,13 +18,13 @@ def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: 
     for place, s in enumerate(intervals):
         sent = steps[steps["refresh_every"] == s].groupby("step")["density"].mean()
         smooth = sent.rolling(max(1, len(sent) // 100), min_periods=1).mean()
-        axes.plot(smooth.index, smooth, **looks.line(place, f"s = {s:g}") | {"marker": ""})
+        axes.plot(smooth.index, smooth, **style.line(place, f"s = {s:g}") | {"marker": ""})
     axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
     axes.set_yscale("log")
-    looks.plain_log(axes.yaxis)
+    style.plain_log(axes.yaxis)
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
@@ -37,7 +37,7 @@ def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
     axes.margins(x=0.15, y=0.3)
     axes.set_ylabel("test accuracy (%)")
     axes.grid(alpha=0.3, axis="y")
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -54,12 +54,12 @@ def main() -> None:
         draw_accuracy(right, last[(last["variant"] == variant) & (last["ratio"] == ratio)], intervals)
     grid[-1][0].set_xlabel("step")
     grid[-1][1].set_xlabel("refresh interval s (steps)")
-    looks.legend(figure, *grid[0][0].get_legend_handles_labels())
+    style.legend(figure, *grid[0][0].get_legend_handles_labels())
     first = accuracy.iloc[0]
     note = (
         f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(accuracy)}; {captions.seeds(accuracy)}"
     )
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

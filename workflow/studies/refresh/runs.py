@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from harness.config import grid
-from harness.config.variants import chosen
-from harness.spec import RunSpec
+from dlgs_bench.config import grid
+from dlgs_bench.config.variants import chosen
+from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

@@ -1,21 +1,21 @@
 """The timing runs of some models with both kinds of selection."""
 
-from harness.config import grid
-from harness.config.variants import chosen
-from harness.spec import RunSpec
-from harness.topology import ALL_GATHER
+from dlgs_bench.config import grid
+from dlgs_bench.config.variants import chosen
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration with fast selection, and only the variants that select."""
+    """The configuration with compiled selection, and only the variants that select."""
     models = grid.only(values, values["studies"]["selections"]["models"], [ALL_GATHER.name])
     variants = [name for name, variant in chosen(values).items() if "selection" in variant.fields]
-    timing = values["timing"] | {"selection": "fast"}
+    timing = values["timing"] | {"selection": "compiled"}
     return [values | {"models": models, "methods": variants, "timing": timing}] if models and variants else []
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    """The runs with fast selection, and beside them those of Table 2."""
+    """The runs with compiled selection, and beside them those of Table 2."""
     fast = {name: spec for one in changed(values) for name, spec in grid.timing(one).items()}
     models = {spec.training.model for spec in fast.values()}
     return fast | {

@@ -1,4 +1,4 @@
-# Timing runs with the paper's selection and with fast selection.
+# Timing runs with the paper's selection and with compiled selection.
 if studied("selections"):
     STUDY_TARGETS.append(f"{RESULTS}/selections.csv")
 

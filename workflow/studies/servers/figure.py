@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio, data_title
-from harness.timemodel.predict import Calibrations, Elsewhere
-from harness.topology import TOPOLOGIES, Topology
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio, data_title
+from dlgs_bench.timemodel.predict import Calibrations, Projection
+from dlgs_bench.topology import TOPOLOGIES, Topology
 
 CEILING, PAPER = 2.0, 1.99
 
 
-def draw(axes, look: dict, rows: pd.DataFrame, dense: Elsewhere, own: Elsewhere, ticks: list[float]) -> None:
+def draw(axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projection, ticks: list[float]) -> None:
     """One variant: measured speed-ups as points, predicted ones as a line."""
-    looks.measured(axes, look, rows["rate_mbit"], rows, "speedup")
-    rates = looks.between(ticks)
+    style.measured(axes, look, rows["rate_mbit"], rows, "speedup")
+    rates = style.between(ticks)
     networks = [replace(own.here, rate_mbit=rate) for rate in rates]
     curve = [dense.iteration_s(there) / own.iteration_s(there) for there in networks]
-    looks.predicted(axes, look, rates, curve)
+    style.predicted(axes, look, rates, curve)
 
 
 def finish(axes, ticks: list[float], topology: Topology) -> None:
@@ -39,10 +39,10 @@ def finish(axes, ticks: list[float], topology: Topology) -> None:
             axes.axhline(value, color="0.3", linestyle=dash, linewidth=0.8)
             axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va=side, fontsize=7)
     axes.set_ylim(0, max(CEILING * 1.15, axes.get_ylim()[1]))
-    looks.rate_axis(axes, ticks)
+    style.rate_axis(axes, ticks)
     axes.set_ylabel("speed-up against uncompressed")
     axes.grid(alpha=0.3)
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -51,22 +51,22 @@ def main() -> None:
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
     ticks = sorted(table["rate_mbit"].unique())
     topologies = sorted(table["topology"].unique())
-    known_over = {name: calibrations.elsewhere(topology=TOPOLOGIES[name]) for name in topologies}
+    known_over = {name: calibrations.projections(topology=TOPOLOGIES[name]) for name in topologies}
     panes = list(product(names.models_in(table["model"]), topologies))
-    figure, panels = looks.panels(len(panes), 4.6, 3.4)
+    figure, panels = style.panels(len(panes), 4.6, 3.4)
     for axes, (model, name) in zip(panels, panes, strict=True):
         topology, known = TOPOLOGIES[name], known_over[name]
         rows = table[(table["model"] == model) & (table["topology"] == name)]
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
-                own, look = rows[rows["variant"] == variant], looks.of_variant(variant, names)
+                own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)
                 draw(axes, look, own, known[model, "none"], known[model, variant], ticks)
         finish(axes, ticks, topology)
         ratio = at_ratio(rows["ratio"].dropna().min())
         title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
         axes.set_title(title, fontsize=8)
-    looks.legend(figure, *panels[0].get_legend_handles_labels())
-    looks.save(figure, captions.over_rates(table, " and a server"), snakemake)
+    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.save(figure, captions.over_rates(table, " and a server"), snakemake)
 
 
 main()

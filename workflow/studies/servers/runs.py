@@ -1,7 +1,7 @@
 """The timing runs with a parameter server at each rate of the testbed's links; none without a testbed."""
 
-from harness.config import grid
-from harness.spec import RunSpec
+from dlgs_bench.config import grid
+from dlgs_bench.spec import RunSpec
 
 
 def changed(values: dict) -> list[dict]:

@@ -3,6 +3,6 @@
 Workers push what they send, the server adds up and its optimizer makes the new weights, which workers pull
 dense (ps-weights), or it gives back the sum in the form in which it was pushed (ps-sparse)."""
 
-from harness.report.timing_table import build
+from dlgs_bench.report.timing_table import build
 
 build(snakemake)

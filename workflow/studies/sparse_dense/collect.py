@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from harness.report.log import log_errors
-from harness.report.tidy import read_points
-from harness.spec import RunSpec
+from dlgs_bench.report.load_runs import read_points
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.spec import RunSpec
 
 log_errors(snakemake)
 specs = {Path(path).parent.name: RunSpec.in_folder(Path(path).parent) for path in snakemake.input}

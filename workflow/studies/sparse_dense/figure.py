@@ -5,10 +5,10 @@ means over seeds. All at the same learning rate, which stays."""
 
 import pandas as pd
 
-from harness.paper.systems import never_dense
-from harness.report import captions, curves, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, data_title
+from dlgs_bench.paper.systems import never_dense
+from dlgs_bench.report import captions, curves, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title
 
 
 def name(sparse_steps: int) -> str:
@@ -20,11 +20,11 @@ def main() -> None:
     points = pd.read_csv(snakemake.input.points)
     kinds = sorted(points["sparse_steps"].unique())
     last = points[points["step"] == points["train_steps"]]
-    figure, (by_t, by_bytes) = looks.panels(2, 4.2, 3.4)
+    figure, (by_t, by_bytes) = style.panels(2, 4.2, 3.4)
     means = [100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"].mean() for kind in kinds]
     by_t.plot(range(len(kinds)), means, color="0.5", linewidth=1, zorder=0)
     for place, kind in enumerate(kinds):
-        look = looks.line(place, name(kind))
+        look = style.line(place, name(kind))
         own = points[points["sparse_steps"] == kind]
         ends = 100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"]
         by_t.plot([place] * len(ends), ends, **look | {"linestyle": "", "label": None})
@@ -35,13 +35,13 @@ def main() -> None:
     for axes in (by_t, by_bytes):
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)
-        looks.open_frame(axes)
-    looks.legend(figure, *by_bytes.get_legend_handles_labels())
+        style.open_frame(axes)
+    style.legend(figure, *by_bytes.get_legend_handles_labels())
     first, seeds = points.iloc[0], points["seed"].nunique()
     note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
     note += f"{captions.setting(points)}; n = {seeds} seed{'s' * (seeds > 1)}; "
     note += f"{captions.least_to_most(last['epoch'], 2)} of the recipe's {first['epochs']:g} epochs"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

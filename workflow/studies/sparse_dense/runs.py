@@ -3,9 +3,9 @@ where the method is missing."""
 
 from dataclasses import replace
 
-from harness import plugins
-from harness.config import grid, variants
-from harness.spec import RunSpec
+from dlgs_bench import plugins
+from dlgs_bench.config import grid, variants
+from dlgs_bench.spec import RunSpec
 
 METHOD = "sparse_dense"
 NEVER = 10**9  # sparse steps: more than any run makes, so that none is dense

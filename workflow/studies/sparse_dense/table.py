@@ -7,10 +7,10 @@ brackets the least and the most."""
 
 import pandas as pd
 
-from harness.paper.systems import never_dense
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.names import Names, data_title
+from dlgs_bench.paper.systems import never_dense
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title
 
 
 def at_the_end(points: pd.DataFrame) -> pd.DataFrame:

@@ -7,8 +7,8 @@ dashed with one aggregator."""
 
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.log import log_errors
 
 PLACES = ("random", "overlapping", "disjoint")
 SHAPE = ["aggregators", "fused", "in_flight"]
@@ -29,10 +29,10 @@ def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
     """One panel. ``names``: of the shapes in all panels."""
     streamed = rows[rows["way"] == "omnireduce"]
     for shape, own in streamed.groupby(SHAPE):
-        points(axes, looks.line(names.index(name(*shape)), name(*shape)), own)
+        points(axes, style.line(names.index(name(*shape)), name(*shape)), own)
     # Every run has its own; they send the same.
     gathered = rows[rows["way"] == "all-gather"].groupby("density", as_index=False).median(numeric_only=True)
-    points(axes, looks.line(len(names), "all-gather"), gathered)
+    points(axes, style.line(len(names), "all-gather"), gathered)
     for aggregators, own in rows.groupby("aggregators"):
         bound, dash = own.groupby("density")["bound"].first(), "--" if aggregators == 1 else "-"
         label = "bound, one aggregator" if aggregators == 1 else "bound"
@@ -40,11 +40,11 @@ def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
     axes.axhline(1, color="0.8", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    looks.plain_log(axes.xaxis)
-    looks.plain_log(axes.yaxis)
+    style.plain_log(axes.xaxis)
+    style.plain_log(axes.yaxis)
     axes.set_xlabel("part of the blocks that are not zero")
     axes.set_ylabel("times as fast as a ring")
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def points(axes, look: dict, rows: pd.DataFrame) -> None:
@@ -61,7 +61,7 @@ def main() -> None:
         for places in PLACES
         if (rows["places"] == places).any()
     ]
-    figure, panels = looks.panels(len(cases), 3.6, 3.2)
+    figure, panels = style.panels(len(cases), 3.6, 3.2)
     names = list(dict.fromkeys(name(*shape) for shape in sorted(table[SHAPE].itertuples(index=False))))
     for axes, (what, rows) in zip(panels, cases, strict=True):
         draw(axes, rows, names)
@@ -69,12 +69,12 @@ def main() -> None:
     entries = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    looks.legend(figure, entries.values(), entries.keys())
+    style.legend(figure, entries.values(), entries.keys())
     n = captions.least_to_most(table["repeats"])
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
     size = f"{sizes} MB in blocks of {table['block'].iloc[0]} entries"
     note = f"{captions.setting(table)}; {size}; n = {n} repeats a point"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

@@ -5,10 +5,10 @@ of ``in_flight`` with as many aggregators as workers; others are timed briefly. 
 links with latency, among the most workers, where the testbed can have such links.
 """
 
-from harness.config.errors import ConfigError
-from harness.engines import ENGINES
-from harness.launch import testbed
-from harness.spec import Cluster, Measurement, RunSpec, Scheme
+from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import testbed
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme
 
 WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 400_000}
 
@@ -17,7 +17,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
     if values["network"] != "testbed":
         return {}
     study = values["studies"]["sums"]
-    if study["apart"] and ENGINES[study["engine"]].everybody:
+    if study["apart"] and ENGINES[study["engine"]].requires_all_ranks:
         why = f"{study['engine']} has no messages between two processes alone"
         raise ConfigError(f"studies.sums.apart: {why}; give false, or another engine")
     found = {

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.report import captions, tables
-from harness.report.log import log_errors
-from harness.report.tidy import about_run
-from harness.spec import RunSpec
-from harness.statistics import repeatable
-from harness.timemodel.links import streamed_bound
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import repeatable
+from dlgs_bench.timemodel.links import streamed_bound
 
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
 ABOUT += ("latency_ms", "round_trip_ms", "disturbed")

@@ -9,9 +9,9 @@ links."""
 
 import pandas as pd
 
-from harness.paper import systems
-from harness.report import captions, tables
-from harness.report.log import log_errors
+from dlgs_bench.paper import systems
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.log import log_errors
 
 log_errors(snakemake)
 inputs = ("sums", "training", "layers", "points", "hybrids")

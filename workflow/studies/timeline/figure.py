@@ -9,13 +9,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from harness.report import captions, looks
-from harness.report.log import log_errors
-from harness.report.names import Names, at_ratio
-from harness.report.tidy import about_run
-from harness.spec import RunSpec
-from harness.timemodel import predict
-from harness.timemodel.timeline import schedule
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel import predict
+from dlgs_bench.timemodel.timeline import schedule
 
 PART_OF = {
     "forward": "computation",
@@ -26,7 +26,7 @@ PART_OF = {
     "other": "optimizer and other",
 }
 BUCKET = ("#0072B2", "\\\\")  # colour and hatch of a bucket's communication
-LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in looks.PARTS.items() if part in PART_OF.values()}
+LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in style.PARTS.items() if part in PART_OF.values()}
 
 
 def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
     axes.set_yticks([0, 1], ["compute", "communication"])
     axes.set_ylim(1.5, -0.5)
     axes.set_title(title, fontsize=9, loc="left")
-    looks.open_frame(axes)
+    style.open_frame(axes)
 
 
 def main() -> None:
@@ -67,11 +67,11 @@ def main() -> None:
     below.set_xlabel("time from the start of the iteration (ms)")
     meanings = LOOKS | {"communication of a bucket": BUCKET}
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=c, hatch=h, edgecolor="white") for c, h in meanings.values()]
-    looks.legend(figure, handles, meanings)
+    style.legend(figure, handles, meanings)
     name = f"{names.model(spec.training.model)}, {names.variant(spec.variant)}{at_ratio(spec.ratio)}"
     note = f"{name}; {spec.topology.title}; {len(groups)} groups ({spec.scheme.planner}); "
     note += f"{captions.setting(pd.DataFrame([about]))}; one iteration, n = 1"
-    looks.save(figure, note, snakemake)
+    style.save(figure, note, snakemake)
 
 
 main()

@@ -1,0 +1,22 @@
+"""Where Horovod's workers find each other, as a process on the first of their hosts; see dlgs_bench/engines.py.
+
+Prints one JSON line, every worker's environment variables, and serves until it is killed. The arguments:
+the network interface, then every host's address. A program without torch. Start it with python -P, since
+horovod.py beside it would hide Horovod.
+"""
+
+import json
+import signal
+import sys
+
+from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousServer
+
+interface, *hosts = sys.argv[1:]
+slots = get_host_assignments([HostInfo(host, 1) for host in hosts], len(hosts))
+server = RendezvousServer()
+shared = create_run_env_vars(hosts[0], [interface], str(server.start()))
+server.init(slots)
+print(json.dumps([shared | create_slot_env_vars(slot) for slot in slots]), flush=True)
+signal.pause()

@@ -1,0 +1,102 @@
+"""Workers as threads of one process: for tests. Reductions add in rank order; rounds that would hang are errors."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from dlgs_bench.comm import Communicator, Pending, Start
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.comm.lockstep import mismatch
+from dlgs_bench.comm.thread import CommThread
+
+
+class _Meeting:
+    """Where the threads of one world leave their tensors for each other."""
+
+    def __init__(self, world_size: int):
+        self.slots: list = [None] * world_size
+        self.barrier = threading.Barrier(world_size, timeout=600)
+
+
+class Local(Communicator):
+    def __init__(self, rank: int, meeting: _Meeting):
+        self.rank, self.world_size = rank, len(meeting.slots)
+        self.device = torch.device("cpu")
+        self._meeting = meeting
+        self._calls = CommThread(self.device)
+
+    def _exchange(self, tensor: Tensor) -> list[Tensor]:
+        return self._meet(tensor.clone())
+
+    def _round(self, peer_exchange: PeerExchange) -> Callable[[], dict[int, Tensor]]:
+        everyone = self._meet(
+            replace(peer_exchange, sends={peer: t.clone() for peer, t in peer_exchange.sends.items()})
+        )
+        if complaint := mismatch(everyone):
+            raise ValueError(complaint)
+        return lambda: {peer: everyone[peer].sends[self.rank] for peer in peer_exchange.receives}
+
+    def _meet(self, mine) -> list:
+        self._meeting.slots[self.rank] = mine
+        self._meeting.barrier.wait()
+        everyone = list(self._meeting.slots)
+        self._meeting.barrier.wait()
+        return everyone
+
+    def _reduce(self, tensor: Tensor, two: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return tensor.copy_(reduce(two, self._exchange(tensor)))
+
+    def start_allreduce(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._reduce, tensor, torch.add)
+
+    def start_max(self, tensor: Tensor) -> Pending:
+        return self._calls.submit(self._reduce, tensor, torch.maximum)
+
+    def _starter(self) -> Start:
+        return self._round
+
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> Pending:
+        return self._calls.submit(self._gather, tensor, equal)
+
+    def _gather(self, tensor: Tensor, equal: bool) -> list[Tensor]:
+        everyones = self._exchange(tensor)
+        lengths = [t.numel() for t in everyones]
+        if equal and len(set(lengths)) > 1:
+            raise ValueError(f"a gather of equal lengths has {lengths} entries")
+        return everyones
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> None:
+        tensor.copy_(self._calls.submit(self._exchange, tensor).wait()[root])
+
+    def close(self) -> None:
+        self._calls.close()
+
+
+def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:
+    """Run ``work(communicator)`` in ``world_size`` threads; return the results by rank.
+
+    An error in one worker breaks the others' barrier, and the first error is raised here.
+    """
+    meeting = _Meeting(world_size)
+
+    def worker(rank: int):
+        comm = Local(rank, meeting)
+        try:
+            return work(comm)
+        except BaseException:
+            meeting.barrier.abort()
+            raise
+        finally:
+            comm.close()
+
+    with ThreadPoolExecutor(world_size) as pool:
+        futures = [pool.submit(worker, rank) for rank in range(world_size)]
+    errors = [f.exception() for f in futures if f.exception()]
+    if errors:
+        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+    return [f.result() for f in futures]

@@ -1,0 +1,98 @@
+"""All ranks' rounds in one process, in lock step: what a collective computes, sends and takes, without an engine.
+
+Refuses what would hang or get lost on a real network: a message without its receive in the same round, or of
+another length or type. Tensors on the device "meta" have lengths but no data, which is enough for the counts and
+the time of 1,024 ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange, PeerExchanges
+
+
+@dataclass
+class Outcome:
+    """By rank: what each coroutine returned, and the messages and bytes it sent. ``time_s``: of all rounds."""
+
+    results: list[Any]
+    messages: list[int]
+    bytes: list[int]
+    rounds: int = 0
+    time_s: float = 0.0
+
+
+def run(coroutines: Sequence[PeerExchanges | None], alpha_s: float = 0.0, beta_s: float = 0.0) -> Outcome:
+    """Run one coroutine per rank to the end; ValueError names the round and the ranks that do not fit.
+
+    None: a rank that has no part.
+
+    A rank that sends or receives in a round needs ``alpha_s``, and ``beta_s`` for each byte in its busier
+    direction; a round lasts as long as its slowest rank.
+    """
+    world = len(coroutines)
+    outcome = Outcome([None] * world, [0] * world, [0] * world)
+    answers: list = [None] * world
+    while True:
+        steps = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
+        ended = [rank for rank, step in enumerate(steps) if isinstance(step, StopIteration)]
+        if len(ended) == world - coroutines.count(None):
+            outcome.results = [getattr(end, "value", None) for end in steps]
+            return outcome
+        if ended:
+            running = next(rank for rank in range(world) if rank not in ended and coroutines[rank] is not None)
+            raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
+        rounds = [step for step in steps if isinstance(step, PeerExchange)]
+        if complaint := mismatch(rounds):
+            raise ValueError(f"round {outcome.rounds}: {complaint}")
+        # Cloned, since the sender goes on to change it.
+        answers = [{peer: rounds[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(rounds)]
+        _count(rounds, answers, outcome, alpha_s, beta_s)
+
+
+def _resume(coroutine: PeerExchanges | None, answer: dict[int, Tensor] | None) -> PeerExchange | StopIteration:
+    try:
+        return PeerExchange() if coroutine is None else coroutine.send(answer)
+    except StopIteration as end:
+        return end
+
+
+def mismatch(rounds: Sequence[PeerExchange]) -> str | None:
+    """What does not fit in one round of all ranks, or None; a send without its receive, for one, would hang."""
+    for rank, peer_exchange in enumerate(rounds):
+        for peer, tensor in peer_exchange.sends.items():
+            to = f"rank {rank} sends to rank {peer}"
+            if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
+                return f"{to}, which does not receive from it"
+            expected, entries = rounds[peer], rounds[peer].receives[rank]
+            if (peer_exchange.dtype, peer_exchange.headers) != (expected.dtype, expected.headers):
+                return f"{to} {_kind(peer_exchange)}, which expects {_kind(expected)}"
+            if entries not in (None, tensor.numel()):
+                return f"{to} {tensor.numel()} entries, which expects {entries}"
+        for peer in peer_exchange.receives:
+            if not 0 <= peer < len(rounds) or rank not in rounds[peer].sends:
+                return f"rank {rank} receives from rank {peer}, which does not send to it"
+    return None
+
+
+def _kind(peer_exchange: PeerExchange) -> str:
+    return f"{peer_exchange.dtype} {'with' if peer_exchange.headers else 'without'} headers"
+
+
+def _count(
+    rounds: list[PeerExchange], answers: list[dict[int, Tensor]], outcome: Outcome, alpha_s: float, beta_s: float
+):
+    """Add a round's messages, bytes and time to the outcome."""
+    slowest_s = 0.0
+    for rank, (peer_exchange, received) in enumerate(zip(rounds, answers, strict=True)):
+        sent = peer_exchange.sent_bytes
+        outcome.messages[rank] += peer_exchange.sent_messages
+        outcome.bytes[rank] += sent
+        busier = max(sent, sum(t.nbytes + HEADER_BYTES * peer_exchange.headers for t in received.values()))
+        if busier:
+            slowest_s = max(slowest_s, alpha_s + beta_s * busier)
+    outcome.rounds += 1
+    outcome.time_s += slowest_s

@@ -1,0 +1,84 @@
+"""A thread for communication beside the one that computes."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from dlgs_bench.comm import Pending
+
+
+class CommThread:
+    """Runs blocking calls in a thread of its own, first come first served.
+
+    For what an engine cannot do in one asynchronous call: counts, then data; one round after the other. On CUDA
+    the thread has a stream of its own, ordered after the caller's stream at the time of the call.
+    """
+
+    def __init__(self, device: torch.device):
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._device = self._stream.device if self._stream else device  # with its number, which a thread needs
+
+    def submit(self, call, *args) -> Pending:
+        if self._stream is None:
+            return _Future(self._pool, call, *args)
+        ready = torch.cuda.current_stream(self._device).record_event()
+        return _StreamFuture(self._device, self._pool, self._on_stream, ready, call, *args)
+
+    def _on_stream(self, ready, call, *args):
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            result = call(*args)
+            return result, self._stream.record_event()
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+class _Future:
+    ended_at: float | None = None
+
+    def __init__(self, pool: ThreadPoolExecutor, call, *args):
+        self._future = pool.submit(self._run, call, *args)
+
+    def _run(self, call, *args):
+        result = call(*args)
+        self.ended_at = time.perf_counter()
+        return result
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def wait(self):
+        return self._future.result()
+
+
+class _StreamFuture(_Future):
+    def __init__(self, device, *submitted):
+        super().__init__(*submitted)
+        self._device = device
+
+    def _run(self, call, *args):
+        return call(*args)  # which has queued its work on the stream, and knows nothing of its end
+
+    def done(self) -> bool:
+        # What is only queued is not done: to wait for it now would hold up the rest of backward.
+        return self._future.done() and self._future.result()[1].query()
+
+    def wait(self):
+        result, finished = self._future.result()
+        here = torch.cuda.current_stream(self._device)
+        here.wait_event(finished)
+        for tensor in _tensors(result):
+            tensor.record_stream(here)  # its memory is the other stream's, which must not use it again too early
+        return result
+
+
+def _tensors(result) -> list[torch.Tensor]:
+    """All in what a call returns: a tensor, None, or a list or dict of such."""
+    if isinstance(result, dict):
+        result = result.values()
+    if isinstance(result, torch.Tensor) or result is None:
+        return [] if result is None else [result]
+    return [tensor for part in result for tensor in _tensors(part)]

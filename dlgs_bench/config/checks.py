@@ -1,0 +1,370 @@
+"""What a configuration may not say although its schema allows it. No torch.
+
+Each check takes the values and returns what is wrong, in one line, or None.
+"""
+
+import hashlib
+import os
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from dlgs_bench import data, plugins
+from dlgs_bench.config import grid, launching, studies
+from dlgs_bench.config.variants import UNCOMPRESSED, chosen
+from dlgs_bench.data.fetch.imagenet100 import CLASSES
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.errors import listed, meant
+from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.launch import gpus as devices
+from dlgs_bench.launch import nodes, testbed
+
+PAGE = b"<!doctype html"  # how a report begins
+PER_CORE = 16  # processes: more would only wait for each other
+
+
+def models(values: dict) -> str | None:
+    known = plugins.names("models")
+    for name in values["models"]:
+        if name not in known:
+            return f"models: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+        try:
+            plugins.describe("models", name)
+        except ValueError as error:
+            return f"models: {error}; mend the file or leave it out"
+    return None
+
+
+def study_names(values: dict) -> str | None:
+    """A study may name models and variants that the configuration leaves out, but none that nobody has."""
+    known = {key: plugins.names("models") for key in ("models", "natural", "sparsified")}
+    known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
+    for study, schema in studies.schemas().items():
+        part = values["studies"][study]
+        for key in known.keys() & part.keys():
+            usual = schema["properties"][key].get("default", ())
+            for name in part[key]:
+                if name not in known[key] and name not in usual:
+                    what = f"no variant {name!r}" if key == "lr" else f"no file models/{name}.py"
+                    return f"studies.{study}.{key}: {what}{meant(name, known[key])}; {listed(known[key])}"
+    return None
+
+
+def nodes_models(values: dict) -> str | None:
+    """A model's time on the nodes would be ignored if its name were misspelt."""
+    known = plugins.names("models")
+    for name in values["testbed"]["nodes"]["computation_ms"]:
+        if name not in known:
+            return f"testbed.nodes.computation_ms: no file models/{name}.py{meant(name, known)}; {listed(known)}"
+    return None
+
+
+def data_sets(values: dict) -> str | None:
+    for name, model in values["models"].items():
+        if model.get("data", data.names()[0]) not in data.names():
+            return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
+        takes = plugins.describe("models", name)["takes"]
+        if grid.data_of(values, name) not in takes:
+            return f"models.{name}.data: it does not take {grid.data_of(values, name)}; give one of: {', '.join(takes)}"
+        if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
+            return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+    return None
+
+
+def recipes(values: dict) -> str | None:
+    for name, model in values["models"].items():
+        steps, epochs = model["lr_steps"], model["epochs"]
+        if steps != sorted(set(steps)) or (steps and steps[-1] > epochs):
+            return f"models.{name}.lr_steps: {steps} is not valid; give epochs that rise up to {epochs:g}"
+        if model["warmup_epochs"] > epochs:
+            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} of {epochs:g} epochs; give fewer"
+    return None
+
+
+def outputs(values: dict) -> str | None:
+    output = values["output"]
+    for folder in ("results", "figures"):
+        if Path(output["report"]) == Path(output[folder]):
+            return f"output.report: {output['report']} is the folder of {folder} too; give a file, such as report.html"
+    return None
+
+
+def topologies(values: dict) -> str | None:
+    """A server's timing runs are those of the methods that it can answer: there must be one besides uncompressed."""
+    methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
+    for topology in grid.all_topologies(values):
+        if methods and not any(topology.answers(one.about["sum_kind"]) for one in methods.values()):
+            asks = f"{topology.name} cannot answer {', '.join(methods)}, which ask for more than one sum"
+            return f"topologies: {asks}; leave {topology.name} out, or add a method"
+    return None
+
+
+def unanswered(values: dict) -> str:
+    """The variants listed by name that are not timed over a topology, in words, or nothing."""
+    listed_by_name = {} if values["methods"] == "all" else chosen(values)
+    for topology in grid.all_topologies(values):
+        left = [name for name, one in listed_by_name.items() if not topology.answers(one.about["sum_kind"])]
+        if left:
+            return f"topologies: {topology.name} cannot answer {', '.join(left)}, so not timed there"
+    return ""
+
+
+def collective(values: dict) -> str | None:
+    name, known = values["collective"], ["engine", *plugins.names("collectives")]
+    if name not in known:
+        return f"collective: no file dlgs_bench/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
+    asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
+    for key, workers in asked.items():
+        if why := _refuses(name, workers):
+            return f"collective: {why}; give engine, or other {key}"
+    if grid.streams(values) and values["device"] == "cuda":
+        return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
+    served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
+    if name != "engine" and served:
+        return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
+    if values["streams"].get("aggregators", 1) > values["workers"]:
+        return f"streams.aggregators: {values['streams']['aggregators']} among {values['workers']} workers; give fewer"
+    return None
+
+
+def _refuses(collective: str, workers: int) -> str | None:
+    """Why a collective cannot serve so many workers, or None."""
+    try:
+        why = grid.refusal(collective, workers)
+    except ValueError as error:
+        return f"{error}; mend the file"
+    return why and f"{collective} refuses {workers} workers: {why}"
+
+
+def plans(values: dict) -> str | None:
+    timed = grid.timing(values)
+    for spec in grid.accuracy(values).values():
+        if not grid.planned_by(spec) or grid.plan_names(spec, timed):
+            continue
+        model, variant = spec.training.model, spec.variant
+        if spec.topology not in grid.topologies_of(values, model):
+            return f"topologies: {variant} trains {model} with its plan for allgather; add it, or leave {variant} out"
+        return f"accuracy.ratios: {variant} has no plan for {spec.ratio}; give only ratios of timing.ratios"
+    return None
+
+
+def wire(values: dict) -> str | None:
+    if values["wire"] != "indices" and values["device"] == "cuda":
+        return f"wire: {values['wire']} is for device: cpu; give indices"
+    return None
+
+
+def hosts(values: dict) -> str | None:
+    if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
+        return "testbed.host_rates_mbit: for links of one rate; give testbed.rate_mbit in Mbit/s, or leave it out"
+    known = range(grid.processes(values))
+    for host in values["testbed"]["host_rates_mbit"]:
+        if str(host) not in map(str, known):
+            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {known[-1]}, one per process"
+    if values["network"] == "testbed" and unfit(values):
+        return f"network: {unfit(values)}; give host"
+    return None
+
+
+def launch(values: dict) -> str | None:
+    by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
+    if by == "ssh" and not hosts:
+        return "launch.hosts: empty, but launch.by: ssh starts processes there; give hosts such as [node1:2, node2:2]"
+    if by != "ssh" and hosts:
+        return f"launch.hosts: for launch.by: ssh, not {by}; leave it out"
+    names = [host.rpartition(":")[0] for host in hosts]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        return f"launch.hosts: {twice} is there twice; give it once, with all its processes"
+    if per_gpu > 1:
+        alone = [engine for engine in grid.engines(values) if not ENGINES[engine].shares_gpus]
+        if values["device"] == "cuda" and alone:
+            return f"launch.per_gpu: a process of {alone[0]} has a GPU of its own; give 1, or another engine"
+    return None
+
+
+def unfit(values: dict) -> str:
+    """Why no testbed could serve this configuration, or nothing."""
+    if values["launch"]["by"] != "local":
+        return f"testbed is for launch.by: local, not {values['launch']['by']}, which has a network of its own"
+    if values["device"] == "cuda":
+        return "testbed is for device: cpu, since GPUs of one machine need no network"
+    return "testbed needs 2 workers, which has links to shape" if values["workers"] < 2 else ""
+
+
+def folders(values: dict) -> str | None:
+    imagenet = values["data"]["imagenet"]
+    if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
+        return None
+    for part in ("train", "val"):
+        missing = [c for c in CLASSES if not (Path(imagenet) / part / c).is_dir()]
+        if missing:
+            return (
+                f"data.imagenet: no folder {imagenet}/{part}/{missing[0]} ({len(missing)} of 100 classes missing); "
+                "give a folder with train/<class id>/ and val/<class id>/"
+            )
+    return None
+
+
+def gpus(values: dict) -> str | None:
+    if values["device"] != "cuda":
+        return None
+    found, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
+    wanted = -(-grid.processes(values) // per_gpu)
+    if found >= wanted:
+        return None
+    largest = max(grid.all_topologies(values), key=lambda t: grid.workers(values, t) + t.servers)
+    server = " and a server" if largest.servers else ""
+    return (
+        f"device: cuda with {grid.workers(values, largest)} workers{server} needs {wanted} GPUs, "
+        f"this machine shows {found}; use fewer workers or device: cpu, or run where the GPUs are"
+    )
+
+
+def shaped(values: dict) -> str | None:
+    if values["network"] != "testbed":
+        return None
+    links, rates = values["testbed"], {}
+    if links["rate_mbit"] != grid.PROPORTIONAL:
+        rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
+    if why := testbed.available():
+        return f"network: no testbed here: {why}; give host"
+    if links["latency_ms"] and (why := testbed.available(links["latency_ms"], **rates)):
+        return f"testbed.latency_ms: {why}; give 0, or slower links"
+    return None
+
+
+def cores(values: dict) -> str | None:
+    cores, wanted, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
+    most = PER_CORE * cores
+    if wanted > most:
+        return f"workers: {wanted} processes on {cores} cores; give at most {most}, or run where more are"
+    if wanted * threads > most:
+        return f"threads: {threads} for each of {wanted} processes on {cores} cores; give at most {most // wanted}"
+    return None
+
+
+def precisions(values: dict) -> str | None:
+    if values["device"] == "cuda" or computes_bfloat16():
+        return None
+    for name, model in values["models"].items():
+        if model["precision"] == "bfloat16":
+            return f"models.{name}.precision: this processor has no bfloat16; give float32, or auto"
+    return None
+
+
+def computes_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16, which it would otherwise do slowly in software."""
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & _processor())
+
+
+def gains_from_bfloat16() -> bool:
+    """Whether bfloat16 is the faster precision here.
+
+    Intel's AVX-512 multiplies bfloat16 no faster than float32, and conversions are added: where a virtual machine hides
+    AMX, a step of ResNet-20 took 1.4 times as long. On AMD's AVX-512 it took about half as long.
+    """
+    processor = _processor()
+    return bool({"amx_bf16", "bf16"} & processor) or {"avx512_bf16", "AuthenticAMD"} <= processor
+
+
+def _processor() -> set[str]:
+    """The words with which Linux describes the processor; empty elsewhere."""
+    path = Path("/proc/cpuinfo")
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def writable(values: dict) -> str | None:
+    places = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
+    root, report = Path(values["data"]["root"]), places["output.report"]
+    read = {one.get("stand_in", grid.data_of(values, name)) for name, one in values["models"].items()}
+    if "cifar10" in read and not (root / "cifar10.npz").exists():
+        places["data.root"] = root
+    for key, path in places.items():
+        folder = path.parent if path == report else path
+        there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+        if not there.is_dir():
+            what = "a file" if there.exists() else "a link to nothing"
+            return f"{key}: {there} is {what}; give a folder{'' if folder == path else ' for the report'}"
+        if not os.access(there, os.W_OK):
+            return f"{key}: nobody may write into {there}; give another folder, or make it writable"
+    if report.is_dir():
+        return f"output.report: {report} is a folder; give a file, such as report.html"
+    if report.suffix != ".html":
+        return f"output.report: {report} does not end in .html; give a file that does, such as report.html"
+    if report.exists() and PAGE not in report.read_bytes()[:100].lower():
+        return f"output.report: {report} is there and no report; give another file, such as report.html"
+    return None
+
+
+def reach(values: dict) -> str | None:
+    """Whether the nodes take the largest run."""
+    place, processes = launching.settings(values), grid.processes(values)
+    try:
+        taken = nodes.of(processes, place, values["device"])
+        if place.by == "ssh":
+            nodes.reach(taken, values["device"], place.per_gpu, Path.cwd())
+    except nodes.Refused as why:
+        return str(why)
+    return None
+
+
+def built(values: dict) -> str | None:
+    engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
+    for engine in engines:
+        if not ENGINES[engine].installed:
+            others = [name for name, other in ENGINES.items() if other.installed]
+            return (
+                f"engine: {engine} is not installed here; run 'make env' (compiles it, about 2 minutes) "
+                f"or use engine: {' or '.join(others)}"
+            )
+    with ThreadPoolExecutor() as pool:  # each takes some seconds
+        found = list(pool.map(lambda engine: _lacks(engine, values["device"], shared), engines))
+    for engine, lacks in zip(engines, found, strict=True):
+        if lacks:
+            return f"engine: {engine} cannot be used: {lacks}; install that of environment.yml, or give another"
+    return None
+
+
+def _lacks(engine: str, device: str, shared: bool) -> str:
+    """As ``Engine.lacks``; that it lacks nothing is kept until something is installed."""
+    packages = Path(sysconfig.get_path("purelib"))
+    about = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
+    kept = ROOT / ".cache" / "engines" / hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    if kept.exists():
+        return ""
+    lacks = ENGINES[engine].lacks(device, shared)
+    with suppress(OSError):  # the folder may be read-only
+        if not lacks:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.touch()
+    return lacks
+
+
+def submitted(values: dict) -> str | None:
+    if values["launch"]["by"] == "ssh":
+        return "launch.by: ssh starts processes from here, and Snakemake submits jobs; give slurm, or local"
+    return None
+
+
+OF_CONFIGURATIONS = (
+    models,
+    study_names,
+    nodes_models,
+    data_sets,
+    recipes,
+    outputs,
+    topologies,
+    collective,
+    plans,
+    wire,
+    hosts,
+    launch,
+)
+# What is asked before anything runs, by where the processes are started; "jobs": a cluster's.
+OF_MACHINES = {
+    "local": (folders, cores, gpus, precisions, shaped, built),
+    "ssh": (folders, built, reach),
+    "slurm": (folders, built, reach),
+    "jobs": (submitted, folders, built),
+}

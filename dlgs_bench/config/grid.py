@@ -1,0 +1,404 @@
+"""The runs that a checked configuration asks for, and their names. No torch.
+
+``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+
+from dlgs_bench import plugins
+from dlgs_bench.buckets import FIXED, fixed, planner_of
+from dlgs_bench.config.variants import UNCOMPRESSED, Variant, chosen, variant
+from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
+
+RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # what decides an accuracy run alone
+PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
+LAYERS_S = 12  # of a calibration of layers, its start included
+IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
+PLANNED = "planned"  # a baseline's bucketing: the groups that the configuration's planner finds for it
+LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
+
+
+def expand(values: dict) -> dict[str, RunSpec]:
+    """The runs of the paper's tables, name -> spec, accuracy runs first."""
+    return accuracy(values) | timing(values)
+
+
+def accuracy(values: dict) -> dict[str, RunSpec]:
+    """The accuracy runs, name -> spec."""
+    return {
+        f"accuracy/{accuracy_name(spec)}": spec
+        for model in values["models"]
+        for variant in chosen(values).values()
+        for ratio in ratios(values, variant, "accuracy")
+        for seed in values["seeds"]
+        for spec in [accuracy_run(values, model, variant, ratio, seed)]
+    }
+
+
+def timing(values: dict) -> dict[str, RunSpec]:
+    """The timing runs, name -> spec; none without ratios.
+
+    The variants in ``timing.together`` take turns with uncompressed in one run per model and topology. Each other
+    variant has a run of its own, with all its ratios and uncompressed, so that a new method repeats no other run.
+    Uncompressed and 16 bits are timed with several ways of merging layers (``bucketings``).
+    """
+    if not values["timing"]["ratios"]:
+        return {}
+    found = {}
+    for model in values["models"]:
+        for topology in topologies_of(values, model):
+            first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
+            every = timed_variants(values, model, topology)
+            shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
+            runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
+            for spec in every:
+                if spec not in shared:
+                    runs.setdefault(spec.variant, []).append(spec)
+            # A study's budget of 0 holds for every model.
+            budget_s = values["timing"]["budget_s"]
+            budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
+            for name, specs in (runs or {UNCOMPRESSED: []}).items():
+                part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
+                spec = in_turns(first, dense + specs)
+                spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
+                found[f"timing/{run_name(spec, name)}"] = spec
+    return found
+
+
+def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
+    """A timing run of each variant, ratio and bucketing, without uncompressed; those that the topology can answer."""
+    return [
+        spec
+        for one in chosen(values).values()
+        if one.name != UNCOMPRESSED and topology.answers(one.about["sum_kind"])
+        for ratio in ratios(values, one, "timing")
+        for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
+    ]
+
+
+def bucketings(values: dict, run: RunSpec) -> list[RunSpec]:
+    """The timing run of a variant, and if it is a baseline, the same with every other way of merging its layers.
+
+    A baseline must be at its best, so it is timed at ``bucket_bytes``, at each of ``timing.baseline_bucket_bytes`` and
+    with the groups that the planner finds for it. Two sizes that give the same buckets are one.
+    """
+    if not plugins.describe("methods", run.scheme.method)["baseline"]:
+        return [run]
+    layers = plugins.describe("models", run.training.model)["layers"]
+    asked = {"": run.scheme.bucket_bytes}
+    asked |= {f"{size / 1024:g}kib": size for size in values["timing"]["baseline_bucket_bytes"]}
+    merged: dict[tuple, RunSpec] = {}
+    for name, size in asked.items():
+        scheme = replace(run.scheme, bucket_bytes=size, bucketing=name)
+        merged.setdefault(tuple(fixed(size // 4)["size"](layers)), replace(run, scheme=scheme))
+    found = list(merged.values())
+    if values["planner"] not in FIXED:
+        found.append(replace(run, scheme=replace(run.scheme, planner=values["planner"], bucketing=PLANNED)))
+    return found
+
+
+def _joined(names: Iterable[str]) -> str:
+    """The names of variants as part of a folder's name; beyond ``LONGEST_NAME`` a checksum stands for the rest."""
+    name = "-".join(names)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, topology: Topology) -> RunSpec:
+    counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width")}
+    return RunSpec(
+        "timing",
+        # Table 2 shows how long the recipe's epochs would take.
+        _timed(values, model, epochs=values["models"][model]["epochs"]),
+        _scheme(values, one, "timing", ratio, topology),
+        _cluster(values, topology),
+        Measurement(**counts),
+    )
+
+
+def in_turns(first: RunSpec, others: list[RunSpec]) -> RunSpec:
+    """The run ``first`` in which the schemes of ``others`` take turns with its own."""
+    return replace(
+        first, scheme=replace(first.scheme, timed_with={o.scheme.label: timed_with(o, first) for o in others})
+    )
+
+
+def timed_with(spec: RunSpec, first: RunSpec) -> dict:
+    """What the run ``first`` says of the scheme of ``spec`` that takes turns with its own."""
+    own, base = ({f.name: getattr(one.scheme, f.name) for f in fields(Scheme)} for one in (spec, first))
+    always = ("method", "variant", "options")
+    return {key: value for key, value in own.items() if key in always or value != base[key]}
+
+
+def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
+    """Layer times per model, exchange times per timing run: a new method adds only its own.
+
+    ``known``: calibrations that are made anyway. What they measure is not measured again.
+    """
+    found, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    exchanged = (spec for spec in found.values() if spec.kind == "exchanges")
+    calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
+    for name, run in timing(values).items():
+        model, host = run.training.model, _without_links(run.cluster)
+        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
+        found[f"layers/{layers_name(layers)}"] = layers
+        members: dict[str, RunSpec] = {}
+        for member in run.members.values():
+            members.setdefault(exchange_name(member), member)  # of several bucketings the first
+        new = [member for own, member in members.items() if own not in calibrated]
+        calibrated |= set(members)
+        if new:
+            first, *others = [_exchanges(member) for member in new]
+            largest = {member.scheme.label: largest_bucket(member) for member in new}
+            spec = replace(in_turns(first, others), measurement=Measurement(repeats=3, largest=largest))
+            name = name.replace("timing/", "exchanges/")
+            names = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
+            found[next(free for free in names if free not in found)] = spec
+    return found
+
+
+def _exchanges(run: RunSpec) -> RunSpec:
+    """The calibration of the exchanges of one timed scheme. No plan decides it, and no size of a bucket."""
+    cost_depends_on_shapes = plugins.describe("methods", run.scheme.method)["cost_depends_on_shapes"]
+    cut = (
+        {} if cost_depends_on_shapes else {"bucket_bytes": Scheme.bucket_bytes}
+    )  # others are measured at sizes of no model's
+    model = Training(run.training.model)
+    return RunSpec("exchanges", model, replace(run.scheme, planner=Scheme.planner, **cut), run.cluster)
+
+
+def largest_bucket(run: RunSpec) -> int:
+    """The most entries that a timing run can exchange at once, whatever its plan."""
+    layers = plugins.describe("models", run.training.model)["layers"]
+    scope = plugins.describe("methods", run.scheme.method)["scope"]
+    groups = fixed(run.scheme.bucket_bytes // 4)[planner_of(scope, "all")](layers)
+    return max(sum(layers[start:stop]) for start, stop in groups)
+
+
+def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None, seed: int) -> RunSpec:
+    """An accuracy run; it uses collectives, since what is learnt is the same with a server."""
+    recipe, points = values["models"][model], values["accuracy"]["evaluations"]
+    train_epochs = recipe.get("train_epochs", recipe["epochs"])
+    samples = {key: values["accuracy"][key] for key in ("test_samples", "final_test_samples")}
+    evaluations = max(1, round(train_epochs)) if points == "per epoch" else points
+    learnt = {key: recipe[key] for key in RECIPE} | {"lr_steps": tuple(recipe["lr_steps"])}
+    return RunSpec(
+        "accuracy",
+        _training(values, model, recipe.get("stand_in", ""), **learnt, train_epochs=train_epochs, seed=seed),
+        _scheme(values, variant, "accuracy", ratio, ALL_GATHER),
+        _cluster(values),
+        Measurement(evaluations=evaluations, **samples),
+    )
+
+
+def refusal(collective: str, workers: int) -> str | None:
+    """Why a collective cannot serve so many workers, or None; ValueError if its file cannot be described."""
+    refuses = {} if collective == "engine" else plugins.describe("collectives", collective)["refuses"]
+    return refuses.get(str(workers))
+
+
+def ratios(values: dict, variant: Variant, kind: str) -> list[float | None]:
+    """The ratios at which a variant runs: its own, those of the kind of run, or none."""
+    if "ratio" in variant.options:
+        return [variant.options["ratio"]]
+    return values[kind]["ratios"] if "ratio" in variant.fields else [None]
+
+
+def planned_by(spec: RunSpec) -> str | None:
+    """What a run takes from its plan: "groups" or "ratios"; None: it reads no plan."""
+    if spec.scheme.bucketing == PLANNED:
+        return "groups"
+    plan = plugins.describe("methods", spec.scheme.method)["plan"]
+    return None if plan == "groups" and spec.scheme.planner in FIXED else plan
+
+
+def plan_names(spec: RunSpec, runs: dict[str, RunSpec]) -> list[str]:
+    """The names of the plans that a run reads; ``runs``: those of the paper's tables.
+
+    An accuracy run that takes its ratios from a plan reads the plan of the timed scheme over collectives that is
+    otherwise like it.
+    """
+    if spec.kind == "planners":
+        return [timing_name(spec)]
+    planned = [member for member in spec.members.values() if planned_by(member)]
+    if spec.kind == "timing":
+        return [timing_name(member) for member in planned]
+    if not planned:
+        return []
+
+    def key(one: RunSpec) -> tuple:
+        return one.training.model, one.variant, one.ratio, one.topology
+
+    timed = (member for one in runs.values() if one.kind == "timing" for member in one.members.values())
+    return [timing_name(member) for member in timed if key(member) == key(spec)][:1]
+
+
+def layers_name(spec: RunSpec) -> str:
+    """The name of the calibration of a run's layers, and of the rate that follows from it."""
+    return f"{spec.training.model}-{spec.cluster.workers}workers"
+
+
+def timing_name(spec: RunSpec) -> str:
+    """The name of one timed scheme, of its plan and of its row in tables: model, variant, selection unless it is the
+    paper's, ratio, bucketing unless it is the usual one, topology, collective unless it is the engine's, workers and
+    links, with their latency if they have one."""
+    compiled = "-compiled" if spec.scheme.options.get("selection") == "compiled" else ""
+    merged = f"-{spec.scheme.bucketing}" if spec.scheme.bucketing else ""
+    return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}{merged}")
+
+
+def exchange_name(spec: RunSpec) -> str:
+    """The name of the calibration of a scheme's exchanges, which is the same for all its bucketings."""
+    return timing_name(replace(spec, scheme=replace(spec.scheme, bucketing="")))
+
+
+def run_name(spec: RunSpec, name: str) -> str:
+    """The name of a timing run in which several schemes take turns, called ``name``: it has all their ratios.
+
+    Otherwise it is built as ``timing_name`` is.
+    """
+    selections = {member.scheme.options.get("selection") for member in spec.members.values()} - {None}
+    ratios = dict.fromkeys(f"-{member.ratio:g}" for member in spec.members.values() if member.ratio)
+    name += ("-compiled" if selections == {"compiled"} else "") + "".join(ratios)
+    return _on_its_network(spec, f"{spec.training.model}-{name}")
+
+
+def _on_its_network(spec: RunSpec, begin: str) -> str:
+    scheme, cluster = spec.scheme, spec.cluster
+    collective = "" if scheme.collective == "engine" else f"-{scheme.collective}"
+    rates = sorted(set(cluster.rates_mbit))
+    links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else cluster.network
+    links = PROPORTIONAL if cluster.in_proportion else links
+    links += f"-{cluster.latency_ms:g}ms" if cluster.latency_ms else ""
+    return f"{begin}-{scheme.topology}{collective}-{cluster.workers}workers-{links}"
+
+
+def accuracy_name(spec: RunSpec) -> str:
+    return f"{spec.training.model}-{spec.variant}{_at(spec)}-seed{spec.training.seed}"
+
+
+def topologies_of(values: dict, model: str) -> list[Topology]:
+    """The topologies over which a model is timed."""
+    return [TOPOLOGIES[name] for name in values["models"][model].get("topologies", values["topologies"])]
+
+
+def all_topologies(values: dict) -> list[Topology]:
+    found = {topology.name: topology for model in values["models"] for topology in topologies_of(values, model)}
+    return [found[name] for name in sorted(found)]
+
+
+def processes(values: dict) -> int:
+    """Of the largest run: the workers, and the servers that a topology needs."""
+    return max(workers(values, topology) + topology.servers for topology in all_topologies(values))
+
+
+def workers(values: dict, topology: Topology) -> int:
+    """How many train together over a topology."""
+    return values.get("server_workers", values["workers"]) if topology.servers else values["workers"]
+
+
+def engines(values: dict) -> list[str]:
+    """The engines of the runs."""
+    return list(dict.fromkeys([values["engine"], values["timing"].get("engine", values["engine"])]))
+
+
+def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, dict]:
+    """These of the configuration's models, over these topologies: ``models`` of a changed configuration."""
+    return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}
+
+
+def shorter(values: dict) -> dict:
+    """``timing`` of a changed configuration with the blocks and repeats of studies, and no more of them."""
+    return (
+        values["timing"]
+        | {key: values["studies"][key] for key in ("blocks", "repeats")}
+        | {"launches": 1, "budget_s": 0}
+    )
+
+
+def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
+    """The configuration at each of a study's ``rates_mbit``: its models over these topologies, timed at its ratio.
+
+    None without a testbed.
+    """
+    if values["network"] != "testbed":
+        return []
+    models = only(values, study["models"], topologies)
+    short = values | {"models": models, "timing": shorter(values) | {"ratios": [study["ratio"]]}}
+    links = values["testbed"] | {"host_rates_mbit": {}}
+    return [short | {"testbed": links | {"rate_mbit": rate}} for rate in study["rates_mbit"]]
+
+
+def data_of(values: dict, model: str) -> str:
+    """The data set that a model is meant for."""
+    return values["models"][model].get("data", plugins.describe("models", model)["data"])
+
+
+def _at(spec: RunSpec) -> str:
+    return f"-{spec.ratio}" if spec.ratio else ""
+
+
+def _training(values: dict, model: str, stand_in: str, **more) -> Training:
+    """The part that all runs of a model share, and ``more``; ``stand_in``: in the place of ImageNet-100."""
+    data, recipe = data_of(values, model), values["models"][model]
+    stands_in = data == IMAGENET and not values["data"]["imagenet"]
+    shared = {key: recipe[key] for key in ("batch", "momentum", "weight_decay")}
+    return Training(model, stand_in if stands_in else data, stands_in, **shared | more)
+
+
+def _timed(values: dict, model: str, **more) -> Training:
+    """The part that all timed runs of a model share, and ``more``."""
+    own = values["models"][model].get("timed_batch")
+    return _training(values, model, TIMED_STAND_IN, **({"batch": own} if own else {}), **more)
+
+
+def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology) -> Scheme:
+    """A variant in a kind of run, which says how entries are selected unless the variant does."""
+    selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}
+    asked = {} if ratio is None else {"ratio": ratio}
+    merging = {"bucket_bytes": values["bucket_bytes"]}
+    if variant.about["plan"] == "groups":
+        merging["planner"] = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
+    return Scheme(
+        variant.method,
+        "" if variant.name == variant.method else variant.name,
+        selection | variant.options | asked,
+        topology.name,
+        values["collective"],
+        streams(values),
+        values["wire"],
+        **merging,
+    )
+
+
+def streams(values: dict) -> dict[str, int]:
+    """What the configuration says of streams, if its collective has them."""
+    name = values["collective"]
+    return {} if name == "engine" or plugins.describe("collectives", name)["plain"] else values["streams"]
+
+
+def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
+    """Of timed runs: over ``topology`` on the configuration's network, where the last hosts are the servers'; of
+    accuracy runs, without one: the host's network."""
+    shared = {key: values[key] for key in ("engine", "threads", "device")}
+    shared["workers"] = workers(values, topology or ALL_GATHER)
+    if topology is not None:
+        shared["engine"] = values["timing"].get("engine", values["engine"])
+    if topology is None or values["network"] == "host":
+        return Cluster(**shared)
+    shared |= {"network": "testbed", "latency_ms": float(values["testbed"]["latency_ms"])}
+    if values["testbed"]["rate_mbit"] == PROPORTIONAL:
+        return Cluster(**shared, in_proportion=True)
+    own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
+    hosts = range(shared["workers"] + topology.servers)
+    rates = tuple(float(own.get(str(host), values["testbed"]["rate_mbit"])) for host in hosts)
+    return Cluster(**shared, rates_mbit=rates)
+
+
+def _without_links(cluster: Cluster) -> Cluster:
+    """The same processes where nothing is sent."""
+    return replace(cluster, network="host", rates_mbit=(), latency_ms=0.0, in_proportion=False)

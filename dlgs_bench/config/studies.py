@@ -1,0 +1,53 @@
+"""Studies: the folders in workflow/studies. No torch.
+
+A folder ``<name>`` holds ``<name>.smk``, its rules, and where it needs them ``schema.yaml``, the schema of
+``studies.<name>`` in a configuration, and ``runs.py``, which says what the study runs beyond the paper's runs:
+
+- ``runs(values) -> {name: RunSpec}``;
+- ``changed(values) -> [values]``: the changed configurations whose calibrations it needs, if any.
+"""
+
+import importlib.util
+from functools import cache
+from types import ModuleType
+
+import yaml
+
+from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.spec import RunSpec
+
+FOLDER = ROOT / "workflow" / "studies"
+
+
+@cache
+def names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob("*/*.smk") if path.stem == path.parent.name)
+
+
+@cache
+def schemas() -> dict[str, dict]:
+    """study -> the schema of its part of a configuration, of those that have one."""
+    files = {name: FOLDER / name / "schema.yaml" for name in names()}
+    return {name: yaml.safe_load(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def runs(values: dict) -> dict[str, dict[str, RunSpec]]:
+    """study -> name -> spec."""
+    return {name: module.runs(values) if (module := _load(name)) else {} for name in names()}
+
+
+def changed(values: dict) -> list[dict]:
+    """The changed configurations of all studies."""
+    modules = filter(None, map(_load, names()))
+    return [one for module in modules if hasattr(module, "changed") for one in module.changed(values)]
+
+
+@cache
+def _load(name: str) -> ModuleType | None:
+    path = FOLDER / name / "runs.py"
+    if not path.exists():
+        return None
+    found = importlib.util.spec_from_file_location(f"studies.{name}", path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module

@@ -1,0 +1,122 @@
+"""Variants: a method and its parameters under a name. No torch."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dlgs_bench import plugins
+from dlgs_bench.errors import listed, meant, shown, wrong_options
+
+UNCOMPRESSED = "none"
+ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
+
+
+@dataclass(frozen=True)
+class Variant:
+    """``options``: the parameters that the configuration sets; the others keep the method's defaults."""
+
+    name: str
+    method: str
+    title: str  # what tables and figures call it
+    options: dict[str, Any]
+
+    @property
+    def about(self) -> dict:
+        """What the method's class says of it."""
+        return plugins.describe("methods", self.method)
+
+    @property
+    def fields(self) -> dict[str, dict]:
+        return self.about["fields"]
+
+
+def chosen(values: dict) -> dict[str, Variant]:
+    """The variants that a configuration runs, by name and in its order; "all": what is exact comes first."""
+    names, given = values["methods"], values["variants"]
+    if names == "all":
+        methods = plugins.names("methods")
+        names = sorted(methods, key=lambda name: not plugins.describe("methods", name)["exact"])
+        names += [name for name in given if name not in methods]
+    return {name: variant(name, given.get(name, {})) for name in names}
+
+
+def variant(name: str, settings: dict) -> Variant:
+    """The variant that ``settings``, a value of the configuration's ``variants``, describe."""
+    method = settings.get("method", name)
+    options = {key: value for key, value in settings.items() if key not in ABOUT}
+    about = plugins.describe("methods", method)
+    changed = {k: v for k, v in options.items() if v != about["fields"].get(k, {}).get("default")}
+    inside = ", ".join(f"{key}={value}" for key, value in changed.items())
+    title = about["title"] + (f" ({inside})" if inside else "")
+    return Variant(name, method, settings.get("title", title), options)
+
+
+def problem(values: dict) -> str | None:
+    """What is wrong with ``methods`` or ``variants``, in one line."""
+    methods, given = plugins.names("methods"), values["variants"]
+    known = sorted({*methods, *given})
+    for name in [] if values["methods"] == "all" else values["methods"]:
+        if name not in known:
+            return f"methods: no file methods/{name}.py and no variant {name!r}{meant(name, known)}; {listed(known)}"
+    for name, settings in given.items():
+        method = settings.get("method", name)
+        if method not in methods:
+            return f"variants.{name}: no file methods/{method}.py{meant(method, methods)}; {listed(methods)}"
+        if name in methods and method != name:
+            return f"variants.{name}: methods/{name}.py has this name; give this variant of {method} another"
+    try:
+        every = chosen(values) | {name: variant(name, settings) for name, settings in given.items()}
+    except ValueError as error:  # a plug-in that cannot be used
+        return f"methods: {error}; mend the file or leave it out"
+    wrong = next(filter(None, map(_wrong_options, every.values())), None)
+    return wrong or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
+
+
+def wrong_together(given: dict) -> str | None:
+    """What is wrong with ``timing.together``, in one line. ``given``: a configuration without defaults, since the
+    default may name methods that somebody has deleted."""
+    known = sorted({*plugins.names("methods"), *given.get("variants", {})})
+    for name in given.get("timing", {}).get("together", []):
+        if name not in known:
+            return f"timing.together: no variant {name!r}{meant(name, known)}; {listed(known)}"
+    return None
+
+
+def idle(values: dict) -> str:
+    """The variants that have parameters and are not run, in words, or nothing."""
+    known = () if values["methods"] == "all" else values["methods"]
+    found = [name for name in values["variants"] if known and name not in known]
+    return f"variants: {', '.join(found)} not among methods, so not run" if found else ""
+
+
+def _wrong_options(one: Variant) -> str | None:
+    ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
+    return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)
+
+
+def _unfit_titles(every: dict[str, Variant]) -> str | None:
+    """A title is a cell of a table, and a label in a figure."""
+    for name, one in every.items():
+        if not one.title.strip() or not one.title.isprintable() or "$" in one.title or one.title.startswith("_"):
+            right = "a line of text, without $ and not with _ first, which figures read as something else"
+            return f"variants.{name}.title: {shown(one.title)} is not valid; give {right}"
+    return None
+
+
+def _same_titles(every: dict[str, Variant]) -> str | None:
+    """Tables and figures tell variants apart by their titles."""
+    owners = {}
+    for name, one in every.items():
+        other = owners.setdefault(one.title, name)
+        if other != name:
+            return f"variants.{name}.title: {one.title!r} is the title of {other} too; give each its own"
+    return None
+
+
+def _same_runs(every: dict[str, Variant]) -> str | None:
+    """A run's name is its variant's, then "-compiled", a ratio or a bucketing: no variant may have such a name."""
+    for name in every:
+        for other in every:
+            if re.fullmatch(rf"{re.escape(other)}-(compiled|planned|[0-9.e-]+(kib)?)", name):
+                return f"variants.{name}: runs of {other} may have this name; give the variant another"
+    return None

@@ -1,0 +1,178 @@
+"""The classes of ImageNet-100, and a copy of its images that is read at the speed of memory. No torch.
+
+A person has to provide the images. The classes are the subset usually called ImageNet-100 (Tian, Krishnan, Isola:
+Contrastive Multiview Coding, 2019). The DLGS paper does not say which 100 classes it used.
+
+The copy is a folder. ``train.npy`` and ``val.npy`` hold the pixels of all images, decoded and resized, one image after
+the other. ``index.npz`` says where each is, and of which class.
+"""
+
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from dlgs_bench.data.fetch import DataError
+
+IDS = """
+    n01558993 n01692333 n01729322 n01735189 n01749939 n01773797 n01820546 n01855672 n01978455 n01980166 n01983481
+    n02009229 n02018207 n02085620 n02086240 n02086910 n02087046 n02089867 n02089973 n02090622 n02091831 n02093428
+    n02099849 n02100583 n02104029 n02105505 n02106550 n02107142 n02108089 n02109047 n02113799 n02113978 n02114855
+    n02116738 n02119022 n02123045 n02138441 n02172182 n02231487 n02259212 n02326432 n02396427 n02483362 n02488291
+    n02701002 n02788148 n02804414 n02859443 n02869837 n02877765 n02974003 n03017168 n03032252 n03062245 n03085013
+    n03259280 n03379051 n03424325 n03492542 n03494278 n03530642 n03584829 n03594734 n03637318 n03642806 n03764736
+    n03775546 n03777754 n03785016 n03787032 n03794056 n03837869 n03891251 n03903868 n03930630 n03947888 n04026417
+    n04067472 n04099969 n04111531 n04127249 n04136333 n04229816 n04238763 n04336792 n04418357 n04429376 n04435653
+    n04485082 n04493381 n04517823 n04589890 n04592741 n07714571 n07715103 n07753275 n07831146 n07836838 n13037406
+    n13040303
+"""
+
+# Sorted: the label of a class is its place in this list.
+CLASSES = IDS.split()
+
+SIDE = 256  # of a copied image, its shorter one
+FORMAT = f"ImageNet-100, RGB, shorter side {SIDE}, bilinear"
+SPLITS = ("train", "val")
+ENDINGS = (".jpeg", ".jpg", ".png")
+AGAIN = "delete the folder and run again"
+
+
+class Images:
+    """The copied images of a split, mapped into memory.
+
+    ``labels``: int64 (n,). DataError if the copy in ``folder`` is not whole, or not one of ours.
+    """
+
+    def __init__(self, folder: Path, split: str):
+        self._file = folder / f"{split}.npy"
+        index = _index(folder)
+        self.labels = index[f"{split}_labels"].astype(np.int64)
+        self._sizes, self._sums = index[f"{split}_sizes"], index[f"{split}_sums"]
+        self._starts = _starts(self._sizes)
+        try:
+            self._pixels = np.load(self._file, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self._file}: cannot be read ({error}); {AGAIN}") from None
+        if self._pixels.dtype != np.uint8 or self._pixels.shape != (self._starts[-1],):
+            raise DataError(f"{self._file}: does not hold the {len(self)} images of its index; {AGAIN}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """An image, uint8 (height, width, 3); DataError if it is not as it was written."""
+        pixels = np.array(self._pixels[self._starts[index] : self._starts[index + 1]])
+        if zlib.crc32(pixels) != self._sums[index]:
+            raise DataError(f"{self._file}: image {index} is damaged; {AGAIN}")
+        return pixels.reshape(*self._sizes[index], 3)
+
+
+def verify(folder: Path) -> None:
+    """Raise DataError unless the copy in ``folder`` is one of ours, and its files are as long as they must be."""
+    for split in SPLITS:
+        Images(folder, split)
+
+
+def _index(folder: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(folder / "index.npz") as file:
+            index = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise DataError(f"{folder}: no copy of ImageNet-100; snakemake makes it") from None
+    except Exception as error:
+        raise DataError(f"{folder}/index.npz: cannot be read ({error}); {AGAIN}") from None
+    if (found := str(index.get("format"))) != FORMAT:
+        raise DataError(f"{folder}: a copy of another kind ({found}), should be: {FORMAT}; {AGAIN}")
+    if index["classes"].tolist() != CLASSES:
+        raise DataError(f"{folder}: a copy of other classes than those of ImageNet-100; {AGAIN}")
+    return index
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    """Where each image starts, and behind them where the last one ends; ``sizes``: height and width of each."""
+    return np.concatenate([[0], np.cumsum(3 * sizes.astype(np.int64).prod(1))])
+
+
+def copy(source: Path, target: Path, threads: int) -> None:
+    """Copy the images in ``source``, with its ``train/<class id>/`` and ``val/<class id>/``, to the folder ``target``.
+
+    The copy is written whole or not at all. DataError if an image cannot be read, or the disk has no room.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partly = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partly, ignore_errors=True)
+    partly.mkdir()
+    try:
+        index = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
+        with ThreadPoolExecutor(threads) as pool:  # Pillow leaves the interpreter to others while it works
+            for split in SPLITS:
+                index |= _copy_split(source / split, partly / f"{split}.npy", pool)
+        np.savez(partly / "index.npz", **index)
+        shutil.rmtree(target, ignore_errors=True)
+        partly.replace(target)
+    finally:
+        shutil.rmtree(partly, ignore_errors=True)
+
+
+def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]:
+    """Write the pixels of a split; return its part of the index."""
+    files = [(path, label) for label, name in enumerate(CLASSES) for path in _files(source / name)]
+    paths = [path for path, _ in files]
+    sizes = np.array(list(pool.map(_size, paths)), np.int32)
+    starts = _starts(sizes)
+    pixels = np.lib.format.open_memmap(target, "w+", np.uint8, (int(starts[-1]),))
+    try:
+        with target.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
+    except OSError as error:
+        raise DataError(f"{target}: {error.strerror}; the images of {source} take {len(pixels) / 1e9:.3g} GB") from None
+
+    def write(path: Path, size: np.ndarray, start: int) -> int:
+        image = _resized(path, *size)
+        pixels[start : start + image.size] = image.reshape(-1)
+        return zlib.crc32(image)
+
+    sums = list(pool.map(write, paths, sizes, starts))
+    pixels.flush()
+    return {
+        f"{target.stem}_labels": np.array([label for _, label in files], np.uint8),
+        f"{target.stem}_sizes": sizes,
+        f"{target.stem}_sums": np.array(sums, np.uint32),
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.glob("*") if path.suffix.lower() in ENDINGS)
+    if not found:
+        raise DataError(f"{folder}: holds no image; give a folder with train/<class id>/ and val/<class id>/")
+    return found
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Height and width of the copy of an image; only the file's head is read."""
+    with _opened(path) as image:
+        width, height = image.size
+    short = min(width, height)
+    return SIDE * height // short, SIDE * width // short
+
+
+def _resized(path: Path, height: int, width: int) -> np.ndarray:
+    """An image, uint8 (height, width, 3)."""
+    with _opened(path) as image:
+        return np.asarray(image.convert("RGB").resize((width, height), resample=2))  # bilinear
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            yield image
+    except Exception as error:  # Pillow says in many ways that a file is damaged
+        raise DataError(f"{path}: cannot be read ({error}); mend it and run again") from None

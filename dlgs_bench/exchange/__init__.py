@@ -1,0 +1,27 @@
+"""The contract of compression methods: what a file in ``methods/`` imports."""
+
+from dlgs_bench.exchange.feedback import ErrorFeedback, Momentum
+from dlgs_bench.exchange.local_steps import LocalSteps
+from dlgs_bench.exchange.method import Bucket, Gather, Max, Method, PeerExchange, Request, StepContext, Sum
+from dlgs_bench.exchange.selection import Threshold, TopK
+from dlgs_bench.exchange.sparsifier import Estimator, Ratio, Selects, Sparsifier
+
+__all__ = [
+    "Bucket",
+    "ErrorFeedback",
+    "Estimator",
+    "Gather",
+    "LocalSteps",
+    "Max",
+    "Method",
+    "Momentum",
+    "PeerExchange",
+    "Ratio",
+    "Request",
+    "Selects",
+    "Sparsifier",
+    "StepContext",
+    "Sum",
+    "Threshold",
+    "TopK",
+]

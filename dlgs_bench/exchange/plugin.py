@@ -1,0 +1,50 @@
+"""The method in a file of ``methods/``, and what it says of itself."""
+
+import dataclasses
+import inspect
+import typing
+
+from dlgs_bench import plugins
+from dlgs_bench.exchange.method import Method
+
+
+def method_class(name: str) -> type[Method]:
+    """The one Method subclass that ``methods/<name>.py`` defines; ValueError if it defines none or several."""
+    module = plugins.load("methods", name)
+    own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+    found = [c for c in own if issubclass(c, Method)]
+    if len(found) != 1:
+        raise ValueError(f"methods/{name}.py must define one Method, found {len(found)}")
+    return found[0]
+
+
+def about(name: str) -> dict:
+    """Its parameters, and what its class says to the planner, the topologies and the tables, as plain values."""
+    cls = method_class(name)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return {
+        "title": vars(cls).get("title", name),  # not its base's
+        "scope": cls.scope,
+        "sum_kind": cls.sum_kind,
+        "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
+        "cost_depends_on_shapes": cls.cost_depends_on_shapes,
+        "baseline": cls.baseline,
+        "exact": cls.exact_when == {},
+        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
+    }
+
+
+def _parameter(hint) -> dict:
+    """A type hint as plain values: {"type": "int", "bound": [">=", 1]}, {"choices": [...]}, or {}."""
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, bound = typing.get_args(hint)[:2]
+        sign, limit = bound.split()
+        return _parameter(inner) | {"bound": [sign, float(limit)]}
+    if typing.get_origin(hint) is typing.Literal:
+        return {"choices": list(typing.get_args(hint))}
+    return {"type": hint.__name__} if hint in (int, float, bool, str) else {}
+
+
+def _default(f: dataclasses.Field) -> dict:
+    return {} if f.default is dataclasses.MISSING else {"default": f.default}

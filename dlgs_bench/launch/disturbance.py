@@ -1,0 +1,56 @@
+"""Whether something disturbed a measurement: other work on this machine, or a change of its speed. No torch."""
+
+import csv
+import os
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import psutil
+
+# A launch is repeated above these limits. Tests raise them, since several run at the same time.
+MAX_OTHER_WORK = float(os.environ.get("DLGS_BENCH_MAX_OTHER_WORK", 0.1))  # share of the cores' time
+MAX_SPEED_CHANGE = float(os.environ.get("DLGS_BENCH_MAX_SPEED_CHANGE", 0.25))  # relative, of a forward pass
+
+
+class OtherWork:
+    """What the cores of this process do from now on, apart from the work of its children."""
+
+    def __init__(self):
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._begun, self._all, self._own = time.monotonic(), self._worked_s(), _own_s()
+
+    def share(self) -> float:
+        """Of the cores' time since the start; children count once they have ended and were waited for.
+
+        The kernel's work for the network counts as nobody's: the run's own packets cause it.
+        """
+        all_s, own_s = self._worked_s() - self._all, _own_s() - self._own
+        return max(0.0, all_s - own_s) / (len(self._cores) * (time.monotonic() - self._begun))
+
+    def _worked_s(self) -> float:
+        every = psutil.cpu_times(percpu=True)
+        return sum(t.user + t.nice + t.system + t.steal for t in (every[core] for core in self._cores))
+
+
+def _own_s() -> float:
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
+    """Why a measurement should be repeated, in words, or nothing.
+
+    ``iterations``: the table of a timing run, if there is one; ``forward_s``: a forward pass as calibrated, of which
+    this machine has become ``slowdown`` times as slow when the run began.
+    """
+    if others > MAX_OTHER_WORK:
+        return f"other work took {others:.0%} of the machine"
+    if forward_s and iterations.exists():
+        with iterations.open() as file:
+            timed = [float(row["forward_s"]) / float(row["slowdown"]) for row in csv.DictReader(file)]
+        ratio = statistics.median(timed) / forward_s
+        if abs(ratio - 1) > MAX_SPEED_CHANGE:
+            return f"a forward pass took {ratio:.2f} times as long as when the run began"
+    return ""

@@ -1,0 +1,151 @@
+"""The hosts and links of a testbed: programs that make them and give them other rates, since who enters their
+namespaces does not come back.
+
+python -m dlgs_bench.launch.network build <socket> <seconds> <Mbit/s of every link ...>
+python -m dlgs_bench.launch.network shape <namespaces> <seconds> <Mbit/s of every link ...>
+
+The socket gets the namespaces, and devices where the kernel cannot make packets wait; ``seconds``: from host to host.
+``shape`` enters the namespaces one after the other: the user's, if there is one, each host's, and the switch's.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+
+from dlgs_bench.launch.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
+
+LINK = "eth0"  # what a host calls its end
+MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and handling the packets would keep a core busy
+QUEUE_S = 0.1  # what waits for longer is dropped
+WAITING = 100_000  # packets that netem keeps at once, more than our links ever have under way
+DEVICE = "/dev/net/tun"
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+
+
+def address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
+
+
+def bytes_s(rate_mbit: float) -> int:
+    return int(rate_mbit * 1e6 / 8)
+
+
+def burst(rate_mbit: float) -> int:
+    """Bytes that may pass at once: a millisecond's, but never less than one of the stack's 64 KiB packets,
+    which would be cut up at a core's expense."""
+    return max(2**16, bytes_s(rate_mbit) // 1000)
+
+
+def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[int]]:
+    """(net, uts) of each host, then the user namespace, where one was needed, and the switch's network; and each
+    host's device, where its packets are left to ``dlgs_bench.launch.latency``. All are open files."""
+    from pyroute2 import IPRoute
+
+    own = own_network()
+    with IPRoute() as ip:
+        ip.link("add", ifname="bridge", kind="bridge", mtu=MTU)
+        ip.link("set", index=_index(ip, "bridge"), state="up")
+        by_program = latency_s > 0 and not _has_netem(ip)
+    hosts, devices = [], []
+    for host, rate_mbit in enumerate(rates_mbit):
+        port = _port(host)
+        unshare(NEWNET | NEWUTS)
+        # The host is called by its address: Gloo resolves the machine's own name where it is told no interface.
+        socket.sethostname(address(host))
+        hosts += [current("net"), current("uts")]
+        with IPRoute() as ip:
+            ip.link("set", index=_index(ip, "lo"), state="up")
+            if by_program:
+                devices.append(_device())
+            else:
+                ip.link("add", ifname=LINK, kind="veth", peer={"ifname": port, "net_ns_fd": own[-1], "mtu": MTU})
+            ip.link("set", index=_index(ip, LINK), mtu=MTU)
+            ip.addr("add", index=_index(ip, LINK), address=address(host), prefixlen=24)
+            ip.link("set", index=_index(ip, LINK), state="up")
+            _shape(ip, "add", LINK, rate_mbit, 0.0 if by_program else latency_s)
+        join(own[-1])
+        if not by_program:
+            with IPRoute() as ip:
+                ip.link("set", index=_index(ip, port), master=_index(ip, "bridge"), state="up")
+                _shape(ip, "add", port, rate_mbit)
+    return hosts + own, devices
+
+
+def shape(spaces: list[int], latency_s: float, rates_mbit: list[float]) -> None:
+    """Give the links other rates, in both directions. A program between the hosts, which has no ports, must be told."""
+    from pyroute2 import IPRoute
+
+    for space in spaces[: -len(rates_mbit) - 1]:
+        join(space)
+    for space, rate_mbit in zip(spaces[-len(rates_mbit) - 1 : -1], rates_mbit, strict=True):
+        join(space)
+        with IPRoute() as ip:
+            _shape(ip, "change", LINK, rate_mbit, latency_s)
+    join(spaces[-1])
+    with IPRoute() as ip:
+        for host, rate_mbit in enumerate(rates_mbit):
+            if ip.link_lookup(ifname=_port(host)):
+                _shape(ip, "change", _port(host), rate_mbit)
+
+
+def _port(host: int) -> str:
+    """What the switch calls its end of a host's link."""
+    return f"port{host}"
+
+
+def _index(ip, name: str) -> int:
+    return ip.link_lookup(ifname=name)[0]
+
+
+def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
+    """Have what leaves by this interface wait for ``latency_s``, and then for its turn; ``how``: "add" or "change"."""
+    index, rate, most, settings = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit), {}
+    if latency_s:
+        settings = {"parent": "1:1"}
+        if how == "add":
+            ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
+    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=most, limit=most + int(rate * QUEUE_S), **settings)
+
+
+def _has_netem(ip) -> bool:
+    """Whether the kernel can make packets wait; asked of the switch's loopback, which carries none."""
+    from pyroute2 import NetlinkError
+
+    try:
+        ip.tc("add", "netem", _index(ip, "lo"), handle="1:0", delay=0)
+    except NetlinkError:
+        return False
+    return True
+
+
+def _device() -> int:
+    """A host's interface whose other end is an open file. It leaves large packets whole and sums to be made."""
+    TUN, NO_PACKET_INFORMATION, WITH_HEADER, SUMS, WHOLE = 0x0001, 0x1000, 0x4000, 1, 2
+    try:
+        device = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
+        asked = struct.pack("16sH22x", LINK.encode(), TUN | NO_PACKET_INFORMATION | WITH_HEADER)
+        fcntl.ioctl(device, TUNSETIFF, asked)
+        fcntl.ioctl(device, TUNSETOFFLOAD, SUMS | WHOLE)
+        return device
+    except OSError as error:
+        sys.exit(f"links with latency need netem in the kernel, or {DEVICE}: {error.strerror}")
+
+
+def main(what: str, where: str, latency_s: str, *rates_mbit: str) -> None:
+    rates = [float(rate) for rate in rates_mbit]
+    if what == "shape":
+        shape(numbers(where), float(latency_s), rates)
+        return
+    try:
+        spaces, devices = build(rates, float(latency_s))
+    except OSError as error:
+        sys.exit(f"the kernel allows no network namespaces: {error.strerror}")
+    except Exception as error:
+        sys.exit(f"the kernel lacks a part of the network (veth, bridge, tbf): {error!r}")
+    socket.send_fds(socket.socket(fileno=int(where)), [b"%d" % len(devices)], devices + spaces)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,11 @@
+"""What a node says of itself before a run starts on it: python -m dlgs_bench.launch.probe <the run's folder>. No torch."""
+
+import json
+import sys
+from pathlib import Path
+
+from dlgs_bench.launch import gpus, nodes
+
+if __name__ == "__main__":
+    seen = Path(sys.argv[1]).exists()
+    print(json.dumps({"seen": seen, "gpus": len(gpus.visible()), "port": nodes.free_port()}))

@@ -1,0 +1,81 @@
+"""The processes of one run: how they start, whether they live, how they end. No torch."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import nodes
+from dlgs_bench.launch.gpus import VISIBLE
+from dlgs_bench.spec import LaunchSettings, RunSpec
+
+TERM_GRACE_S = 5  # processes that were asked to end may take so long
+
+
+def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path, gpus: list[str]) -> subprocess.Popen:
+    """Start ``program`` on every rank of ``spec`` at ``settings``, with output to ``log``; ``gpus``: those of this machine
+    that it is to use. ``nodes.Refused`` if it cannot be started there."""
+    environment = os.environ | ENGINES[spec.cluster.engine].environment(
+        spec.cluster.threads, timed=spec.kind != "accuracy"
+    )
+    if gpus:
+        environment[VISIBLE] = ",".join(gpus)
+    launcher = _launcher(spec, settings, program, environment)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        return subprocess.Popen(
+            launcher, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
+    """The engine's own launcher, for this machine or for others, or the testbed's."""
+    cluster = spec.cluster
+    if cluster.network == "testbed":
+        rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)
+        links = [rates_mbit, f"{cluster.latency_ms:g}"]
+        return [sys.executable, "-m", "dlgs_bench.launch.hosts", cluster.engine, *links, *program]
+    if settings.by == "local":
+        return ENGINES[cluster.engine].command(spec.processes, program)
+    return nodes.command(spec, settings, program, environment)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether the process runs; one that ended and was not yet waited for does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End what ``start`` started on this machine, politely, then by force; nothing happens if it has ended."""
+    if process.poll() is not None:
+        return
+    known = _suspended(psutil.Process(process.pid))
+    for ask in (psutil.Process.terminate, psutil.Process.resume):  # in this order, they end before they start more
+        for one in known:
+            with suppress(psutil.NoSuchProcess):
+                ask(one)
+    _, left = psutil.wait_procs(known, TERM_GRACE_S)
+    for one in left:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
+
+
+def _suspended(first: psutil.Process) -> list[psutil.Process]:
+    """The process and all below it, suspended, so that none starts another which nobody would know of."""
+    known: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        while new := [one for one in (first, *first.children(recursive=True)) if one not in known]:
+            for one in new:
+                with suppress(psutil.NoSuchProcess):
+                    one.suspend()
+            known += new
+    return known

@@ -1,0 +1,103 @@
+"""How far the whole workflow is and how long it will take: each launcher reads what is done and says it. No torch."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean, median
+
+from dlgs_bench.spec import RunSpec
+
+QUEUE = "queue.json"
+START_S = 8.0  # of a run, until its first step
+EXCHANGES_S = 30.0  # of a calibration of exchanges, before one is finished
+STEP = 1.4  # a training step, divided by forward, backward and update alone, as calibrated
+
+
+def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
+    """Write down all runs of the workflow, name below ``folder`` -> spec; return in words how many are left and what
+    they are expected to take."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}))
+    left = [name for name in runs if _wall_s(folder / name) is None]
+    known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
+    words = f"{len(left)} of {len(runs)} runs to do, about {clock(sum(known.values()))} for {len(known)} of them"
+    return words + ("; training is estimated as soon as its model is calibrated" if len(known) < len(left) else "")
+
+
+def whole(run: Path, spent_s: float) -> str:
+    """The state of the whole workflow, seen from the folder of a run that has taken ``spent_s``."""
+    folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
+    queue = (_read(folder / QUEUE) if folder else None) or {}
+    runs = {name: RunSpec.from_json(text) for name, text in queue.items()}
+    if not runs:
+        return ""
+    left = [name for name in runs if _wall_s(folder / name) is None]
+    done = f"{len(runs) - len(left)}/{len(runs)} runs done"
+    expected = [_expected_s(folder, name, runs) for name in left]
+    left_s = clock(max(0, sum(filter(None, expected)) - spent_s))
+    return f"[{done}, {'at least' if None in expected else 'about'} {left_s} left] "
+
+
+def spent(folder: Path) -> str:
+    """What the finished runs below ``folder`` took, kind by kind, in words, or nothing where there are none."""
+    walls: dict[str, float] = {}
+    for path in sorted(folder.rglob("run.json")):
+        kind = path.parent.parent.name
+        walls[kind] = walls.get(kind, 0.0) + (_wall_s(path.parent) or 0.0)
+    return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:
+    """How long a run will take; None if nothing is known of it yet.
+
+    A run with a budget takes its budget. Another takes as long as finished ones of its kind and model took. Without
+    one, an accuracy run is estimated from the calibration of its model's layers.
+    """
+    spec = runs[name]
+    if spec.measurement.budget_s:
+        return spec.measurement.budget_s
+    alike = [n for n, one in runs.items() if (one.kind, one.training.model) == (spec.kind, spec.training.model)]
+    walls = [wall for n in alike if (wall := _wall_s(folder / n)) is not None]
+    if walls:
+        return fmean(walls)
+    if spec.kind == "accuracy":
+        return _training_s(folder, spec, runs)
+    return EXCHANGES_S if spec.kind == "exchanges" else None
+
+
+def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
+    """How long an accuracy run takes by the calibration of its model's layers on its data, or None before there is
+    one."""
+    alike = (spec.training.model, spec.training.data)
+    layers = (n for n, one in runs.items() if one.kind == "layers" and (one.training.model, one.training.data) == alike)
+    calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
+    if calibrated is None:
+        return None
+    with (calibrated / "iterations.csv").open() as file:
+        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    batch = RunSpec.in_folder(calibrated).training.batch
+    sample_s = median(row["forward_s"] for row in rows) / batch
+    step_s = STEP * median(row["iteration_s"] for row in rows) * spec.training.batch / batch
+    steps, measured = spec.steps(_read(calibrated / "run.json")["train_samples"]), spec.measurement
+    tested = (measured.evaluations - 1) * measured.test_samples + measured.final_test_samples
+    return START_S + steps * step_s + tested * sample_s / spec.cluster.workers
+
+
+def _read(path: Path) -> dict | None:
+    """What the file says, or None where there is none yet."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _wall_s(folder: Path) -> float | None:
+    """The seconds that the run in a folder took, or None where none is finished or its record is damaged."""
+    run = _read(folder / "run.json")
+    wall = run.get("wall_s") if isinstance(run, dict) else None
+    return wall if isinstance(wall, float | int) else None

@@ -1,0 +1,246 @@
+"""What the documents of three further systems state, held against the tables of their studies. No torch.
+
+OmniReduce (Fei et al., SIGCOMM 2021), hybrid parallelism with halving-doubling (a patent of Shanghai Ocean University),
+and alternating sparse and dense communication (a patent of Alibaba). A number with an interval is judged as in
+``dlgs_bench.paper.claims``; a count is exact.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pandas as pd
+
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, judge
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, repeatable, unpaired
+
+UNTESTED = "cannot be tested here"
+OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse and dense"
+DENSE, CONVOLUTIONAL, SPARSE = 1.0, 0.99, 0.06  # parts of the blocks that are not zero: all, nearly all, the published
+MUCH = 3.0  # times as fast as a ring, as far as the bytes go: where this project expects a gain
+MOST_STEPS = 10**6  # of sparse ones before a dense one: above it, none is dense
+SHAPE = ("fused", "aggregators", "in_flight")  # of streams
+# (density, how many times as fast as NCCL's all-reduce: published, 8 workers, 100 Gb/s, GPUDirect; without it)
+PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
+BACKBONES = 2  # workers with the backbone: one alone synchronises no gradient, so nothing is data-parallel
+CHANCE = 0.12  # test accuracy: at or below it, a run on 10 classes has learnt nothing
+KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
+END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
+
+
+def measured(statement: str, published: str, where: str, found: Estimate, n: int, disturbed=None) -> dict:
+    """A row on "above 1"."""
+    judged = judge(replace(found, enough=n >= LEAST_BLOCKS))
+    verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judged
+    values = {"value": found.value, "low": found.low, "high": found.high, "n": n}
+    return {"statement": statement, "published": published, "where": where} | values | {"verdict": verdict, "why": why}
+
+
+def counted(statement: str, published: str, where: str, value: float, holds: bool, why: str) -> dict:
+    """A row on a number that is exact."""
+    verdict = HOLDS if holds else FAILS
+    found = {"statement": statement, "published": published, "where": where}
+    return found | {"value": value, "verdict": verdict, "why": why}
+
+
+def untested(statement: str, published: str, why: str) -> dict:
+    return {"statement": statement, "published": published, "verdict": UNTESTED, "why": why}
+
+
+def estimate(row: dict, column: str) -> Estimate:
+    return Estimate(*(row[f"{column}{end}"] for end in ("", "_low", "_high")))
+
+
+def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
+    """From the studies ``sums`` and ``omnireduce``."""
+    streamed = sums[(sums["way"] == "omnireduce") & (sums["places"] == "random")]
+    rows = streamed[(streamed["aggregators"] == streamed["workers"])].to_dict("records")
+    deepest = [row for row in rows if row["in_flight"] == streamed["in_flight"].max()]
+    for density, direct, staged in PUBLISHED:
+        statement = f"A sum with {density * 100:.0f} % of the blocks not zero is faster than a library's all-reduce"
+        published = f"{direct:.2f} times NCCL, {staged:.2f} without GPUDirect"
+        for row in deepest:
+            if row["density"] == density:
+                where = f"{_who(row)}, against a ring, bound {row['bound']:.1f}"
+                yield measured(statement, published, where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
+    statement = (
+        f"Where the bytes allow {MUCH:g} times the speed of a ring, it is at least as fast (a goal of this project)"
+    )
+    for row in deepest:
+        if row["bound"] >= MUCH:
+            where = f"{_who(row)}, density {row['density']:g}, bound {row['bound']:.1f}"
+            yield measured(statement, "", where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
+    yield from _shapes(streamed)
+    yield untested(
+        "Its latency with RDMA and zero copy", "3.1 ms for 100 MB, 99 % zero", "TCP over shaped links, no GPU"
+    )
+    yield from _trained(training)
+    yield from _zeros(layers, set(training.loc[training["method"] == "none", "model"]))
+
+
+def _who(row: dict) -> str:
+    """Of the study ``sums``."""
+    return f"{_where(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
+
+
+def _where(row: dict) -> str:
+    """Of the study ``sums``: how many workers, and what joins them where that has latency."""
+    links = f" over {row['rate_mbit']:g} Mb/s and {row['latency_ms']:g} ms" if row["latency_ms"] else ""
+    return f"{row['workers']} workers{links}"
+
+
+def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
+    """Several aggregators against one, and the most streams in flight against the fewest, at a tenth of the blocks."""
+    rows = streamed[streamed["density"] == PUBLISHED[1][0]]
+    questions = {
+        "aggregators": "As many aggregators as workers take away the bottleneck of one",
+        "in_flight": "More streams in flight pay",
+    }
+    for column, statement in questions.items():
+        alike = [name for name in ("workers", "latency_ms", "apart", *SHAPE) if name != column]
+        for case, own in rows.groupby(alike):
+            least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
+            if least[column] < most[column]:
+                shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
+                about = ", ".join([_who(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
+                where = f"{about}: {most[column]} against {least[column]}"
+                gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
+                yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))
+
+
+def _trained(training: pd.DataFrame) -> Iterator[dict]:
+    statement = "A model whose gradient has blocks of zeros by itself trains faster than over a dense all-reduce"
+    ours = training[training["way"] == "omnireduce"].to_dict("records")
+    for row in ours:
+        if row["method"] == "none":
+            where = f"{row['model']}, {row['workers']} workers, iteration against a ring, bound {row['bound']:.1f}"
+            yield measured(statement, END_TO_END, where, estimate(row, "gain"), row["blocks"], row["disturbed"])
+    statement = "So does a model with block-wise Top-K"
+    for row in ours:
+        if row["method"] != "none":
+            about = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
+            where = f"{about}, iteration against a ring, bound {row['bound']:.1f}"
+            yield measured(statement, "", where, estimate(row, "gain"), row["blocks"], row["disturbed"])
+
+
+def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
+    for model, rows in layers.groupby("model", sort=False):
+        density = (rows["density"] * rows["entries"]).sum() / rows["entries"].sum()
+        if model in natural:
+            statement, published = "An embedding's gradient has more than 94 % blocks of zeros", "DeepLight, LSTM"
+            yield counted(statement, published, model, density, density < SPARSE, "part of the blocks that is not zero")
+        else:
+            statement = "A convolutional net's gradient has no blocks of zeros without a sparsifier"
+            yield counted(statement, "", model, density, density > CONVOLUTIONAL, "part of the blocks that is not zero")
+
+
+def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
+    """Its messages and bytes against a ring's, and its time, from the study ``sums`` where all blocks are full."""
+    full = sums[(sums["density"] == DENSE) & (sums["places"] == "random")]
+    for (workers, _), rows in full.groupby(["workers", "latency_ms"]):
+        ways = {way: own.iloc[0].to_dict() for way, own in rows.groupby("way")}
+        if "halving-doubling" not in ways:
+            continue
+        ours, ring, steps = ways["halving-doubling"], ways["ring"], 2 * int(math.log2(workers))
+        where, statement = _where(ours), "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
+        same = abs(ours["bytes"] - ring["bytes"]) <= 4 * 2 * workers  # a chunk's entries do not always divide
+        holds = bool(ours["messages"] == steps and same)
+        why = (
+            f"{ours['messages']:g} messages, ring {ring['messages']:g}; {ours['bytes']:g} bytes, ring {ring['bytes']:g}"
+        )
+        yield counted(statement, f"{steps}", where, ours["messages"], holds, why)
+        statement = "Halving-doubling is faster than a ring"
+        yield measured(statement, "", where, estimate(ours, "speedup"), ours["repeats"], ours["disturbed"])
+
+
+def hybrid(table: pd.DataFrame) -> Iterator[dict]:
+    """From the study ``hybrid``, of what it measured."""
+    table = table[table["repeats"] > 0]
+    gains = {}  # (model, workers) -> (times as fast as a ring, n, 0 of disturbed runs)
+    for (model, workers), rows in table.groupby(["model", "workers"], sort=False):
+        ways = {row["way"]: row for row in rows.to_dict("records")}
+        if "ring" not in ways:  # it would have taken too long
+            continue
+        ours, ring = ways["hybrid"], ways["ring"]
+        n = min(ours["repeats"], ring["repeats"])
+        if isinstance(ours["disturbed"], str) or isinstance(ring["disturbed"], str):
+            n = 0
+        gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(ours, "iteration_s")), n
+        served = next((row for way, row in ways.items() if row["sender"] == "server"), None)
+        if served:
+            part = ours["bytes"] / served["bytes"]
+            why = "bytes of the process that sends the most, by those of the server"
+            where = f"{model}, {workers} workers"
+            yield counted("It relieves the parameter server", "", where, part, part < 1, why)
+    parallel = {workers for _, workers in gains if workers // 2 >= BACKBONES}
+    for (model, workers), (gain, n) in gains.items():
+        where = f"{model}, {workers} workers, against a ring"
+        row = measured("It trains faster than data parallelism", "", where, gain, n)
+        yield row if workers in parallel else row | {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
+    for (model, workers), (gain, n) in gains.items():
+        if (many := gains.get((f"{model}_100", workers))) is not None:
+            where = f"{model}, {workers} workers: gain with 100 by that with 10"
+            quoted = unpaired(many[0], gain)
+            yield measured("The gain is larger with 100 classes than with 10", "", where, quoted, min(n, many[1]))
+    fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))
+    for model in dict.fromkeys(model for model, _ in gains if fewest < most):
+        (small, n), (large, m) = gains[model, fewest], gains[model, most]
+        where = f"{model}: gain with {most} workers divided by the gain with {fewest}"
+        row = measured("Its speed-up decays less as nodes are added", "", where, unpaired(large, small), min(n, m))
+        alone = {"verdict": UNKNOWN, "why": f"with {fewest} workers one has the whole backbone"}
+        yield row if fewest in parallel else row | alone
+    tested = "no accuracy run here; tests/test_hybrid.py holds its weights to those of one device"
+    yield untested("Its accuracy is about that of the other methods", "", tested)
+
+
+def never_dense(sparse_steps: int) -> bool:
+    """Whether a run that has so many sparse steps before each dense one is of sparse steps alone."""
+    return sparse_steps > MOST_STEPS
+
+
+def alternating(points: pd.DataFrame) -> Iterator[dict]:
+    """From the study ``sparse_dense``: accuracies where all have sent as many bytes, of the same seeds."""
+    last = points[points["step"] == points["train_steps"]]
+    by_seed = last.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
+    epochs = last.groupby("sparse_steps")["epoch"].first()
+    never = max(by_seed)
+    for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
+        where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
+        row = measured(KEEPS, "", where, repeatable(by_seed[kind] / by_seed[never]), len(by_seed))
+        untrained = by_seed[kind].mean() <= CHANCE
+        yield row | {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"} if untrained else row
+
+
+def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
+    """One row per comparison, from the tables of the studies; ``points``, of sparse and dense, ``hybrids``: if any."""
+    found = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
+    found += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
+    none = untested(KEEPS, "", "no methods/sparse_dense.py here")
+    found.append((ALTERNATING, [none] if points is None else alternating(points)))
+    columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]
+    rows = [{"system": system} | row for system, rows in found for row in rows]
+    return pd.DataFrame(rows, columns=["system", *columns])
+
+
+def shown(compared: pd.DataFrame) -> pd.DataFrame:
+    """One row per statement and verdict, with all comparisons that led to it."""
+    found = []
+    for (system, statement, verdict), rows in compared.groupby(["system", "statement", "verdict"], sort=False):
+        found.append(
+            {
+                "System": system,
+                "It is stated": statement,
+                "Published": rows["published"].fillna("").iloc[0],
+                "Measured": "; ".join(filter(None, map(_words, rows.to_dict("records")))),
+                "Verdict": verdict,
+                "Why": "; ".join(dict.fromkeys(rows["why"])),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _words(row: dict) -> str:
+    if pd.isna(row["value"]):
+        return ""
+    interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}], n = {row['n']:g}"
+    return f"{row['where']}: {row['value']:.3g}{interval}"

@@ -1,0 +1,134 @@
+"""Two result sets side by side: which rows of Table 2 agree, which differ, and by how much. No torch.
+
+python -m dlgs_bench.report.compare results/reference results
+
+Each argument is a folder with timing.csv, or such a file. Rows are compared if they measured the same thing: model and
+batch, variant with its options, topology, workers and latency. The rate of links in proportion follows from a machine's
+speed, so it may differ.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dlgs_bench.report import captions
+from dlgs_bench.report.load_runs import OPTIONS
+from dlgs_bench.report.summary import summarise
+from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
+
+SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
+NEAR = 1.15  # a factor: two speed-ups that differ by less are called close
+VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit"]
+
+
+def read(path: Path) -> pd.DataFrame:
+    """The summary of a set's timing runs; ValueError in one line if there is no table of them."""
+    file = path / "timing.csv" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"{path}: no timing.csv; give a folder of results, or its timing.csv")
+    try:
+        table = summarise(pd.read_csv(file))
+    except (ValueError, KeyError) as error:  # of another table, or of a damaged one
+        raise ValueError(f"{file} is not a table of timing runs: {error}") from None
+    rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # a sweep of rates
+    return table.reindex(columns=[*SAME, *VALUES, "machine"]).assign(swept_mbit=rates)
+
+
+def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """The rows that both summaries have, without uncompressed.
+
+    Columns of ``one`` end in ``_a``, those of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by that in
+    a. ``close``: they differ by less than ``NEAR``. ``inside_a``, ``inside_b``: the other set's speed-up lies in this
+    set's interval.
+    """
+    both = one.merge(other, on=[*SAME, "swept_mbit"], suffixes=("_a", "_b"))
+    both = both[both["variant"] != "none"].reset_index(drop=True)
+    both["quotient"] = both["speedup_b"] / both["speedup_a"]
+    both["close"] = np.abs(np.log(both["quotient"])) < np.log(NEAR)
+    for own, others in ("ab", "ba"):
+        both[f"inside_{own}"] = both[f"speedup_{others}"].between(
+            both[f"speedup_low_{own}"], both[f"speedup_high_{own}"]
+        )
+    return both
+
+
+def shown(both: pd.DataFrame) -> pd.DataFrame:
+    """The table for a person, the largest difference first."""
+    order = np.abs(np.log(both["quotient"])).sort_values(ascending=False, kind="stable").index
+    return pd.DataFrame(
+        {
+            "Model": f"{row['model']}, batch {row['batch']:g}",
+            "Method": _method(row),
+            "Topology": _topology(row),
+            "Speed-up A": _speedup(row, "a"),
+            "Speed-up B": _speedup(row, "b"),
+            "B / A": f"{row['quotient']:.2f}",
+            "Agree": _agreement(row),
+        }
+        for row in both.loc[order].to_dict("records")
+    )
+
+
+def sentence(both: pd.DataFrame) -> str:
+    """How many rows agree."""
+    n, off = len(both), np.exp(np.abs(np.log(both["quotient"])).median()) - 1
+    return (
+        f"Of {n} speed-ups, {both['close'].sum()} differ by less than {100 * (NEAR - 1):.0f} % (median difference "
+        f"{100 * off:.0f} %); {both['inside_a'].sum()} of B lie in A's interval, {both['inside_b'].sum()} of A in B's."
+    )
+
+
+def _method(row: dict) -> str:
+    words = [row["variant"]] if pd.isna(row["ratio"]) else [row["variant"], f"ratio {row['ratio']:g}"]
+    words += ["compiled selection"] if row["selection"] == "compiled" else []
+    return ", ".join(words)
+
+
+def _topology(row: dict) -> str:
+    title = TOPOLOGIES[row["topology"]].title if row["topology"] in TOPOLOGIES else row["topology"]
+    rate = "" if pd.isna(row["swept_mbit"]) else f", {row['swept_mbit']:g} Mb/s"
+    return f"{title}, {row['workers']} workers{rate}" if row["topology"] != ALL_GATHER.name or rate else title
+
+
+def _speedup(row: dict, which: str) -> str:
+    value, low, high, n = (row[f"{name}_{which}"] for name in ("speedup", "speedup_low", "speedup_high", "blocks"))
+    interval = "" if pd.isna(low) else f" [{low:.2f}, {high:.2f}]"
+    return f"{value:.2f}{interval}, n = {n:g}"
+
+
+def _agreement(row: dict) -> str:
+    if row["inside_a"] and row["inside_b"]:
+        return "yes"
+    if row["inside_a"] or row["inside_b"]:
+        return "in one interval"
+    return "within 15 %" if row["close"] else "no"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The table and the sentence on standard output; 1 and one line on standard error if a set cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m dlgs_bench.report.compare", description=__doc__.splitlines()[0])
+    parser.add_argument("a", type=Path, help="a folder of results, or its timing.csv")
+    parser.add_argument("b", type=Path, help="the same for the other set")
+    asked = parser.parse_args(arguments)
+    try:
+        one, other = read(asked.a), read(asked.b)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    both = compare(one, other)
+    for name, path, table in (("A", asked.a, one), ("B", asked.b, other)):
+        rates = captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
+        links = f"; links of {rates} Mb/s" if rates else ""
+        print(f"{name}: {path}; {', '.join(table['machine'].dropna().unique())}{links}")
+    if both.empty:
+        print("The two sets have no row in common: model, batch, variant, options, topology and workers all differ.")
+        return 0
+    print(f"\n{shown(both).to_markdown(index=False, disable_numparse=True)}\n\n{sentence(both)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Tidy tables from run folders: one row per observation, each with what its run was. No torch."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dlgs_bench import plugins
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import amortised
+
+SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
+SPEC += ("precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
+OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
+# Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
+LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")
+WHEN = ("date", "commit")
+# What a row says of its run, in every tidy table. ``run`` is the name of its folder.
+ABOUT = (
+    "run",
+    *SPEC,
+    *OPTIONS,
+    "num_buckets",
+    "data_title",
+    "train_samples",
+    "machine",
+    *WHEN,
+    "network",
+    *LINKS,
+    "disturbed",
+)
+
+# Rows that agree in these measured the same thing.
+ALIKE = ("model", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "rate_mbit", "latency_ms")
+
+
+def read(paths: list) -> pd.DataFrame:
+    """All rows of the runs' tables, each with the columns ``ABOUT`` its run.
+
+    What a run timed in turns is called ``timed`` here ("none", or a planner), since ``variant`` is the run's.
+    """
+    paths = [Path(path) for path in paths]
+    rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
+    about = pd.DataFrame([about_run(path.parent) for path in paths], columns=list(ABOUT))
+    about = about.loc[rows.index.get_level_values(0)]
+    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
+
+
+def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFrame:
+    """Rows of runs in which several schemes take turns, as if each scheme had a run of its own.
+
+    ``run``: the run's folder and the scheme's label; ``timed_in``: the folder, which schemes that took turns share.
+    ``timed``: the variant of a row: the scheme's own, or one of the variants ``against``, which took turns with it.
+    What several runs measured alike, such as uncompressed, is the first run's alone. Of the bucketings of a baseline
+    only the fastest of each run is kept.
+    """
+    found = []
+    for path in map(Path, paths):
+        rows, members = pd.read_csv(path).rename(columns={"variant": "timed"}), RunSpec.in_folder(path.parent).members
+        rows = rows[rows["timed"].isin(at_best(rows, members))]
+        variants = rows["timed"].map({label: member.variant for label, member in members.items()})
+        for label in rows["timed"].unique():
+            own = (rows["timed"] == label) | variants.isin(against)
+            about = about_run(path.parent, label)
+            about |= {"run": f"{about['run']}-{label}", "timed_in": path.parent.name}
+            found.append(rows[own].assign(timed=variants[own], **about))
+    rows = pd.concat(found, ignore_index=True)
+    first = rows.groupby(list(ALIKE), dropna=False)["run"].transform("first")
+    rows = rows[rows["run"] == first]
+    return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]].reset_index(drop=True)
+
+
+def at_best(rows: pd.DataFrame, members: dict[str, RunSpec]) -> list[str]:
+    """The labels of a run without the bucketings that are slower than another bucketing of the same variant.
+
+    ``rows``: iterations; column ``timed``: label.
+    """
+    bucketings: dict[tuple, list[str]] = {}
+    for label, member in members.items():
+        bucketings.setdefault((member.variant, member.ratio), []).append(label)
+
+    def seconds(label: str) -> float:
+        return np.log(by_launch(by_block(rows[rows["timed"] == label]))).mean()
+
+    return [labels[0] if len(labels) == 1 else min(labels, key=seconds) for labels in bucketings.values()]
+
+
+def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
+    """``column`` of one iteration, amortised over the phases of a cycle, in each block of each launch; a run of one
+    launch does not number it."""
+    numbers = [number for number in ("launch", "block") if number in rows]
+    blocks = rows.groupby(numbers, dropna=False)
+    index = pd.MultiIndex.from_tuples([key for key, _ in blocks], names=numbers)
+    return pd.Series([amortise(block, column) for _, block in blocks], index)
+
+
+def by_launch(values: pd.Series) -> pd.Series:
+    """The median over the blocks of each launch, of logarithms, from values by block."""
+    with np.errstate(divide="ignore"):  # nothing was waited for
+        logs = np.log(values)
+    if "launch" not in values.index.names:
+        return np.exp(pd.Series([logs.median()]))
+    return np.exp(logs.groupby(level="launch", dropna=False).median())
+
+
+def amortise(iterations: pd.DataFrame, column: str) -> float:
+    """The median of ``column`` over each phase, weighted by the phase's share of a cycle."""
+    return amortised(zip(iterations[column], iterations["phase"], iterations["share"], strict=True))
+
+
+def read_points(paths: list) -> pd.DataFrame:
+    """All points of accuracy runs, as ``read``, each with what the steps since the point before sent and lost.
+
+    ``density``, ``bits_per_entry``: means over these steps; ``squared_error``, ``squared_mean``: sums over those of
+    them in which the aggregate was held against the true mean, empty where there are none.
+    """
+    stretches = pd.concat([_stretches(Path(path)) for path in paths], ignore_index=True)
+    return pd.concat([read(paths), stretches], axis=1)
+
+
+def _stretches(points: Path) -> pd.DataFrame:
+    ends = pd.read_csv(points)["step"]
+    iterations = pd.read_csv(points.with_name("iterations.csv"))
+    entries = plugins.describe("models", about_run(points.parent)["model"])["parameters"]
+    stretches = iterations.groupby(ends.searchsorted(iterations["step"]))
+    sums = stretches[["squared_error", "squared_mean"]].sum(min_count=1)
+    return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
+
+
+def about_run(folder: Path, label: str = "") -> dict:
+    """The columns ``ABOUT`` the run in a folder, or about one of the schemes that took turns in it."""
+    run = json.loads((folder / "run.json").read_text())
+    spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
+    spec = spec.members[label] if label else spec
+    fields = plugins.fields(spec.scheme.method)
+    options = {key: spec.scheme.options.get(key, fields.get(key, {}).get("default")) for key in OPTIONS}
+    about = {key: spec.flat()[key] for key in SPEC} | options
+    about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed") or None}
+    about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
+    about["num_buckets"] = _buckets(folder, label) if label else None
+    about |= {key: provenance[key] for key in ("machine", "network")}
+    about |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
+    about |= {key: provenance.get(key) for key in LINKS}
+    return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}
+
+
+def _buckets(folder: Path, label: str) -> int | None:
+    """How many buckets a scheme of a timing run exchanges; None if the run left no table of them."""
+    table = folder / "groups.csv"
+    return int((pd.read_csv(table)["variant"] == label).sum()) if table.exists() else None

@@ -1,0 +1,76 @@
+"""One page of all that is there: findings, tables, figures, machine and provenance, in one file. No torch."""
+
+import json
+import re
+from base64 import b64encode
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jinja2
+
+from dlgs_bench.report import captions, tables
+
+TITLE = "Does compressing gradients pay?"
+TEMPLATE = Path(__file__).with_name("page.html")
+DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"  # in an SVG: its caption
+CELL, WRAPS = re.compile(r"<td>(.*?)</td>", re.S), 25  # characters of a cell that is shown on one line
+PIXELS_PER_POINT = 4 / 3
+MIME = {".svg": "image/svg+xml", ".png": "image/png"}
+
+
+def write(page: Path, results: Path, files: list[str], found: list[str], terms: str) -> None:
+    """Make the page, which opens on the sentences ``found`` and what their ``terms`` mean.
+
+    ``files``: the tables (CSV, with HTML beside it) and figures (SVG, with PNG beside it) of the workflow, in its
+    order; those that are not there yet are left out.
+    """
+    there = [path for path in map(Path, files) if path.exists()]
+    opening = {"sentences": list(map(captions.unbroken, found)), "caption": terms}
+    sections = [{"name": "findings", "label": "Findings"} | opening]
+    sections += [table(path) for path in there if path.suffix == ".csv" and path.with_suffix(".html").exists()]
+    sections += [figure(path) for path in there if path.suffix == ".svg"]
+    sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
+    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
+    page.write_text(template.render(title=TITLE, sections=[EMPTY | section for section in sections]))
+
+
+EMPTY = dict.fromkeys(("sentences", "table", "words", "picture", "width", "caption", "facts"))
+
+
+def table(csv: Path) -> dict:
+    """The section of a table, from the HTML that ``tables.save_table`` wrote."""
+    html = csv.with_suffix(".html").read_text()
+    longest = max((len(cell) for cell in CELL.findall(html)), default=0)
+    html = CELL.sub(lambda cell: f'<td class="long">{cell[1]}</td>' if len(cell[1]) > WRAPS else cell[0], html)
+    html, caption = re.fullmatch(r"(.*)<p>(.*?)</p>\s*", html, re.S).groups()
+    about = {"name": csv.stem, "caption": unescape(caption), "label": heading(unescape(caption))}
+    return about | {"table": html, "words": longest > tables.LONG_CELL}
+
+
+def figure(svg: Path) -> dict:
+    """The section of a figure: the smaller of its two files, as wide as the SVG, and the caption that this carries, if
+    it does."""
+    drawn = ElementTree.parse(svg)
+    caption = captions.unbroken(drawn.findtext(f".//{DESCRIPTION}") or svg.stem)
+    width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
+    smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
+    picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
+    return {"name": svg.stem, "label": heading(caption), "picture": picture, "width": width, "caption": caption}
+
+
+def heading(caption: str) -> str:
+    """The words before the first colon, or else full stop: "Table 1", "Figure 5", "Link rates"."""
+    return re.split(r"[:.]", caption, maxsplit=1)[0]
+
+
+def facts(results: Path) -> dict[str, str]:
+    """What the runs share, and the values in which they differ."""
+    merged = json.loads((results / "provenance.json").read_text())
+    return {key.replace("_", " "): words(value) for key, value in merged.items()}
+
+
+def words(value) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(words, value))
+    return ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else str(value)

@@ -1,0 +1,77 @@
+"""Run folders: what is wrong with one that a table is to be made from. No torch."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from dlgs_bench import checksums
+from dlgs_bench.spec import RunSpec
+
+
+def wrong(folder: Path, asked: RunSpec | None = None) -> str:
+    """Why a folder does not hold its run as the run left it, in one line, or nothing; a folder without run.json holds
+    no run.
+
+    ``asked``: what the configuration asks for there, before a plan or a rate is added to it.
+    """
+    record = folder / "run.json"
+    if not record.exists():
+        return f"{record} is missing" if asked else ""
+    try:
+        run = json.loads(record.read_text())
+        spec = RunSpec.from_dict(run["spec"])
+        damaged = [name for name, known in run["files"].items() if checksums.of(folder / name) != known]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return f"{record} is damaged"
+    if run != checksums.signed(run):
+        return f"{record} is not what the run left"
+    if damaged:
+        return f"{folder / damaged[0]} is not what its run wrote"
+    if not asked:
+        return ""
+    if differs := _difference(spec, asked):
+        return f"{record}: the run had {differs}"
+    try:
+        return _unfinished(folder, spec, run)
+    except (ValueError, KeyError, OSError) as error:
+        return f"{folder}: a table is damaged: {error}"
+
+
+def _difference(spec: RunSpec, asked: RunSpec) -> str:
+    """The first value of a run that is not as asked for, in words."""
+    had, wanted = (one.asked().flat() for one in (spec, asked))
+    differs = (f"{key} {had[key]}, the configuration asks for {wanted[key]}" for key in had if had[key] != wanted[key])
+    return next(differs, "")
+
+
+def _unfinished(folder: Path, spec: RunSpec, run: dict) -> str:
+    """Where a run has not as many rows as its spec says, or nothing."""
+    if spec.kind == "accuracy":
+        return _cut_curve(folder, spec, run["train_samples"])
+    return _cut_turns(folder, spec) if spec.kind in ("timing", "planners") else ""
+
+
+def _cut_curve(folder: Path, spec: RunSpec, samples: int) -> str:
+    """One row for each step, and one for each point of the curve: see ``dlgs_bench.training.train``."""
+    total = spec.steps(samples)
+    due = spec.points(total) - {0}
+    steps, found = (pd.read_csv(folder / f"{table}.csv")["step"].tolist() for table in ("iterations", "points"))
+    if steps != list(range(1, total + 1)):
+        return f"{folder / 'iterations.csv'} has {len(steps)} rows, its run has {total} steps"
+    more = len(found) - len(due)
+    if not due <= set(found) or more > (spec.measurement.byte_budget > 0):
+        return f"{folder / 'points.csv'} has {len(found)} rows, its run has {len(due)} points"
+    return ""
+
+
+def _cut_turns(folder: Path, spec: RunSpec) -> str:
+    """Blocks that are all alike, at least so many in every launch: see ``dlgs_bench.training.timed``."""
+    asked, table = spec.measurement, folder / "iterations.csv"
+    rows = pd.read_csv(table)
+    rows = rows if "launch" in rows else rows.assign(launch=1)
+    sizes = rows.groupby(["launch", "block"]).size()
+    blocks = sizes.groupby("launch").size()
+    if len(blocks) == asked.launches and blocks.min() >= asked.blocks and sizes.nunique() == 1:
+        return ""
+    return f"{table} has {len(rows)} rows, which are not {asked.launches} x {asked.blocks} whole blocks or more"

@@ -1,0 +1,145 @@
+"""From timed iterations to a row of Table 2: amortised, paired, and adding up. No torch."""
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from dlgs_bench.report.load_runs import ABOUT, amortise, by_block, by_launch
+from dlgs_bench.stats import Estimate, Spread, pooled, relaunched, repeatable, unpaired
+
+Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
+
+# What an iteration is made of: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
+MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
+
+
+def summarise(timing: pd.DataFrame) -> pd.DataFrame:
+    """One row per timing run, from the tidy table of iterations."""
+    repeats = Repeats(timing)
+    return pd.DataFrame(_row(run, repeats) for _, run in timing.groupby("run", sort=False))
+
+
+class Repeats:
+    """Estimates of timing runs, with the intervals of a repeat.
+
+    A run that was launched several times varies as launches do. It is launched too seldom to know by how much, so
+    that is pooled over all runs of methods on the same model and topology. If every run was launched once, the interval
+    comes from its blocks. Two schemes that took turns in the same launches are compared block by block.
+    """
+
+    def __init__(self, timing: pd.DataFrame):
+        methods = timing[timing["variant"] != "none"]
+        launched = "timed_in" if "timed_in" in timing else "run"  # schemes that took turns share their launches
+        self._alike = {
+            setting: [[run for _, run in own.groupby("run")] for _, own in rows.groupby(launched)]
+            for setting, rows in methods.groupby(["model", "topology"])
+        }
+        self._spreads: dict[tuple, Spread | None] = {}
+
+    def estimate(self, run: pd.DataFrame, quantity: Quantity) -> Estimate:
+        values, spread = quantity(run), self._spread(run, quantity)
+        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+
+    def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
+        """``quantity`` of one run divided by that of another: block by block, if the two took turns."""
+        if "timed_in" not in one or one["timed_in"].iloc[0] != other["timed_in"].iloc[0]:
+            return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
+        base = quantity(other)
+        together = [
+            [run for run in runs if run["run"].iloc[0] != other["run"].iloc[0]]
+            for runs in self._alike[_setting(one)]
+            if runs[0]["timed_in"].iloc[0] == one["timed_in"].iloc[0]
+        ]
+        values, spread = quantity(one) / base, _pooled(together, lambda run: quantity(run) / base)
+        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+
+    def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
+        key = _setting(run), quantity
+        if key not in self._spreads:
+            self._spreads[key] = _pooled(self._alike.get(_setting(run), []), quantity)
+        return self._spreads[key]
+
+
+def _setting(run: pd.DataFrame) -> tuple[str, str]:
+    return run["model"].iloc[0], run["topology"].iloc[0]
+
+
+def _pooled(every: list[list[pd.DataFrame]], quantity: Quantity) -> Spread | None:
+    """The spread of launches over runs, each a list of schemes that took turns in it."""
+    values = [[quantity(scheme) for scheme in run] for run in every]
+    return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in values]))
+
+
+def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The iterations of the run's method, and of uncompressed in the same blocks."""
+    return run[run["timed"] == run["variant"].iloc[0]], run[run["timed"] == "none"]
+
+
+def seconds(run: pd.DataFrame) -> pd.Series:
+    return by_block(own_and_dense(run)[0])
+
+
+def dense_seconds(run: pd.DataFrame) -> pd.Series:
+    return by_block(own_and_dense(run)[1])
+
+
+def speedups(run: pd.DataFrame) -> pd.Series:
+    """By block, against uncompressed in the same block."""
+    return dense_seconds(run) / seconds(run)
+
+
+def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
+    """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
+    with the intervals (``_low``, ``_high``) of a repeat, in one launch."""
+    ours, theirs = by_block(own), by_block(dense)
+    compared = {"iteration_s": ours, "dense_s": theirs, "speedup": theirs / ours}
+    return _columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(ours)}
+
+
+def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    return {
+        f"{name}{end}": value
+        for name, found in estimates.items()
+        for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
+    }
+
+
+def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
+    first = run.iloc[0]
+    own, _ = own_and_dense(run)
+    estimates = {
+        name: repeats.estimate(run, quantity)
+        for name, quantity in (("iteration_s", seconds), ("dense_s", dense_seconds), ("speedup", speedups))
+    }
+    row = {key: first.get(key, float("nan")) for key in ABOUT} | _columns(estimates)
+    row |= {"blocks": len(by_block(own)), "launches": len(by_launch(by_block(own)))}
+    row["enough"] = estimates["speedup"].enough
+    steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))
+    row["epoch_s"] = row["iteration_s"] * steps
+    row["training_s"] = row["epoch_s"] * first["epochs"]
+    row["sent_bytes"] = amortise(own, "sent_bytes")
+    row["received_bytes"] = amortise(own, "received_bytes")
+    row["density"] = amortise(own, "density")
+    row |= _parts(own, row["iteration_s"])
+    row["computing"] = (row["forward_s"] + row["backward_s"]) / row["iteration_s"]
+    row["iterations"] = len(own)
+    row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
+    return row
+
+
+def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:
+    """The parts of the iteration: means over the middle half of each phase's iterations.
+
+    Means add up and medians do not; the middle half keeps the outliers out, as the median does. They
+    are scaled (by a per cent or so) to add up to the iteration's median over blocks.
+    """
+    middle = pd.concat(_middle_half(phase) for _, phase in own.groupby("phase"))
+    shares = middle.groupby("phase")["share"].first()
+    means = middle.groupby("phase")[MEASURED].mean().mul(shares, axis=0).sum() / shares.sum()
+    return (means * iteration_s / means.sum()).to_dict()
+
+
+def _middle_half(phase: pd.DataFrame) -> pd.DataFrame:
+    """The half of the iterations (rounded up) whose time is nearest to the median."""
+    distance = (phase["iteration_s"] - phase["iteration_s"].median()).abs()
+    return phase.loc[distance.sort_values(kind="stable").index[: -(-len(phase) // 2)]]

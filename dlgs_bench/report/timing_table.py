@@ -1,0 +1,39 @@
+"""A table of timing runs: Table 2, and those of the studies that time the same grid otherwise. No torch."""
+
+import pandas as pd
+
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import summarise
+
+
+def build(snakemake) -> None:
+    """From the tidy table of iterations; one row per run."""
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
+    caption += f" In brackets: {captions.repeat(table)}. {captions.counted(table)}."
+    tables.save_table(table, _shown(table, names), caption, snakemake.output)
+
+
+def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            **tables.run_columns(row, names),
+            "Speed-up": "1" if row["variant"] == "none" else tables.spread(row, "speedup"),
+            "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
+            "Batch": f"{row['batch']:g}",
+            "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",
+            "Computing (%)": f"{row['computing'] * 100:.0f}",
+            "Uncompressed in the same run (ms)": f"{row['dense_s'] * 1e3:.0f}",
+            "Epoch (s)": tables.number(row["epoch_s"]),
+            "Training (h)": tables.number(row["training_s"] / 3600),
+            "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
+            "Density": tables.number(row["density"]),
+            "n": row["blocks"],
+            "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
+        }
+        for row in table.to_dict("records")
+    )

@@ -1,0 +1,192 @@
+"""Predictions from what the calibration runs of a configuration left. No torch."""
+
+import math
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from dlgs_bench import plugins
+from dlgs_bench.buckets import Plan, planner_of
+from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel.costs import Calibration, Curve, calibration
+from dlgs_bench.timemodel.links import Network, project_costs
+from dlgs_bench.timemodel.planner import planners
+from dlgs_bench.timemodel.timeline import Costs, schedule
+from dlgs_bench.topology import ALL_GATHER, PeerExchanges, Topology, ring_rounds
+
+SELECTIONS = ("torch", "compiled")  # the paper's first
+
+
+def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
+    """The tables of a model's layers and of the exchanges of the scheme of ``spec``, as costs; ``cost`` as in
+    ``calibration``."""
+    within, every = spec.scheme.options.get("within", "group"), pd.read_csv(samples)
+    own = every[every["variant"] == replace(spec.scheme, bucketing="").label]
+    return calibration(pd.read_csv(layers), pd.read_csv(iterations), own, within=within, cost=cost)
+
+
+class Calibrations:
+    """The calibration runs in some folders, found by what they measured."""
+
+    def __init__(self, folders: Iterable[Path]):
+        specs = {folder: RunSpec.in_folder(folder) for folder in sorted(set(folders))}
+        self._layers = {_model(s): f for f, s in specs.items() if s.kind == "layers"}
+        self._exchanges = [(f, m) for f, s in specs.items() if s.kind == "exchanges" for m in s.members.values()]
+
+    def of(self, run: RunSpec) -> Calibration:
+        """For a timing run; KeyError or StopIteration if no folder holds its model or its exchanges."""
+        layers = self._layers[_model(run)]
+        exchanges = next(f for f, s in self._exchanges if _exchange(s) == _exchange(run))
+        return _read_folders(layers, exchanges, run)
+
+    @property
+    def selections(self) -> list[str]:
+        """The kinds of selection that were calibrated; the paper's where nothing selects."""
+        found = {spec.scheme.options.get("selection") for _, spec in self._exchanges}
+        return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
+
+    def each(self, computing: int = 0) -> list["Projection"]:
+        """The time model of every exchange that was calibrated; ``computing``: how many workers shared this machine
+        where layers were timed, as many as exchanged if 0."""
+        found = []
+        for folder, spec in self._exchanges:
+            model, workers = _model(spec)
+            found.append(Projection(self._layers[model, computing or workers], folder, spec))
+        return found
+
+    def projections(
+        self, ratio: float | None = None, topology: Topology = ALL_GATHER, selection: str = SELECTIONS[0]
+    ) -> dict[tuple[str, str], "Projection"]:
+        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest.
+
+        Of variants that select, those whose exchanges were calibrated with this ``selection``.
+        """
+        found: dict[tuple[str, str], list[tuple[Path, RunSpec]]] = {}
+        for folder, spec in self._exchanges:
+            if spec.topology == topology and spec.scheme.options.get("selection", selection) == selection:
+                found.setdefault((spec.training.model, spec.variant), []).append((folder, spec))
+
+        def order(exchange: tuple[Path, RunSpec]) -> tuple[bool, float]:
+            own = exchange[1].ratio
+            return own != ratio, own or 0.0
+
+        chosen = {key: min(exchanges, key=order) for key, exchanges in found.items()}
+        return {key: Projection(self._layers[_model(spec)], folder, spec) for key, (folder, spec) in chosen.items()}
+
+
+class Projection:
+    """The time model of one model and variant over its topology, for other links and numbers of workers.
+
+    ``folder``: of the calibration of exchanges, ``spec``: what of it; ``here``: its network, whose own links count as
+    infinitely fast where the processes talked over the host's. ``collective``: of its dense sums elsewhere.
+    """
+
+    def __init__(self, layers: Path, exchanges: Path, spec: RunSpec):
+        self.folder, self.spec, model = exchanges, spec, RunSpec.in_folder(layers)
+        self.collective = self.spec.scheme.collective
+        self._known = _read_folders(layers, exchanges, self.spec)
+        cluster = self.spec.cluster
+        self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
+        scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
+        every, planner = planners(model.scheme.bucket_bytes // 4), model.scheme.planner
+        # Buckets of a fixed size may be too few to overlap, so the planner's are tried too.
+        names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
+        self._planners = [every[name] for name in names]
+
+    def ways(self, workers: int) -> list["Projection"]:
+        """This one, and those in which a collective that makes other rounds of the engine's dense sums makes them.
+
+        A round of each is taken to cost what one of the engine's does.
+        """
+        if self.collective != "engine" or self.spec.topology != ALL_GATHER or not self._known.traffic.summed:
+            return [self]
+        found = [self]
+        for name in plugins.names("collectives"):
+            rounds = plugins.describe("collectives", name)["rounds"].get(str(workers))
+            if rounds is not None and rounds != ring_rounds(workers):
+                found.append(copy(self))
+                found[-1].collective = name
+        return found
+
+    def iteration_s(self, there: Network) -> float:
+        """One iteration, merged as the method's scope or the model's planner would merge it there.
+
+        Of a method of scope "size", the faster of its fixed size and the planner's groups.
+        """
+        costs = self._costs(there)
+        return self._iteration_s(costs, self._plan(costs))
+
+    def saved(self, there: Network) -> dict[str, float]:
+        """By how many seconds an iteration there would be shorter, merged alike, if one thing cost nothing.
+
+        "selection": finding and packing what is sent; "link": the bytes on the busiest link; "messages": what each
+        costs however small it is, in latency and in the processors.
+        """
+        costs = self._costs(there)
+        plan = self._plan(costs)
+        nothing = Curve((1.0,), (0.0,))
+        turn = costs.communicate
+        without = {
+            "selection": replace(costs, sparsify=nothing),
+            "link": self._costs(replace(there, rate_mbit=math.inf)),
+            "messages": replace(
+                costs,
+                communicate=Curve(turn.entries, tuple(seconds - turn.seconds[0] for seconds in turn.seconds)),
+                latency=nothing,
+                contention_s=0.0,
+            ),
+        }
+        whole_s = self._iteration_s(costs, plan)
+        return {what: whole_s - self._iteration_s(other, plan) for what, other in without.items()}
+
+    def _plan(self, costs: Costs) -> Plan:
+        plans = [planner(self._known.sizes, costs) for planner in self._planners]
+        return min(plans, key=lambda plan: self._iteration_s(costs, plan))
+
+    def _costs(self, there: Network) -> Costs:
+        known, rounds = self._known, [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]
+        return project_costs(known.costs, self.spec.topology, known.traffic, self.here, there, *rounds)
+
+    def _iteration_s(self, costs: Costs, plan: Plan) -> float:
+        return schedule(self._known.sizes, costs, plan).iteration_s + self._known.rest_s
+
+
+def sum_rounds(collective: str) -> PeerExchanges:
+    """How many rounds a dense sum makes, by the number of workers; KeyError for one that the collective refuses.
+
+    ValueError if that depends on the data.
+    """
+    if collective == "engine":
+        return ring_rounds
+    rounds = plugins.describe("collectives", collective)["rounds"]
+    if not rounds:
+        why = "what it sends depends on the gradient"
+        raise ValueError(f"the time model cannot take {collective} to other links: {why}; give another collective")
+    return lambda workers: rounds[str(workers)]
+
+
+def _read_folders(layers: Path, exchanges: Path, spec: RunSpec) -> Calibration:
+    return read(layers / "layers.csv", layers / "iterations.csv", exchanges / "samples.csv", spec)
+
+
+def _model(spec: RunSpec) -> tuple:
+    """What the times of a model's layers depend on, of all that varies in a configuration."""
+    return spec.training.model, spec.cluster.workers
+
+
+def _exchange(spec: RunSpec) -> tuple:
+    """What the times of an exchange depend on; the model decides how large buckets can be."""
+    scheme = spec.scheme
+    return (
+        spec.training.model,
+        scheme.method,
+        scheme.options,
+        scheme.topology,
+        scheme.collective,
+        scheme.streams,
+        scheme.wire,
+        spec.cluster,
+    )

@@ -1,0 +1,33 @@
+"""A model whose parameters, too, lie in one flat tensor, so that the optimizer takes one tensor."""
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+from dlgs_bench.exchange.flat import FlatGradients
+
+
+class FlatModel(FlatGradients):
+    """``parameters``: shape (d,), in the order of ``gradients``; the model's own are views of it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__(model.parameters())
+        self.model = model
+        self.names = [name for name, _ in model.named_parameters()][::-1]
+        self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
+        for (p, _), start in zip(self.views, self.starts, strict=False):
+            p.data = self.parameters.as_strided(p.shape, p.stride(), start)
+
+    def checksum(self) -> str:
+        """Of all parameters: two runs with the same one ended with the same bits."""
+        return f"{zlib.crc32(self.parameters.cpu().numpy()):08x}"
+
+    def buffers(self) -> list[Tensor]:
+        """The floating-point buffers (BatchNorm's running statistics)."""
+        return [b for b in self.model.buffers() if b.is_floating_point()]
+
+
+def _storage_order(p: Tensor) -> Tensor:
+    """The entries of a dense tensor in memory order, flat."""
+    return p.as_strided((p.numel(),), (1,), p.storage_offset())

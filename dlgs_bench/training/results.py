@@ -1,0 +1,126 @@
+"""What a run leaves behind: tidy rows, and where they come from."""
+
+import csv
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import torch
+
+from dlgs_bench.data import DataSet
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.spec import Cluster, RunSpec
+
+
+def provenance(spec: RunSpec) -> dict:
+    """The machine, the versions and the commit; no host names, no paths."""
+    packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
+    return {
+        "machine": machine(spec.cluster.device),
+        **_network(spec.cluster),
+        "python": platform.python_version(),
+        "versions": {p: version(p) for p in packages if _installed(p)},
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _network(cluster: Cluster) -> dict:
+    """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured, and the time
+    from host to host as asked, there and back as measured."""
+    if cluster.network == "testbed":
+        rates = {"rate_mbit": min(cluster.rates_mbit), "fastest_mbit": max(cluster.rates_mbit)}
+        # Set by dlgs_bench/launch/hosts.py.
+        rates["measured_mbit"] = float(os.environ["TESTBED_MEASURED_MBIT"])
+        latency = {"latency_ms": cluster.latency_ms, "round_trip_ms": float(os.environ["TESTBED_ROUND_TRIP_MS"])}
+        return {"network": "testbed"} | rates | latency
+    return {"network": "loopback" if ENGINES[cluster.engine].one_machine(os.environ) else "host"}
+
+
+def machine(device: str) -> str:
+    """Processor, cores, memory and GPUs, in words."""
+    cores = len(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory().total / 2**30
+    words = f"{_cpu()}, {cores} cores, {memory:.0f} GiB"
+    if device == "cuda":
+        words += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return words
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except ModuleNotFoundError:
+        return False
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    """The rows as CSV; a row leaves empty what only others have."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+def chrome_trace(rows: list[dict]) -> dict:
+    """A trace in the format that Perfetto and chrome://tracing open, one process per variant; microseconds."""
+    processes = {variant: i for i, variant in enumerate(dict.fromkeys(r["variant"] for r in rows))}
+    threads = {row: i for i, row in enumerate(dict.fromkeys(r["row"] for r in rows))}
+    names = [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": variant}} for variant, pid in processes.items()
+    ]
+    names += [
+        {"name": "thread_name", "ph": "M", "pid": pid, "tid": i, "args": {"name": row}}
+        for pid in processes.values()
+        for row, i in threads.items()
+    ]
+    events = [
+        {
+            "name": r["name"],
+            "ph": "X",
+            "pid": processes[r["variant"]],
+            "tid": threads[r["row"]],
+            "ts": r["begin_s"] * 1e6,
+            "dur": (r["end_s"] - r["begin_s"]) * 1e6,
+        }
+        for r in rows
+    ]
+    return {"traceEvents": names + events, "displayTimeUnit": "ms"}
+
+
+def write_run(folder: Path, spec: RunSpec, found: dict, data: DataSet | None) -> None:
+    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and facts about run and data.
+
+    ``found``: the rows of each table, and facts ``about`` the run, if there are any. ``data``: None for runs without
+    any. The launcher adds ``wall_s``.
+    """
+    tables = {name: rows for name, rows in found.items() if name != "about"}
+    for name, rows in tables.items():
+        write_rows(folder / f"{name}.csv", rows)
+    if "trace" in tables:
+        (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | found.get("about", {})
+    if data:
+        run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
+    (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

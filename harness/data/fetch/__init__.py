@@ -1,7 +1,0 @@
-"""Where the files of the data sets come from, and what they must be. No torch."""
-
-from harness.mistakes import Ended
-
-
-class DataError(Ended):
-    """The data are not what they should be; the message is one line for a person."""

@@ -1,0 +1,61 @@
+"""How tables and figures look: variants told apart, names in order, columns that say something."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.report import style, tables
+from dlgs_bench.report.names import Names
+
+pytestmark = pytest.mark.unit
+
+
+def test_no_two_of_280_variants_look_the_same():
+    looks_of = [style.line(i, "") for i in range(280)]
+    assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
+    names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(14))], ""), {})
+    areas = [style.area(variant, names) for variant in names.variants]
+    assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
+
+
+def test_a_configurations_order_is_kept_and_strangers_come_last():
+    names = Names({"b": "B", "a": "A"}, {})
+    assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
+    assert names.variant("z") == "z"
+    numbers = [style.number(variant, names) for variant in ("b", "a", "z")]
+    assert numbers == [len(style.COMMON) + place for place in range(3)]
+
+
+def test_common_methods_look_alike_in_every_configuration():
+    every = [Names({name: name for name in order}, {}) for order in (["dlgs", "x", "none"], ["none", "cast", "dlgs"])]
+    for method in ("none", "dlgs", "cast"):
+        one, other = (style.of_variant(method, names) | {"label": ""} for names in every)
+        assert one == other
+    assert all((ROOT / "methods" / f"{name}.py").exists() for name in style.COMMON)
+
+
+@pytest.mark.parametrize("column, usual, other", [
+    ("topology", "allgather", "ps-weights"), ("collective", "engine", "ring"), ("rate_mbit", 500.0, 100.0),
+    ("workers", 2, 3), ("refresh_every", float("nan"), 32.0),
+])  # fmt: skip
+def test_tables_show_columns_only_where_they_say_something(column, usual, other, tmp_path):
+    row = {
+        "model": "m",
+        "data_title": "d",
+        "stand_in": False,
+        "variant": "v",
+        "ratio": 0.1,
+        "refresh_every": float("nan"),
+    }
+    row |= {"topology": "allgather", "collective": "engine", "rate_mbit": 500.0, "workers": 2}
+    headings = {"topology": "Topology", "collective": "Collective", "rate_mbit": "Links (Mb/s)", "workers": "Workers"}
+    headings["refresh_every"] = "Refresh every"
+    heading = headings[column]
+    paths = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
+    for values, said in (((usual, usual), False), ((usual, other), True)):
+        shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)
+        tables.save_table(shown, shown, "caption", paths)
+        assert (heading in paths.md.read_text()) == said

@@ -1,0 +1,106 @@
+"""A timing run of several variants: in turns, each as if it had been timed alone."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import CPU
+from hypothesis import given
+from hypothesis import strategies as st
+from test_server import Images
+
+from dlgs_bench import checksums
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.fingerprint import ROOT, behind_run
+from dlgs_bench.report.load_runs import read_members
+from dlgs_bench.report.summary import MEASURED, summarise
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training.timed import timing
+
+pytestmark = pytest.mark.unit
+
+OPTIONS = {"ratio": 0.1, "selection": "compiled"}
+BESIDE = {
+    "cast": {"method": "cast", "options": {}},
+    "often": {"method": "dlgs", "options": {"ratio": 0.02, "refresh_every": 4}},
+}
+SCHEME = Scheme(timed_with={"topk-0.1": {"method": "topk", "variant": "", "options": OPTIONS}} | BESIDE)
+SPEC = RunSpec("timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1))
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict:
+    return run_workers(2, lambda comm: timing(SPEC, comm, Images(), CPU, lambda done, total: None, LaunchSettings()))[0]
+
+
+def test_every_block_times_every_variant_in_every_phase(tables):
+    turns = [(row["block"], row["variant"], row["phase"], row["share"]) for row in tables["iterations"]]
+    others = [("cast", "step", 1), ("often", "refresh", 1 / 4), ("often", "reuse", 3 / 4)]
+    assert turns == [(b, *turn) for b in (1, 2) for turn in [("none", "step", 1), ("topk-0.1", "step", 1), *others]]
+    sent = {row["variant"]: row["sent_bytes"] for row in tables["iterations"]}
+    assert sent["none"] == 2 * sent["cast"] and sent["topk-0.1"] < sent["cast"]
+
+
+def test_rows_of_each_variant_read_as_if_it_had_a_run_of_its_own(tables, tmp_path):
+    place = tmp_path / "together"
+    place.mkdir()
+    pd.DataFrame(tables["iterations"]).to_csv(place / "iterations.csv")
+    about = {"machine": "a machine", "network": "testbed", "rate_mbit": 100.0}
+    run = {"spec": json.loads(SPEC.to_json()), "provenance": about, "train_samples": 24, "files": {}}
+    (place / "run.json").write_text(json.dumps(checksums.signed(run)))
+    rows = read_members([place / "iterations.csv"], ("none", "cast"))
+    assert set(rows[rows["variant"] == "often"]["timed"]) == {"none", "cast", "often"}
+    table = summarise(rows).set_index("variant")
+    assert list(table.index) == ["none", "topk", "cast", "often"] and (table["blocks"] == 2).all()
+    assert table["run"].to_dict()["often"] == "together-often"
+    assert (table["method"]["often"], table["ratio"]["often"], table["refresh_every"]["often"]) == ("dlgs", 0.02, 4)
+    assert table["selection"]["topk"] == "compiled" and pd.isna(table["ratio"]["none"])
+    assert table["density"]["topk"] == pytest.approx(0.1, abs=0.01) != table["density"]["often"]
+
+
+def test_the_code_of_every_variant_decides_the_run_and_its_spec_says_them():
+    assert {ROOT / "methods" / f"{name}.py" for name in ("none", "topk", "cast", "dlgs")} <= set(behind_run(SPEC))
+    assert RunSpec.from_json(SPEC.to_json()) == SPEC
+
+
+BUCKETINGS = {f"none{label}": size for label, size in (("", 2**23), ("-256kib", 2**18), ("-64kib", 2**16))}
+SECONDS = st.lists(st.floats(0.01, 10), min_size=3, max_size=3)
+
+
+def run_of_bucketings(place: Path, blocks: list[list[float]]) -> Path:
+    """A timing run of Top-K and three bucketings of uncompressed. ``blocks``: seconds of each bucketing by block."""
+    timed_with = {
+        label: {"method": "none", "variant": "", "options": {}, "bucketing": label[5:], "bucket_bytes": size}
+        for label, size in BUCKETINGS.items()
+        if label != "none"
+    }
+    timed_with |= {"topk-0.1": {"method": "topk", "variant": "", "options": OPTIONS}}
+    spec = RunSpec("timing", Training("resnet20"), Scheme(timed_with=timed_with), Cluster(workers=2), Measurement())
+    rows = [
+        {"launch": 1, "block": block, "variant": label, "phase": "step", "share": 1.0, "iteration_s": seconds}
+        | dict.fromkeys(MEASURED, seconds / len(MEASURED))
+        | {"sent_bytes": 1, "received_bytes": 1, "density": 1.0}
+        for block, times in enumerate(blocks, start=1)
+        for label, seconds in [*zip(BUCKETINGS, times, strict=True), ("topk-0.1", 1.0)]
+    ]
+    place.mkdir(exist_ok=True)
+    pd.DataFrame(rows).to_csv(place / "iterations.csv", index=False)
+    groups = [{"variant": label, "bucket": i} for n, label in enumerate(BUCKETINGS, start=1) for i in range(n)]
+    pd.DataFrame(groups).to_csv(place / "groups.csv", index=False)
+    run = {"spec": json.loads(spec.to_json()), "provenance": {"machine": "a machine", "network": "testbed"}}
+    (place / "run.json").write_text(json.dumps(checksums.signed(run | {"train_samples": 24, "files": {}})))
+    return place / "iterations.csv"
+
+
+@given(blocks=st.lists(SECONDS, min_size=1, max_size=5))
+def test_nothing_is_compared_with_an_uncompressed_that_another_bucketing_of_the_run_beats(tmp_path_factory, blocks):
+    path = run_of_bucketings(tmp_path_factory.mktemp("bucketings"), blocks)
+    table = summarise(read_members([path])).set_index("variant")
+    medians = [math.exp(statistics.median(map(math.log, times))) for times in zip(*blocks, strict=True)]
+    assert table.loc["topk", "dense_s"] == table.loc["none", "iteration_s"] == pytest.approx(min(medians), rel=1e-5)
+    assert list(table.index) == ["none", "topk"]
+    fastest = [n for n, seconds in enumerate(medians, start=1) if seconds == min(medians)]
+    assert table.loc["none", "num_buckets"] in fastest

@@ -1,0 +1,20 @@
+# The rate of links at which this machine keeps the proportion of the paper's nodes.
+STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
+
+
+rule dilation_table:
+    input:
+        layers=calibrated("run.json"),
+        rates=sorted({rate_file(timed(run)) for run in named("timing")}),
+    output:
+        **table_files("slowdown", "Time slowdown"),
+    params:
+        **script_params("workflow/studies/slowdown/table.py"),
+    log:
+        f"{RESULTS}/logs/slowdown.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "table of slowdown"
+    script:
+        "table.py"

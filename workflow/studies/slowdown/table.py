@@ -1,0 +1,53 @@
+"""Time dilation: the link rate at which this machine computes and communicates in the proportion of other nodes.
+
+Computation there: the multiply-adds of a batch at the rate of the nodes, which by default are the paper's (an upper
+bound: small models do not fill a card). Computation here: forward and backward of the calibration, at the batch and
+data of the timing runs. The rate is theirs, divided by how much longer one iteration computes here."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, data_title
+from dlgs_bench.timemodel.slowdown import Nodes
+
+ABOUT = ("data_title", "stand_in", "machine", "engine", "workers", "network")  # of a calibration, in the table
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "Model": names.model(row["model"]),
+            "Data": data_title(row),
+            "Workers": row["workers"],
+            "Batch there, here": f"{row['nodes_batch']}, {row['batch']}",
+            "Computation there (ms)": tables.number(row["nodes_computation_s"] * 1e3),
+            "Computation here (ms)": tables.number(row["computation_s"] * 1e3),
+            "Dilation": tables.number(row["slowdown"]),
+            "Links in proportion (Mb/s)": tables.number(row["proportional_mbit"]),
+            "n": row["samples"],
+        }
+        for row in table.to_dict("records")
+    )
+
+
+log_errors(snakemake)
+names = Names.of(snakemake)
+rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
+calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
+nodes = Nodes(**rates[0]["nodes"])
+table = pd.DataFrame(
+    {key: calibration[key] for key in ABOUT} | {key: value for key, value in rate.items() if key != "nodes"}
+    for calibration, rate in zip(calibrations, rates, strict=True)
+)
+models = names.models_in(table["model"])
+table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
+there = f"The nodes: {nodes.link_mbit / 1e3:g} Gb/s, {nodes.multiply_adds_s / 1e12:.3g} T multiply-adds a second."
+if measured := [f"{names.model(model)} {ms:g} ms" for model, ms in nodes.computation_ms.items()]:
+    there += f" Measured on them: {', '.join(measured)}."
+caption = f"{captions.of_script(snakemake)} {there} {captions.setting(pd.DataFrame(calibrations))}."
+tables.save_table(table, shown(table, names), caption, snakemake.output)
