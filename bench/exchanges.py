@@ -6,7 +6,8 @@ On one core, or on the GPU where there is one.
 
 Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
 distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
-and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``warm_start``; medians over
+and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``warm_start``;
+medians over
 rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
 to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual. Methods with
 local steps make such an exchange once in many steps.

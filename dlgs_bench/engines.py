@@ -16,7 +16,8 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
-# After this time without a message an engine gives up. A week: the harness finds ranks that hang, by ``hang_timeout_s``.
+# After this time without a message an engine gives up. A week: the harness finds ranks that hang, by
+# ``hang_timeout_s``.
 TIMEOUT_S = int(os.environ.get("DLGS_BENCH_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
 COMMON = {
     # By default glibc returns the pages of every large tensor and faults them in again: 5-10 % of an iteration.
@@ -40,7 +41,8 @@ Start = Callable[[list[str]], str]  # starts a program on the first host and ret
 class Engine(ABC):
     """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes.
 
-    ``requires_all_ranks``: whether a round of messages needs all of them, as its communicator says too. ``killed``: finds in
+    ``requires_all_ranks``: whether a round of messages needs all of them, as its communicator says too. ``killed``:
+    finds in
     what the engine's launcher printed the rank that a signal ended first. ``shares_gpus``: whether several of its
     processes can use one GPU. ``built``: a program that says which of Gloo, MPI and NCCL the engine was built with.
     ``package``: the Python package that it needs.
@@ -80,7 +82,7 @@ class Engine(ABC):
     def lacks(self, device: str, shared: bool) -> str:
         """What the installed engine was built without and needs, in words, or nothing."""
         # -P: the folder that this is called in has no say.
-        done = subprocess.run([sys.executable, "-P", "-c", self.built], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", self.built], capture_output=True, text=True)
         if done.returncode:
             return "it cannot be imported: " + done.stderr.strip().splitlines()[-1]
         missing = self.needs(device, shared) - set(done.stdout.split())
@@ -130,8 +132,7 @@ class Horovod(Engine):
         return {self._controller} | ({"NCCL"} if device == "cuda" else set())
 
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
-        # -P: the program's own folder has a horovod.py, which would hide Horovod.
-        return json.loads(start([sys.executable, "-P", str(RENDEZVOUS), interface, *addresses]))
+        return json.loads(start([sys.executable, str(RENDEZVOUS), interface, *addresses]))
 
 
 class TorchDist(Engine):

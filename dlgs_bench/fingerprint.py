@@ -24,14 +24,14 @@ def behind_run(spec: RunSpec) -> list[Path]:
     """The project's files whose statements decide the numbers of a run."""
     training, scheme, cluster = spec.training, spec.scheme, spec.cluster
     roots = [PACKAGE / "training" / "run.py", PACKAGE / "training" / f"{KINDS[spec.kind]}.py"]
-    roots.append(PACKAGE / "comm" / f"{cluster.engine}.py")
+    roots.append(PACKAGE / "comm" / f"{cluster.engine}_engine.py")
     for one in (scheme, *map(scheme.alone, scheme.timed_with)):
         roots.append(ROOT / "methods" / f"{one.method}.py")
         if one.collective != "engine":
             roots.append(PACKAGE / "comm" / "collectives" / f"{stem(one.collective)}.py")
         if "selection" in one.options:
-            roots.append(PACKAGE / "exchange" / "selection" / f"by_{one.options['selection']}.py")
-            roots += [PACKAGE / "exchange" / "selection" / "by_triton.py"] * (cluster.device == "cuda")
+            roots.append(PACKAGE / "exchange" / "selection" / f"{one.options['selection']}_backend.py")
+            roots += [PACKAGE / "exchange" / "selection" / "triton_backend.py"] * (cluster.device == "cuda")
     if spec.kind == "sums":  # times them all
         roots += (PACKAGE / "comm" / "collectives").glob("[a-z]*.py")
     if spec.trains:
@@ -49,8 +49,8 @@ def stem(plugin: str) -> str:
 
 
 # What runs import to find and to watch them, which decides no number.
-NO_NUMBERS = {PACKAGE / "code.py", PACKAGE / "plugins.py", PACKAGE / "launch" / "liveness.py"}
-NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "mistakes.py"}
+NO_NUMBERS = {PACKAGE / "fingerprint.py", PACKAGE / "plugins.py", PACKAGE / "launch" / "liveness.py"}
+NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "errors.py"}
 
 # The module in dlgs_bench/training that does the work of each kind of run.
 KINDS = {

@@ -1,4 +1,5 @@
-"""Somebody's training script, for test_hooks: it knows torch, Horovod and dlgs_bench.hooks, nothing else of this project.
+"""Somebody's training script, for test_hooks: it knows torch, Horovod and dlgs_bench.hooks, nothing else of this
+project.
 
 Arguments: the engine, the target file, and {method: parameters} as JSON. Saved is, by method, the aggregate of every
 step of a run that never stopped, and of one that was saved and loaded after half of the steps, and the buckets.

@@ -109,7 +109,7 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
 @settings(max_examples=25, deadline=None)
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
-    """Time dilation: all times shrink alike, so proportions stay."""
+    """Slowdown: all times shrink alike, so proportions stay."""
     known = next(one for one in report.known if one.spec.variant == "dlgs")
     here = advice.predicted(known, Network(workers, rate, latency))
     there = advice.predicted(known, Network(workers, rate * slowdown, latency / slowdown), slowdown)

@@ -164,18 +164,29 @@ def rounds(*yielded: PeerExchange):
 TWO = torch.zeros(2)
 BROKEN = {
     "round 0: rank 0 sends to rank 1, which does not receive from it": [[PeerExchange({1: TWO})], [PeerExchange()]],
-    "round 1: rank 1 receives from rank 0, which does not send to it": [[PeerExchange()] * 2, [PeerExchange(), PeerExchange({}, {0: 2})]],
-    "round 0: rank 1 sends to rank 0 2 entries, which expects 3": [[PeerExchange({}, {1: 3})], [PeerExchange({0: TWO})]],
-    "round 0: rank 0 sends to rank 0, which does not receive from it": [[PeerExchange({0: TWO}, {0: 2})], [PeerExchange()]],
+    "round 1: rank 1 receives from rank 0, which does not send to it": [
+        [PeerExchange()] * 2,
+        [PeerExchange(), PeerExchange({}, {0: 2})],
+    ],
+    "round 0: rank 1 sends to rank 0 2 entries, which expects 3": [
+        [PeerExchange({}, {1: 3})],
+        [PeerExchange({0: TWO})],
+    ],
+    "round 0: rank 0 sends to rank 0, which does not receive from it": [
+        [PeerExchange({0: TWO}, {0: 2})],
+        [PeerExchange()],
+    ],
     "round 0: rank 0 sends to rank 2, which does not receive from it": [[PeerExchange({2: TWO})], [PeerExchange()]],
     "round 1: rank 0 has ended, rank 1 has not": [[PeerExchange()], [PeerExchange(), PeerExchange()]],
     "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.float32 with headers": [
-        [PeerExchange({1: TWO})], [PeerExchange({}, {0: None}, headers=True)],
+        [PeerExchange({1: TWO})],
+        [PeerExchange({}, {0: None}, headers=True)],
     ],
     "round 0: rank 0 sends to rank 1 torch.float32 without headers, which expects torch.uint8 without headers": [
-        [PeerExchange({1: TWO})], [PeerExchange({}, {0: 2}, torch.uint8)],
+        [PeerExchange({1: TWO})],
+        [PeerExchange({}, {0: 2}, torch.uint8)],
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("message", BROKEN)

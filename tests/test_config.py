@@ -64,7 +64,7 @@ MISTAKES = {
     },
     "streams.block: 0 is not valid; give entries of a block, an integer of at least 1": {"streams": {"block": 0}},
     "streams.aggregators: 3 among 2 workers; give fewer": {"streams": {"aggregators": 3}},
-    "hung_after_s: 0 is not valid; give seconds": {"hang_timeout_s": 0},
+    "hang_timeout_s: 0 is not valid; give seconds": {"hang_timeout_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},
     "models.resnet20.batch: -3 is not valid": {"models": {"resnet20": RECIPE | {"batch": -3}}},
     "'lr' is missing; give learning rate": {"models": {"resnet20": {"batch": 3, "epochs": 1}}},
@@ -316,9 +316,9 @@ PROCESSORS = {  # words of /proc/cpuinfo: whether bfloat16 can be asked for, and
 def test_precision_is_what_the_processor_is_fastest_in(processor, monkeypatch):
     monkeypatch.setattr(checks, "_processor", lambda: set(processor.split()))
     has, decided = PROCESSORS[processor]
-    loaded = config.load(read("evening"), "config/long_training.yaml")
+    loaded = config.load(read("long_training"), "config/long_training.yaml")
     assert {spec.training.precision for spec in loaded.runs.values()} == {decided}
-    forced = read("evening") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}
+    forced = read("long_training") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}
     wrong = checks.precisions(config.load(forced, "mine").values)
     expected = "models.resnet20.precision: this processor has no bfloat16; give float32, or auto"
     assert wrong == (None if has else expected)

@@ -69,7 +69,8 @@ def steps_of(folder: Path) -> int:
 def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     engine, tiny_source, tmp_path, capsys, monkeypatch, fault
 ):
-    """A rank that is stopped for a while only delays the run. After ``hang_timeout_s`` it is named. An engine also gives
+    """A rank that is stopped for a while only delays the run. After ``hang_timeout_s`` it is named. An engine also
+    gives
     up after its own timeout, which is a week by default. Each time the same command goes on from the checkpoint."""
     spec, place, begun = accuracy(engine), {"checkpoint_every_s": 0.5}, time.monotonic()
     with running(tiny_source, spec, tmp_path, **place) as ended:

@@ -44,9 +44,9 @@ LAUNCH = """
 import sys
 from pathlib import Path
 from dlgs_bench.launch.launcher import launch
-from dlgs_bench.spec import Place, RunSpec
+from dlgs_bench.spec import LaunchSettings, RunSpec
 spec, place, folder = sys.argv[1:]
-sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), Path(folder, "run"), Path(folder, "log")))
+sys.exit(launch(RunSpec.from_json(spec), LaunchSettings.from_json(place), Path(folder, "run"), Path(folder, "log")))
 """
 
 

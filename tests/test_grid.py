@@ -326,7 +326,7 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
 
 @pytest.mark.parametrize("epochs, points", [(0.3, 1), (0.5, 1), (1, 1), (2, 2), (30, 30)])
 def test_a_curve_by_epochs_has_a_point_at_the_end_of_less_than_one(epochs, points):
-    values = read("evening")
+    values = read("long_training")
     values["models"] = {"vgg16": values["models"]["vgg16"] | {"train_epochs": epochs}}
     assert {spec.measurement.evaluations for spec in config.load(values, "c").runs.values()} == {points}
 

@@ -85,7 +85,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
 
         def once(spec: RunSpec, place: LaunchSettings, part: Path, *_) -> int:
             part.mkdir(parents=True)
-            (part / "iterations.csv").write_text(f"block,dilation,forward_s\n1,{left.pop(0)}\n")
+            (part / "iterations.csv").write_text(f"block,slowdown,forward_s\n1,{left.pop(0)}\n")
             (part / "run.json").write_text("{}")
             return 0
 
@@ -102,12 +102,12 @@ def measure(tmp_path, monkeypatch) -> Callable:
 
 @pytest.mark.unit
 def test_several_launches_make_one_table(measure):
-    assert measure("1,1.1", "1,0.9") == ("launch,block,dilation,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
+    assert measure("1,1.1", "1,0.9") == ("launch,block,slowdown,forward_s\n1,1,1,1.1\n2,1,1,0.9\n", "", 2)
 
 
 @pytest.mark.unit
 def test_a_disturbed_launch_is_repeated(measure, capsys):
-    table = "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
+    table = "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
     assert measure("1,1", "1,2", "1.5,1.5") == (table, "", 3)
     said = "a forward pass took 2.00 times as long as when the run began: measured once more"
     assert said in capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_a_disturbed_launch_is_repeated(measure, capsys):
 @pytest.mark.unit
 def test_a_run_that_stays_disturbed_is_marked(measure):
     table, disturbed, launches = measure("1,1", "1,2", "1,2", "1,2", "1,1")
-    assert table == "launch,block,dilation,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
+    assert table == "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times as long as when the run began"
 
 
@@ -147,10 +147,10 @@ import sys
 from pathlib import Path
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import launch
-from dlgs_bench.spec import Place, RunSpec
+from dlgs_bench.spec import LaunchSettings, RunSpec
 spec, folder, *program = sys.argv[1:]
 clean_up_when_ended()
-launch(RunSpec.from_json(spec), Place(), Path(folder, "run"), Path(folder, "log"), program)
+launch(RunSpec.from_json(spec), LaunchSettings(), Path(folder, "run"), Path(folder, "log"), program)
 """
 
 
@@ -307,6 +307,6 @@ def test_a_rank_stays_while_there_are_heartbeats_though_it_was_stopped_itself(tm
 @pytest.mark.unit
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
     for name, engine in ENGINES.items():
-        assert engine.name == name and (ROOT / "dlgs_bench" / "comm" / f"{name}.py").exists()
+        assert engine.name == name and (ROOT / "dlgs_bench" / "comm" / f"{name}_engine.py").exists()
         behind = fingerprint.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
         assert ROOT / "dlgs_bench" / "engines.py" in behind

@@ -46,12 +46,12 @@ from pathlib import Path
 from dlgs_bench.launch import processes
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import RUN, launch
-from dlgs_bench.spec import Place, RunSpec
+from dlgs_bench.spec import LaunchSettings, RunSpec
 processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder, *program = sys.argv[1:]
 clean_up_when_ended()
 folder = Path(folder)
-sys.exit(launch(RunSpec.from_json(spec), Place.from_json(place), folder / "run", folder / "log", program or RUN))
+sys.exit(launch(RunSpec.from_json(spec), LaunchSettings.from_json(place), folder / "run", folder / "log", program or RUN))
 """
 
 

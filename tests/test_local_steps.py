@@ -15,7 +15,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.packing import blocks
-from dlgs_bench.exchange.transport import COUNT_BYTES, answers
+from dlgs_bench.exchange.transport import COUNT_BYTES, transport
 from dlgs_bench.hooks.hook import Hook
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.costs import traffic_per_entry
@@ -92,7 +92,7 @@ def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, see
         flat, weights = torch.zeros_like(start), start.clone()
         buckets = [Bucket(i, part) for i, part in enumerate(flat.split(sizes))]
         method, clock = make("diloco", local_steps=every, outer_lr=lr, outer_momentum=m), Clock(CPU)
-        exchange = LocalExchange(method, [(0, 1), (1, 2)], buckets, answers(ALL_GATHER, comm), clock, weights)
+        exchange = LocalExchange(method, [(0, 1), (1, 2)], buckets, transport(ALL_GATHER, comm), clock, weights)
         clock.start()
         for number, gradient in enumerate(gradients[:, comm.rank], start=1):
             exchange.begin(at(number, comm.rank, workers))

@@ -75,7 +75,7 @@ def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
 
 def test_captions_of_studies_open_on_names_of_their_own():
     studies = Path(__file__).resolve().parent.parent / "workflow" / "studies"
-    drawn = [path for path in studies.glob("*/*.py") if "looks.save(" in path.read_text()]
+    drawn = [path for path in studies.glob("*/*.py") if "style.save(" in path.read_text()]
     names = {path: page.heading(fingerprint.docstring(str(path))) for path in drawn if path.parent.name != "fits"}
     assert len(names) > 10 and len(set(names.values())) == len(names)
 

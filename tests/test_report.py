@@ -330,7 +330,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 
-def test_dilation_of_every_model(report):
+def test_the_slowdown_of_every_model(report):
     layers, nodes = report.runs.every("layers", "run.json"), {"link_mbit": 5000, "multiply_adds_s": 3e12}
     rates = [report.folder / f"{Path(path).parent.name}-rate.json" for path in layers]
     for path, rate in zip(layers, rates, strict=True):

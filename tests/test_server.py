@@ -67,7 +67,7 @@ def run(work, topology, *place: LaunchSettings, **parts) -> list[dict]:
 def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
-    work = functools.wraps(accuracy)(functools.partial(accuracy, place=LaunchSettings(checkpoints=str(tmp_path))))
+    work = functools.wraps(accuracy)(functools.partial(accuracy, settings=LaunchSettings(checkpoints=str(tmp_path))))
     with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):
@@ -84,10 +84,10 @@ def test_timing_runs_and_calibrations_go_through(topology):
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
     for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest={"dlgs-0.1": 10_000})):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
-        cases = {(row["buckets"], row["beside"]) for row in tables["samples"]}
+        cases = {(row["buckets"], row["overlapped"]) for row in tables["samples"]}
         assert cases == {(1, False), (8, False), (1, True), (8, True)}  # beside computing large buckets go one by one
         assert any(row["taken_s"] for row in tables["samples"])
-        assert all(row["beside"] for row in tables["samples"] if row["taken_s"])
+        assert all(row["overlapped"] for row in tables["samples"] if row["taken_s"])
         for row in tables["samples"]:
             assert row["sent_bytes"] == row["summed_bytes"] + row["gathered_bytes"] + row["message_bytes"] > 0
 

@@ -27,7 +27,7 @@ BESIDE = {
     "ring": SUM | {"collective": "ring"},
     "all-gather": {"method": "block_topk", "options": SMALL | {"over": "gather"}},
 }
-SCHEME = Scheme(beside=BESIDE)
+SCHEME = Scheme(timed_with=BESIDE)
 DENSE = {way: {"method": "none", "options": {}} for way in ("omnireduce", "ring")}
 DENSE = {"omnireduce": DENSE["omnireduce"] | STREAMED, "ring": DENSE["ring"] | {"collective": "ring"}}
 
@@ -99,11 +99,11 @@ def report(tmp_path, monkeypatch):
 
 def test_the_table_holds_every_way_against_the_ring_and_the_figure_draws_it(report):
     runs = report.runs
-    for method, scheme in (("block_topk", SCHEME), ("none", Scheme(beside=DENSE))):
+    for method, scheme in (("block_topk", SCHEME), ("none", Scheme(timed_with=DENSE))):
         spec = RunSpec("timing", runs.training("resnet20"), scheme, CLUSTER)
         rows = [
             runs.iterations(way, scheme, 0.05 * (2 if way == "ring" else 1)).assign(density=0.1, sent_messages=3)
-            for way in ("none", *scheme.beside)
+            for way in ("none", *scheme.timed_with)
         ]
         runs.write(f"timing/{method}", spec, iterations=pd.concat(rows))
     paths = runs.every("timing", "iterations.csv")

@@ -17,15 +17,15 @@ BROKEN = '''"""Fails at its third step."""
 
 from dataclasses import dataclass
 
-from dlgs_bench.exchange import At, Bucket, Method, Sum
+from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
 
 
 @dataclass
 class Broken(Method):
     exact_when = {}
 
-    def exchange(self, bucket: Bucket, at: At):
-        if at.step == 3:
+    def exchange(self, bucket: Bucket, context: StepContext):
+        if context.step == 3:
             raise ArithmeticError("broken on purpose")
         return (yield Sum(bucket.gradient))
 '''

@@ -69,8 +69,8 @@ class Communicator(ABC):
         """Run coroutines of rounds side by side, a round of each under way at a time; ``wait`` returns their results.
 
         All ranks give equally many, and of each stream all ranks yield equally many rounds; but a rank may give None
-        for one that has no message for it, unless a round needs ``requires_all_ranks``. The streams of several calls run one
-        call after the other, in the order of the calls.
+        for one that has no message for it, unless a round needs ``requires_all_ranks``. The streams of several calls
+        run one call after the other, in the order of the calls.
         """
         if self.requires_all_ranks and None in streams:
             raise ValueError(f"rank {self.rank} stays away from a stream, but {type(self).__name__} needs all ranks")
@@ -153,4 +153,4 @@ def words(tensor: Tensor) -> Tensor:
 def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:
     """Join the world that the launcher has set up, with the engine of that name; ``shared``: several processes use one
     GPU."""
-    return importlib.import_module(f"dlgs_bench.comm.{engine}").connect(device, shared)
+    return importlib.import_module(f"dlgs_bench.comm.{engine}_engine").connect(device, shared)

@@ -1,8 +1,7 @@
 """Where Horovod's workers find each other, as a process on the first of their hosts; see dlgs_bench/engines.py.
 
 Prints one JSON line, every worker's environment variables, and serves until it is killed. The arguments:
-the network interface, then every host's address. A program without torch. Start it with python -P, since
-horovod.py beside it would hide Horovod.
+the network interface, then every host's address. A program without torch.
 """
 
 import json

@@ -98,8 +98,8 @@ class TorchDist(Communicator):
         return finish
 
     def _messages(self, sends: dict[int, Tensor], receive_buffers: dict[int, Tensor]) -> Callable[[], None]:
-        """Begin to send to peers and to receive from others, into ``receive_buffers``; what it returns waits for these. The
-        empty messages stay at home.
+        """Begin to send to peers and to receive from others, into ``receive_buffers``; what it returns waits for
+        these. The empty messages stay at home.
 
         Receives come first. Gloo tells the sender of each over the same stream as the data: told behind a large
         message of its own, two peers would send one after the other, over half of what a link can carry.

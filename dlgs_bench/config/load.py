@@ -1,4 +1,5 @@
-"""A configuration: checked as a whole before anything runs, then expanded to runs (``dlgs_bench.config.grid``). No torch.
+"""A configuration: checked as a whole before anything runs, then expanded to runs (``dlgs_bench.config.grid``). No
+torch.
 
 Every error is one line: where, what, and what would be right.
 """
@@ -14,6 +15,7 @@ import yaml
 
 from dlgs_bench.config import checks, grid, studies, variants
 from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant, read_as_text, shown
 from dlgs_bench.fingerprint import ROOT
@@ -56,6 +58,7 @@ def load(values: dict, where: str) -> Config:
     schema = _schema()
     if found := nonsense(values):
         raise ConfigError(f"{where}: {found}")
+    values, old_names = renamed(values)
     errors = Validator(schema).iter_errors(values)
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
     if error is not None:
@@ -64,7 +67,7 @@ def load(values: dict, where: str) -> Config:
     values = _with_defaults(values, schema)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
-    warning = "; ".join(filter(None, (warning, variants.idle(values), checks.unanswered(values))))
+    warning = "; ".join(filter(None, (old_names, warning, variants.idle(values), checks.unanswered(values))))
     try:
         calibrations = grid.calibrations(values)
         for one in studies.changed(values):

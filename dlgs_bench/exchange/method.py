@@ -110,7 +110,8 @@ class Method:
     ``ratios_from_plan``: a plan gives each bucket a ratio of its own.
     ``sum_kind``: "dense" or "sparse" if the exchange is one such Sum, dense over the whole bucket or written to
     it, and its answer is returned untouched: what a parameter server can answer. None otherwise.
-    ``cost_depends_on_shapes``: what it costs follows from the shapes of a bucket's layers; it is then calibrated on the model's own.
+    ``cost_depends_on_shapes``: what it costs follows from the shapes of a bucket's layers; it is then calibrated on
+    the model's own.
     ``elementwise``: an entry of the aggregate follows from the workers' entries in its place, in this step alone, so
     the entries of a bucket may lie in another order each time.
     ``baseline``: other methods are compared with it, so it is timed with several ways of merging layers, and the

@@ -1,4 +1,4 @@
-"""Starts one run: python -m dlgs_bench.launch '<spec as JSON>' '<place as JSON>' <run folder> <log file>
+"""Starts one run: python -m dlgs_bench.launch '<spec as JSON>' '<settings as JSON>' <run folder> <log file>
 [--plan <file> ...] [--rate <file>]; the files say what was found out for the run: the groups of each scheme that takes
 a plan, the rate of its links."""
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser("python -m dlgs_bench.launch")
     found.add_argument("spec", type=RunSpec.from_json)
-    found.add_argument("place", type=LaunchSettings.from_json)
+    found.add_argument("settings", type=LaunchSettings.from_json)
     found.add_argument("folder", type=Path)
     found.add_argument("log", type=Path)
     found.add_argument("--plan", type=Path, nargs="*", default=[])

@@ -1,6 +1,7 @@
 """Starts workers on the hosts of a testbed, one each: what horovodrun and torchrun do through ssh. No torch.
 
-python -m dlgs_bench.launch.hosts <engine> <Mbit/s of every host's link, with commas> <ms from host to host> <command ...>
+python -m dlgs_bench.launch.hosts <engine> <Mbit/s of every host's link, with commas> <ms from host to host> <command
+...>
 
 Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one worker fails, all end.
 """

@@ -175,7 +175,7 @@ def once(
 def _failure(spec: RunSpec, ranks: Ranks, part: Path, log: Path) -> str:
     """Why the processes ended with an error, in a line if there is one that says it."""
     if (dead := _dead(spec, ranks, log)) is not None:
-        return f"rank {dead}, {_role(spec, dead)}, has died, {ranks.place(dead)}; more in {log}"
+        return f"rank {dead}, {_role(spec, dead)}, has died, {ranks.location(dead)}; more in {log}"
     if why := ranks.ended():
         return f"{why}; more in {log}"
     if shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong

@@ -216,7 +216,7 @@ class Ranks:
         text = self.error() or ""
         return int(text.removeprefix(DIED)) if text.startswith(DIED) else None
 
-    def settings(self, rank: int) -> str:
+    def location(self, rank: int) -> str:
         """How far a rank is, in words."""
         done = self._done[rank]
         return "last at step {} of {}".format(*done) if done else "not one step since the launch"
@@ -242,7 +242,7 @@ class Ranks:
         if max(silent_s) < after_s:
             return ""
         return "; ".join(
-            f"rank {rank} reported no progress for {after_s:g} s, {self.place(rank)}"
+            f"rank {rank} reported no progress for {after_s:g} s, {self.location(rank)}"
             for rank, seconds in enumerate(silent_s)
             if seconds >= 0.9 * after_s
         )

@@ -35,8 +35,8 @@ def of(processes: int, settings: LaunchSettings, device: str = "cpu") -> dict[st
 
 
 def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
-    """What starts ``program``, whose last argument is the run's folder, on the nodes of ``settings``; Refused if it cannot
-    be started there."""
+    """What starts ``program``, whose last argument is the run's folder, on the nodes of ``settings``; Refused if it
+    cannot be started there."""
     engine, taken = ENGINES[spec.cluster.engine], of(spec.processes, settings, spec.cluster.device)
     folder = Path(program[-1])
     port = free_port() if settings.by == "slurm" else reach(taken, spec.cluster.device, settings.per_gpu, folder)

@@ -1,4 +1,5 @@
-"""What a node says of itself before a run starts on it: python -m dlgs_bench.launch.probe <the run's folder>. No torch."""
+"""What a node says of itself before a run starts on it: python -m dlgs_bench.launch.probe <the run's folder>. No
+torch."""
 
 import json
 import sys

@@ -18,8 +18,8 @@ TERM_GRACE_S = 5  # processes that were asked to end may take so long
 
 
 def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path, gpus: list[str]) -> subprocess.Popen:
-    """Start ``program`` on every rank of ``spec`` at ``settings``, with output to ``log``; ``gpus``: those of this machine
-    that it is to use. ``nodes.Refused`` if it cannot be started there."""
+    """Start ``program`` on every rank of ``spec`` at ``settings``, with output to ``log``; ``gpus``: those of this
+    machine that it is to use. ``nodes.Refused`` if it cannot be started there."""
     environment = os.environ | ENGINES[spec.cluster.engine].environment(
         spec.cluster.threads, timed=spec.kind != "accuracy"
     )

@@ -72,7 +72,7 @@ class Testbed:
     def _carry(self, devices: list[int]) -> None:
         """Leave what the hosts send to a program, which ends with this process, however that ends."""
         ends = [f"{network.bytes_s(rate)},{device}" for rate, device in zip(self.rates_mbit, devices, strict=True)]
-        call = [sys.executable, "-P", latency.__file__, f"{self.latency_ms / 1e3}", *ends]
+        call = [sys.executable, latency.__file__, f"{self.latency_ms / 1e3}", *ends]
         self._way = self._start(call, devices, os.environ, stdin=subprocess.PIPE)
         for device in devices:
             os.close(device)
@@ -103,7 +103,7 @@ class Testbed:
         """
         environment = settings.pop("env", os.environ)
         spaces, more = self._user + self._hosts[host], settings.pop("pass_fds", [])
-        call = [sys.executable, "-P", namespaces.__file__, ",".join(map(str, spaces)), *map(str, command)]
+        call = [sys.executable, namespaces.__file__, ",".join(map(str, spaces)), *map(str, command)]
         return self._start(call, [*spaces, *more], environment, **settings)
 
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
@@ -178,9 +178,9 @@ def clean() -> list[str]:
     return killed
 
 
-def main(what: str = "") -> None:
-    match what:
-        case "check":
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["check"]:
             try:
                 with Testbed([1000, 1000]) as testbed:
                     print(f"the testbed works: {testbed.measure_mbit():.0f} Mbit/s over links of 1000 Mbit/s")
@@ -188,7 +188,7 @@ def main(what: str = "") -> None:
                     print(f"links with latency work: {testbed.measure_round_trip_ms():.1f} ms there and back at 5 ms")
             except TestbedError as error:
                 sys.exit(f"error: no testbed here: {error}")
-        case "clean":
+        case ["clean"]:
             killed = clean()
             print("\n".join(f"killed {process}" for process in killed) or "nothing to clean")
         case _:
@@ -196,4 +196,4 @@ def main(what: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

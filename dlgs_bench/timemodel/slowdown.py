@@ -1,4 +1,4 @@
-"""Time dilation: the link rate at which this machine computes and communicates in the proportion of other nodes.
+"""Slowdown: the link rate at which this machine computes and communicates in the proportion of other nodes.
 
 What compression gains is decided by the proportion of computing to sending. On a machine that computes an iteration so
 many times as slowly as those nodes, links that are as many times as slow keep their proportion. No torch.

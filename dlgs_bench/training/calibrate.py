@@ -146,7 +146,8 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     label), at the method's steady state; t_c until the last worker has what it waits for.
 
     One bucket alone shows the latency, several together what each costs when they follow each other, and several
-    ``overlapped`` computing how long a communication waits for a core. That is as long for a small message as for a large
+    ``overlapped`` computing how long a communication waits for a core. That is as long for a small message as for a
+    large
     one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
     the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
     """

@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
     data = datasets.load(training.data)(Path(settings.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"dlgs_bench.training.{KINDS[spec.kind]}"), spec.kind)
-    where = {"place": settings} if spec.kind in PLACED else {}
+    where = {"settings": settings} if spec.kind in PLACED else {}
     found = work(spec, comm, data, device, Progress(folder, comm.rank), **where)
     if comm.rank == 0:
         write_run(folder, spec, found, data)

@@ -39,7 +39,7 @@ checkpoint rate:
         nodes=VALUES["testbed"]["nodes"],
         batch=lambda w: nodes_batch(SPECS[f"layers/{w.run}"].training.model),
         runs=asked_of,
-        code=code.fingerprints(code.behind_script("workflow/scripts/rate.py")),
+        code=fingerprint.fingerprints(fingerprint.behind_script("workflow/scripts/rate.py")),
     log:
         f"{RESULTS}/logs/rates/{{run}}.log",
     conda:
@@ -60,7 +60,7 @@ checkpoint plan:
         spec=lambda w: MEMBERS[w.run][1].to_json(),
         cost=VALUES["plan_cost"],
         runs=asked_of,
-        code=code.fingerprints(code.behind_script("workflow/scripts/plan.py")),
+        code=fingerprint.fingerprints(fingerprint.behind_script("workflow/scripts/plan.py")),
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",
     conda:

@@ -107,7 +107,7 @@ def run_params(kind):
     return {
         "spec": lambda wildcards: spec(wildcards).to_json(),
         "folder": f"{FOLDERS[kind]}/{kind}/{{run}}",
-        "code": lambda wildcards: code.fingerprints(code.behind_run(spec(wildcards))),
+        "code": lambda wildcards: fingerprint.fingerprints(fingerprint.behind_run(spec(wildcards))),
     }
 
 
@@ -182,11 +182,11 @@ def resources_of(kind):
 def script_params(path, caption=None):
     """The parameters of a script that makes a table or a figure; ``path`` from the project's root."""
     return {
-        "caption": caption or (lambda wildcards: code.docstring(path)),
+        "caption": caption or (lambda wildcards: fingerprint.docstring(path)),
         "variants": VARIANTS,
         "models": MODELS,
         "runs": asked_of,
-        "code": code.fingerprints(code.behind_script(path)),
+        "code": fingerprint.fingerprints(fingerprint.behind_script(path)),
     }
 
 
@@ -194,7 +194,7 @@ def figure_params(path):
     """The parameters of a script that draws the figures of models; wildcard: ``figure``."""
 
     def caption(wildcards):
-        return f"{DRAWN[wildcards.figure].about} {code.docstring(path)}"
+        return f"{DRAWN[wildcards.figure].about} {fingerprint.docstring(path)}"
 
     model = lambda wildcards: DRAWN[wildcards.figure].model
     value = lambda wildcards: DRAWN[wildcards.figure].value

@@ -1,7 +1,8 @@
 """Selection: which entries of a vector are sent, and taking them out of it.
 
 Two implementations of one interface, ``take``, ``take_at_most``, ``kth_magnitude`` and ``workspace``: ``torch`` is the
-reference and what the paper used; ``compiled`` accumulates and takes in one pass over memory (on GPUs, ``triton_backend``).
+reference and what the paper used; ``compiled`` accumulates and takes in one pass over memory (on GPUs,
+``triton_backend``).
 They choose the same entries, and refuse NaN with a FloatingPointError before anything is sent; ``take_at_most``, for
 which no host waits, counts it instead.
 """

@@ -1,4 +1,5 @@
-"""Selection at memory speed on one CPU core (GPUs: ``triton_backend``): one compiled pass accumulates, compares, compacts.
+"""Selection at memory speed on one CPU core (GPUs: ``triton_backend``): one compiled pass accumulates, compares,
+compacts.
 
 With the sign bit cleared, the bits of a float32 order as its magnitude does, NaN above all, so thresholds
 are integer comparisons; they cost nothing when written without a branch: always store, and advance the

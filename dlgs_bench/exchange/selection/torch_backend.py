@@ -32,7 +32,8 @@ def take(
 def take_at_most(
     corrected: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``take``, of the first ``most`` entries alone; the others stay in ``corrected``. The host never waits for a device.
+    """As ``take``, of the first ``most`` entries alone; the others stay in ``corrected``. The host never waits for a
+    device.
 
     Returns values and indices, shape (most,), and how many entries the rule chose, int64, shape (1,), or ``MANY`` if
     there is NaN. Behind the last entry are zeros, at any index. ``most`` is a ``TopK``'s k.

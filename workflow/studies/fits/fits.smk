@@ -17,7 +17,7 @@ rule fits_figure:
         **script_params(
             "workflow/studies/fits/figure.py",
             caption=lambda w: f"Calibration of {MODELS[w.model]}: "
-            + code.docstring("workflow/studies/fits/figure.py"),
+            + fingerprint.docstring("workflow/studies/fits/figure.py"),
         ),
     log:
         f"{RESULTS}/logs/figure-fits-{{model}}.log",

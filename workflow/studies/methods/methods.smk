@@ -20,7 +20,7 @@ METHODS_PARAMS |= {
     "model": sorted({timed(run).training.model for run in METHODS_LARGE}),
     "value": "breakdown",
 }
-METHODS_CAPTION = "One iteration of every method. " + code.docstring(
+METHODS_CAPTION = "One iteration of every method. " + fingerprint.docstring(
     "workflow/scripts/breakdown.py"
 )
 METHODS_TARGETS = [f"{RESULTS}/methods.csv"] + expand(

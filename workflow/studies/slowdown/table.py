@@ -1,4 +1,4 @@
-"""Time dilation: the link rate at which this machine computes and communicates in the proportion of other nodes.
+"""Slowdown: the link rate at which this machine computes and communicates in the proportion of other nodes.
 
 Computation there: the multiply-adds of a batch at the rate of the nodes, which by default are the paper's (an upper
 bound: small models do not fill a card). Computation here: forward and backward of the calibration, at the batch and
@@ -27,7 +27,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Batch there, here": f"{row['nodes_batch']}, {row['batch']}",
             "Computation there (ms)": tables.number(row["nodes_computation_s"] * 1e3),
             "Computation here (ms)": tables.number(row["computation_s"] * 1e3),
-            "Dilation": tables.number(row["slowdown"]),
+            "Slowdown": tables.number(row["slowdown"]),
             "Links in proportion (Mb/s)": tables.number(row["proportional_mbit"]),
             "n": row["samples"],
         }

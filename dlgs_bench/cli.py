@@ -1,0 +1,48 @@
+"""The command ``dlgs-bench``: the programs of the package under one name.
+
+Each command is a module with ``main(arguments)``, imported only when it is called: a command needs no package that
+only another command uses.
+"""
+
+import importlib
+import sys
+
+from dlgs_bench import __version__
+
+# name -> (module, its first arguments, what it does)
+COMMANDS: dict[str, tuple[str, list[str], str]] = {
+    "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
+    "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
+    "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),
+}
+
+
+def usage() -> str:
+    lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
+    return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help says more"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit status: 0, or 2 for a wrong call."""
+    name, *rest = sys.argv[1:] if arguments is None else arguments or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        print(f"dlgs-bench {__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"dlgs-bench: {name} is not a command; give one of: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module, first, _ = COMMANDS[name]
+    try:
+        command = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is missing; run it from a clone of the repository, with its environment (make env)"
+        print(f"dlgs-bench {name}: {why}", file=sys.stderr)
+        return 2
+    return command.main([*first, *rest]) or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Keys and values of configurations that got another name. They keep working for one release, with a warning."""
+
+KEYS = {("hung_after_s",): "hang_timeout_s", ("studies", "dilation"): "slowdown"}
+VALUES = {("selection", "fast"): "compiled"}
+
+
+def renamed(values: dict) -> tuple[dict, str]:
+    """``values`` with the new names, and a warning in one line; "" if nothing had an old name.
+
+    An old key next to its new name is left where it is: the schema then refuses it as unknown.
+    """
+    warnings: list[str] = []
+    return _renamed(values, (), warnings), "; ".join(warnings)
+
+
+def _renamed(values: dict, path: tuple[str, ...], warnings: list[str]) -> dict:
+    result = {}
+    for key, value in values.items():
+        here = (*path, key)
+        new = KEYS.get(here, key)
+        if new != key and new not in values:
+            warnings.append(f"{'.'.join(here)} is now called {new}; rename it")
+            key = new
+        if isinstance(value, dict):
+            value = _renamed(value, here, warnings)
+        elif isinstance(value, str) and (key, value) in VALUES:
+            warnings.append(f"{'.'.join(map(str, here))}: {value} is now called {VALUES[key, value]}; rename it")
+            value = VALUES[key, value]
+        result[key] = value
+    return result

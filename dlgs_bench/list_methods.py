@@ -1,0 +1,33 @@
+"""A table of every compression method: its name, its title, and its parameters with their defaults.
+
+dlgs-bench methods [name ...]
+"""
+
+import argparse
+import sys
+
+from dlgs_bench import plugins
+from dlgs_bench.errors import listed, meant
+from dlgs_bench.exchange.plugin import about
+
+
+def row(name: str) -> str:
+    """One method in one line, such as ``topk  Top-K  ratio, selection=torch``."""
+    described = about(name)
+    parameters = (
+        f"{field}={said['default']}" if "default" in said else field for field, said in described["fields"].items()
+    )
+    return f"{name:<16} {described['title']:<26} {', '.join(parameters)}".rstrip()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="dlgs-bench methods", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help="methods to list; all if none is given")
+    names, known = parser.parse_args(arguments).names, plugins.names("methods")
+    for name in names:
+        if name not in known:
+            print(f"dlgs-bench methods: no method {name!r}{meant(name, known)}; {listed(known)}", file=sys.stderr)
+            return 2
+    for name in names or known:
+        print(row(name))
+    return 0

@@ -1,0 +1,53 @@
+"""The command dlgs-bench."""
+
+import importlib
+
+import pytest
+from conftest import METHODS
+
+from dlgs_bench import __version__, cli
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_command_is_listed_and_can_be_imported(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, (module, _, what) in cli.COMMANDS.items():
+        assert name in text and what in text
+        assert callable(importlib.import_module(module).main)
+
+
+def test_without_a_command_the_help_is_shown(capsys):
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.startswith("usage: dlgs-bench")
+
+
+def test_the_version_is_the_packages(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dlgs-bench {__version__}\n"
+
+
+def test_an_unknown_command_is_one_line(capsys):
+    assert cli.main(["advice"]) == 2
+    assert capsys.readouterr().err == f"dlgs-bench: advice is not a command; give one of: {', '.join(cli.COMMANDS)}\n"
+
+
+def test_a_command_that_lacks_a_package_says_which(capsys, monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "compare", ("dlgs_bench.not_shipped", [], ""))
+    assert cli.main(["compare"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dlgs-bench compare: dlgs_bench.not_shipped is missing; run it from a clone")
+
+
+def test_methods_are_listed_with_their_parameters(capsys):
+    assert cli.main(["methods"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == METHODS
+    assert cli.main(["methods", "dlgs"]) == 0
+    assert "refresh_every=32" in capsys.readouterr().out
+
+
+def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):
+    assert cli.main(["methods", "tokp"]) == 2
+    assert "no method 'tokp' (did you mean 'topk'" in capsys.readouterr().err
