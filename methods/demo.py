@@ -19,7 +19,8 @@ class DeMo(Method):
 
     delta = decay delta + lr g, in units of the update; each chunk of a layer's matrix, ``chunk`` x ``chunk`` or the
     largest divisors below, goes through a cosine transform (DCT-II); its ``top`` components are taken out of delta and
-    sent. A component counts as its mean over the workers that sent it. The optimizer's momentum is off.
+    sent. A component counts as its mean over the workers that sent it. The optimizer's momentum is off. Weight decay is
+    applied to the weights directly, as in the authors' code, and does not join delta.
     """
 
     title = "DeMo"

@@ -57,4 +57,5 @@ class PowerSGD(ErrorFeedback):
     def _first(self, matrix: Tensor, *place: int) -> Tensor:
         rows, columns = matrix.shape
         numbers = generator(matrix.device, self.seed, *place)
-        return torch.randn(columns, min(self.rank, rows, columns), generator=numbers, device=matrix.device)
+        size = (columns, min(self.rank, rows, columns))
+        return torch.randn(size, generator=numbers, dtype=matrix.dtype, device=matrix.device)

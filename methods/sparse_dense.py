@@ -34,7 +34,8 @@ class SparseDense(Sparsifier):
     def rule(self, bucket, context):
         if not self.threshold:
             return TopK(self.k(bucket))
-        above = torch.nextafter(torch.tensor(self.threshold), torch.tensor(torch.inf))  # the next float32
+        bounds = torch.tensor([self.threshold, torch.inf], dtype=torch.float32)
+        above = torch.nextafter(*bounds)  # the next float32
         return Threshold(above.item())
 
     def exchange(self, bucket, context):

@@ -76,7 +76,14 @@ every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS
 TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
 WORLDS = {engine: World(engine, 2) for engine in ENGINES}
-SHARE_WORLDS = ("test_comm", "test_engines", "test_hooks")
+SHARE_WORLDS = (
+    "test_comm",
+    "test_engines",
+    "test_hooks",
+    "test_hook_precision",
+    "test_hook_properties",
+    "test_hook_scripts",
+)
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
 WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores

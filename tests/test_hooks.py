@@ -269,7 +269,7 @@ MISTAKES = {
     "demo applies momentum itself, and the optimizer has betas=(0.9, 0.999): give one without": {
         "method": "demo", "optimizer": "Adam",
     },
-    "parameters must all be float32 on one device; here are torch.float64 on cpu": {
+    "weight: torch.float64 is not float32, bfloat16 or float16; convert the parameter": {
         "method": "none", "net": torch.nn.Linear(2, 2, dtype=torch.float64),
     },
 }  # fmt: skip
@@ -334,7 +334,7 @@ def test_momentum_that_a_scheduler_adds_later_is_refused_in_the_step_that_sees_i
     model, hook = attached("dgc", net=built(), ratio=0.1)
     inputs, targets = batch(0, 0)
     F.cross_entropy(model(inputs), targets).backward()
-    hook._optimizer.param_groups[0]["momentum"] = 0.93  # as OneCycleLR does
+    hook._optimizers[0].param_groups[0]["momentum"] = 0.93  # as OneCycleLR does
     with pytest.raises(ValueError, match=r"dgc applies momentum itself, and the optimizer has momentum=0\.93"):
         F.cross_entropy(model(inputs), targets).backward()
     assert hook.step == 1
@@ -353,7 +353,7 @@ def test_a_loaded_state_is_a_copy(alone):
 @pytest.mark.unit
 def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch):
     model, hook = attached("none")
-    optimizer, seen, exchange = hook._optimizer, [], hook.method.exchange
+    optimizer, seen, exchange = hook._optimizers[0], [], hook.method.exchange
     monkeypatch.setattr(hook.method, "exchange", lambda bucket, at: seen.append(at) or exchange(bucket, at))
     for step, lr in enumerate((0.5, 0.25)):
         optimizer.param_groups[0]["lr"] = lr

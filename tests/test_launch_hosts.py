@@ -51,7 +51,8 @@ processes.POLITE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder, *program = sys.argv[1:]
 clean_up_when_ended()
 folder = Path(folder)
-sys.exit(launch(RunSpec.from_json(spec), LaunchSettings.from_json(place), folder / "run", folder / "log", program or RUN))
+settings = LaunchSettings.from_json(place)
+sys.exit(launch(RunSpec.from_json(spec), settings, folder / "run", folder / "log", program or RUN))
 """
 
 

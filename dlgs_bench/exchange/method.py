@@ -117,6 +117,8 @@ class Method:
     ``baseline``: other methods are compared with it, so it is timed with several ways of merging layers, and the
     fastest counts.
     ``owns_momentum``: it applies momentum itself; the optimizer's is then off.
+    ``decay_joins_gradient``: weight decay is added to the gradient before the exchange, and the optimizer's is off, so
+    that the method's momentum amplifies it as SGD's momentum would.
     ``state``: the names of the fields that a resumed run needs. Each class names its own, its bases' are added.
 
     What the class promises; ``tests/test_methods.py`` holds it to these laws:
@@ -137,6 +139,7 @@ class Method:
     elementwise: ClassVar[bool] = False
     baseline: ClassVar[bool] = False
     owns_momentum: ClassVar[bool] = False
+    decay_joins_gradient: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
 
     exact_when: ClassVar[dict[str, Any] | None] = None

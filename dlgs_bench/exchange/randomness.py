@@ -22,4 +22,4 @@ def uniform(device: torch.device, size: int, *seed: int) -> Tensor:
     """
     if device.type == "cpu":
         return compiled_backend.uniform(size, seed)
-    return torch.rand(size, generator=generator(device, *seed), device=device)
+    return torch.rand(size, generator=generator(device, *seed), dtype=torch.float32, device=device)

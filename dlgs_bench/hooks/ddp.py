@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.torch_dist_engine import TorchDist
-from dlgs_bench.hooks.hook import Hook, refuse_sparse
+from dlgs_bench.exchange.flat import layout
+from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
 
 
 class DDPHook(Hook):
@@ -25,24 +26,31 @@ class DDPHook(Hook):
     first iteration. An ``elementwise`` method takes the entries of a bucket as DDP lays them: of three or more workers,
     an engine may then add up some in another order. In ``no_sync`` nothing is exchanged; the next pass exchanges what
     has accumulated.
+    ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales the loss, if there is one.
     All processes of the model's group construct it. ValueError in one line for what cannot work.
     """
 
     def __init__(
-        self, model: DistributedDataParallel, optimizer: Optimizer, method: str,
-        *, bucket_cap_mb: float = math.inf, **options: Any,
+        self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ):  # fmt: skip
         if not isinstance(model, DistributedDataParallel):
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
-        parameters = [p for name, p in named if p.requires_grad and name not in ignored]
-        ends = _ends([p.numel() * p.element_size() for p in parameters[::-1]], model)
-        super().__init__(parameters, optimizer, _communicator(model), method, options, bucket_cap_mb, ends)
+        parameters = {name: p for name, p in named if p.requires_grad and name not in ignored}
+        ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
+        super().__init__(
+            model.module, parameters, optimizer, _communicator(model), method, options, bucket_cap_mb, scaler, ends
+        )
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
+        self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
+        self._leaves_out_layers = model.find_unused_parameters or model.static_graph
+        self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         model.register_comm_hook(self, DDPHook._hook)
+        self._flat.views[0][0].register_hook(_refuse_graph)
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP calls it while backward runs, bucket by bucket, in one order on all workers.
@@ -50,26 +58,56 @@ class DDPHook(Hook):
         When it does so for the last bucket, backward has ended: the exchanges are then waited for. A bucket of ours
         that lies within DDP's is exchanged where it lies; of any other, each layer is copied there and back.
         """
+        with plain_context(self._comm.device):
+            return self._exchanged_bucket(bucket)
+
+    def _exchanged_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
             self._begin()
             self._promised.clear()
-        buffer, layers = bucket.buffer(), [self._layers[p] for p in bucket.parameters()]
+            self._aggregates.clear()
+        buffer, layers = bucket.buffer().detach(), [self._layers[p] for p in bucket.parameters() if p in self._layers]
         starts = list(accumulate((self._flat.sizes[layer] for layer in layers), initial=0))
         place = {layer: n for n, layer in enumerate(layers)}
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
             copies += self._take(index, buffer, layers, starts, place)
-        for layer in layers:
+        for layer, start in zip(layers, starts, strict=False):
             self._exchange.ready(layer)
+            parameter = self._flat.views[layer][0]
+            start += buffer.storage_offset()
+            self._aggregates.append((parameter, buffer.as_strided(parameter.shape, layout(parameter), start)))
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
         if bucket.is_last():
-            self._exchange.finish()
-            for future, buffer, copies in self._promised:
+            self._finish()
+            for _, _, copies in self._promised:
                 for there, own in copies:
                     there.copy_(own)
+            self._conclude([buffer for _, buffer, _ in self._promised])
+            if self._leaves_out_layers:
+                torch.autograd.Variable._execution_engine.queue_callback(self._note_grads)
+            for future, buffer, _ in self._promised:
                 future.set_result(buffer)
         return self._promised[-1][0]
+
+    def _note_grads(self) -> None:
+        """DDP leaves the gradient of a layer alone that no worker used; so its residual's aggregate would be lost."""
+        before = [(p.grad, None if p.grad is None else p.grad._version) for p, _ in self._aggregates]
+
+        def hand_over() -> None:
+            with torch.no_grad():
+                for (p, aggregate), (grad, version) in zip(self._aggregates, before, strict=True):
+                    if not p.requires_grad:
+                        continue
+                    if p.grad is None:
+                        if aggregate.any():
+                            p.grad = aggregate.clone()
+                    elif p.grad is grad and p.grad._version == version:
+                        p.grad.copy_(aggregate)
+            self._aggregates.clear()
+
+        torch.autograd.Variable._execution_engine.queue_callback(hand_over)
 
     def _take(
         self, index: int, buffer: Tensor, layers: list[int], starts: list[int], place: dict[int, int]
@@ -82,16 +120,29 @@ class DDPHook(Hook):
         group = self._exchange.groups[index]
         here = sorted(place[layer] for layer in range(*group) if layer in place)
         found = layers[here[0] : here[-1] + 1]
-        if (sorted(found) if self.method.elementwise else found) == list(range(*group)):
+        fits = buffer.dtype == self._flat.gradients.dtype
+        if fits and (sorted(found) if self.method.elementwise else found) == list(range(*group)):
             there = buffer[starts[here[0]] : starts[here[-1] + 1]]
             self._exchange.move(index, there)
             self._put(there, there)
+            for n in here:
+                self._add_decay(layers[n], buffer[starts[n] : starts[n + 1]])
             return []
         self._exchange.move(index, self._flat.slice(*group))
         copies = [(buffer[starts[n] : starts[n + 1]], self._flat.slice(layers[n], layers[n] + 1)) for n in here]
-        for there, own in copies:
+        for n, (there, own) in zip(here, copies, strict=True):
             self._put(there, own)
+            self._add_decay(layers[n], own)
         return copies
+
+
+def _refuse_graph(gradient: Tensor) -> None:
+    """ValueError in one line where DistributedDataParallel itself would fail without a reason."""
+    if torch.is_grad_enabled():
+        raise ValueError(
+            "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
+            "torch.autograd.grad, and call backward without it"
+        )
 
 
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:

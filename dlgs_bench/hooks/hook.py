@@ -1,24 +1,29 @@
 """What a method needs to exchange the gradients of a training loop that is not ours."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import assign_buckets
 from dlgs_bench.comm import Communicator
 from dlgs_bench.errors import listed, meant, wrong_options
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
+from dlgs_bench.exchange.async_device import is_queued
 from dlgs_bench.exchange.driver import WorkerExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat import FlatGradients, layout
 from dlgs_bench.exchange.plugin import about, method_class
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.hooks.finite import FiniteExchange
+from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
 from dlgs_bench.topology import ALL_GATHER
 
 
@@ -28,33 +33,45 @@ class Hook:
     The buckets are the method's own, not the engine's: one for the model, for each layer, or for layers merged up to
     ``bucket_cap_mb`` MiB, as its ``scope`` says. A scope of "plan" merges by size too, since nothing was calibrated.
     ``ends``: layers, in the order in which backward finishes them, before which a bucket of layers ends in any case.
-    ``step``: backward passes exchanged so far. The learning rate that a method sees is that of the optimizer's first
-    group. Gradients must come unscaled: a residual outlives the scale of a GradScaler.
+    ``step``: backward passes exchanged so far. The learning rate that a method sees is that of the first optimizer's
+    first group. Residuals are float32 and unscaled: ``scaler`` is the GradScaler that scales the loss.
     """
 
     def __init__(
-        self, parameters: Iterable[Parameter], optimizer: Optimizer, comm: Communicator,
-        method: str, options: dict[str, Any], bucket_cap_mb: float, ends: Sequence[int] = (),
+        self, model: nn.Module, parameters: Mapping[str, Parameter], optimizer: Optimizer | Sequence[Optimizer],
+        comm: Communicator, method: str, options: dict[str, Any], bucket_cap_mb: float,
+        scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
     ):  # fmt: skip
         self.name, self.method, self.step = method, _made(method, options), 0
-        if not isinstance(optimizer, Optimizer):
-            kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-            raise ValueError(f"optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
-        self._refuse_momentum(optimizer)
-        self._optimizer, self._comm, self._flat = optimizer, comm, FlatGradients(_float32(parameters))
+        self._optimizers = listed_optimizers(optimizer)
+        for one in self._optimizers:
+            self._refuse_momentum(one)
+        if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
+            raise ValueError(
+                f"scaler: {type(scaler).__qualname__} is not a torch.amp.GradScaler; give the loss's scaler"
+            )
+        self._model, self._comm, self._flat = model, comm, FlatGradients(_usable(parameters), torch.float32)
+        self._scaler, self._scale = scaler, 1.0
+        self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
+        self._decays: dict[Tensor, float] = {}
         groups, most = [], int(min(bucket_cap_mb * 2**20 / 4, sum(self._flat.sizes)))
         bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
         for start, stop in pairwise(bounds):
             within = assign_buckets(self._flat.sizes[start:stop], self.method.scope, "size", most)
             groups += [(start + first, start + last) for first, last in within]
         buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
-        self._exchange = WorkerExchange(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
+        kind = WorkerExchange if self.method.exact else FiniteExchange
+        self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
+        self._sizes = [bucket.size for bucket in buckets]
+        self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
+        _watch_steps(self)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker: residuals differ, so every worker saves its own.
 
         Tensors are the method's own, not copies.
         """
+        self._restore()
         return {"of": self._identity, "step": self.step, "method": self.method.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -66,6 +83,7 @@ class Hook:
                 raise ValueError(f"the state is of {self.name} with {name}={values[0]}, here it is {values[1]}")
         if saved != here:
             raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
+        self._restore()
         self.method.load_state_dict(_copied(state["method"], self._comm.device))
         self.step = state["step"]
 
@@ -73,24 +91,111 @@ class Hook:
     def _identity(self) -> dict[str, Any]:
         place = {"rank": self._comm.rank, "workers": self._comm.world_size}
         options = {name: getattr(self.method, name) for name in about(self.name)["fields"]}
-        buckets = [bucket.size for bucket in self._exchange.buckets]
-        return {"method": self.name, "options": options, **place, "buckets": buckets}
+        return {"method": self.name, "options": options, **place, "buckets": self._sizes}
 
     def _refuse_momentum(self, optimizer: Optimizer) -> None:
         """ValueError in one line if momentum would be applied twice: schedulers may set it at any time."""
-        if self.method.owns_momentum and (given := _momentum(optimizer)):
+        if self.method.owns_momentum and (given := momentum_of(optimizer)):
             raise ValueError(f"{self.name} applies momentum itself, and the optimizer has {given}: give one without")
 
     def _begin(self) -> None:
         """A backward pass has brought its first gradient."""
-        self._refuse_momentum(self._optimizer)
+        for optimizer in self._optimizers:
+            self._refuse_momentum(optimizer)
+        self._restore()
+        if self._scaler is not None:
+            self._scale = self._scaler.get_scale()
+        if self._decay is not None:
+            self._decays = self._decay.by_parameter()
         self.step += 1
-        lr = float(self._optimizer.param_groups[0]["lr"])
+        lr = float(self._optimizers[0].param_groups[0]["lr"])
         self._exchange.begin(StepContext(self.step, self._comm.rank, self._comm.world_size, lr))
 
     def _put(self, gradient: Tensor, place: Tensor) -> None:
-        """Put a gradient into its place in the buckets, divided by the workers: sums become means."""
-        torch.mul(gradient, 1 / self._comm.world_size, out=place)
+        """Put a gradient into its place in the buckets, unscaled and divided by the workers: sums become means."""
+        share = 1 / (self._comm.world_size * self._scale)
+        if gradient.dtype == place.dtype:
+            torch.mul(gradient, share, out=place)
+        else:
+            place.copy_(gradient).mul_(share)
+
+    def _add_decay(self, layer: int, place: Tensor) -> None:
+        """Add what weight decay makes of a layer to its gradient, where the method takes it; ``place`` is flat."""
+        parameter = self._flat.views[layer][0]
+        if decay := self._decays.get(parameter):
+            shaped = place.as_strided(parameter.shape, layout(parameter), place.storage_offset())
+            shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
+
+    def _finish(self) -> None:
+        """Backward has ended: wait for the exchanges; aggregates are then scaled as the gradients were."""
+        self._exchange.finish()
+        if self._scale != 1:
+            for bucket in self._exchange.buckets[: len(self._sizes)]:
+                bucket.gradient.mul_(self._scale)
+
+    def _conclude(self, delivered: list[Tensor]) -> None:
+        """The script gets ``delivered``; a step that is not finite becomes NaN on all workers."""
+        if isinstance(self._exchange, FiniteExchange):
+            self._exchange.conclude(delivered)
+            if not is_queued(self._flat.gradients):
+                self._restore()
+
+    def _restore(self) -> None:
+        """Forget the last pass if it was not finite."""
+        if isinstance(self._exchange, FiniteExchange) and self._exchange.restore():
+            self.step -= 1
+
+    def _steps_on_ours(self, optimizer: Optimizer) -> bool:
+        return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
+
+    def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        """ValueError in one line if ``optimizer``, which steps on parameters of ours, would let workers drift apart."""
+        if optimizer not in self._optimizers:
+            self._refuse_momentum(optimizer)
+            if self._decay is not None and any(coupled_decays(optimizer)):
+                raise ValueError(
+                    f"{self.name} takes the weight decay of the optimizers that it is given, and "
+                    f"{type(optimizer).__qualname__} is not among them; give the hook a list of all optimizers"
+                )
+        for number, group in enumerate(optimizer.param_groups):
+            for p in group["params"]:
+                if p.grad is not None and p.numel() and not self._is_exchanged(p):
+                    raise ValueError(
+                        f"{self._name_of(p) or f'a parameter of shape {tuple(p.shape)} in group {number}'} has a "
+                        f"gradient that the hook does not exchange by {self.name}, so workers would drift apart; make "
+                        "the hook after the parameter is in the model and unfrozen, or give it an optimizer of its own"
+                    )
+
+    def _is_exchanged(self, parameter: Tensor) -> bool:
+        """Whether a hook exchanges the gradient of ``parameter``, this one or another."""
+        return id(parameter) in self._exchanged or any(id(parameter) in hook._exchanged for hook in _HOOKS)
+
+    def _name_of(self, parameter: Tensor) -> str | None:
+        return next((name for name, p in self._model.named_parameters() if p is parameter), None)
+
+
+_HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
+
+
+def _watch_steps(hook: Hook) -> None:
+    """Have every optimizer that steps on parameters of ``hook`` checked before it does, as long as the hook lives."""
+    weak = weakref.ref(hook)
+
+    def before_step(optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        alive = weak()
+        if alive is not None and (optimizer in alive._optimizers or alive._steps_on_ours(optimizer)):
+            alive._check_step(optimizer, positional, named)
+
+    _HOOKS.add(hook)
+    handle = register_optimizer_step_pre_hook(before_step)
+    weakref.finalize(hook, handle.remove)
+
+
+@contextmanager
+def plain_context(device: torch.device) -> Iterator[None]:
+    """Neither autograd nor autocast, whatever surrounds the script's backward pass."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def _made(name: str, options: dict[str, Any]) -> Method:
@@ -112,22 +217,18 @@ def refuse_sparse(model: torch.nn.Module) -> None:
             raise ValueError(f"{name or 'the model'}: sparse=True gives sparse gradients; give sparse=False")
 
 
-def _momentum(optimizer: Optimizer) -> str | None:
-    """The momentum that an optimizer applies, or the first moment of one like Adam."""
-    for group in optimizer.param_groups:
-        if group.get("momentum"):
-            return f"momentum={group['momentum']}"
-        if group.get("betas", (0.0,))[0]:
-            return f"betas={tuple(group['betas'])}"
-    return None
-
-
-def _float32(parameters: Iterable[Parameter]) -> list[Parameter]:
-    found = list(parameters)
-    kinds = {f"{p.dtype} on {p.device}" for p in found}
-    if len(kinds) != 1 or found[0].dtype != torch.float32:
-        raise ValueError(f"parameters must all be float32 on one device; here are {', '.join(sorted(kinds)) or 'none'}")
-    return found
+def _usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
+    """The parameters that have entries; ValueError in one line if float32 residuals do not suit one of them."""
+    usable = {name: p for name, p in parameters.items() if p.numel()}
+    if not usable:
+        raise ValueError("model: it has no parameter that requires a gradient; unfreeze a layer first")
+    first = next(iter(usable.values()))
+    for name, p in usable.items():
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise ValueError(f"{name}: {p.dtype} is not float32, bfloat16 or float16; convert the parameter")
+        if p.device != first.device:
+            raise ValueError(f"{name}: {p.device} is not {first.device}; put all parameters on one device")
+    return list(usable.values())
 
 
 def _named(identity: dict[str, Any]) -> str:

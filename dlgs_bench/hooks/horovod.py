@@ -1,5 +1,6 @@
 """A method in the place of Horovod's DistributedOptimizer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,7 +8,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
-from dlgs_bench.hooks.hook import Hook, refuse_sparse
+from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.optimizers import listed_optimizers
 
 
 class HorovodHook(Hook):
@@ -18,27 +20,26 @@ class HorovodHook(Hook):
     after ``hvd.init()``, with the optimizer itself where hvd.DistributedOptimizer would wrap it; parameters are
     broadcast as ever. Exchanges begin while backward runs. When it returns, gradients are the aggregate, as under
     DistributedDataParallel: they can be clipped, skipped or accumulated over several passes. A parameter that a pass
-    does not use counts as zeros. ValueError in one line for what cannot work.
+    does not use counts as zeros. ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales
+    the loss, if there is one. ValueError in one line for what cannot work.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, method: str, *, bucket_cap_mb: float = 8.0, **options: Any
-    ):
+        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
+    ):  # fmt: skip
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
-        if hasattr(optimizer, "skip_synchronize"):
+        if any(hasattr(one, "skip_synchronize") for one in listed_optimizers(optimizer)):
             raise ValueError("the optimizer is Horovod's, which exchanges gradients itself: give the one it wraps")
         refuse_sparse(model)
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
-        parameters = [p for p in model.parameters() if p.requires_grad]
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         comm = Horovod(next(model.parameters()).device)
-        super().__init__(parameters, optimizer, comm, method, options, bucket_cap_mb)
-        self._known = set(parameters)
+        super().__init__(model, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler)
         self._arrived: set[int] = set()
         self._earlier: dict[int, Tensor] = {}  # of passes before this one, that the script has kept
         for layer, (parameter, place) in enumerate(self._flat.views):
             parameter.register_hook(self._hook(layer, parameter, place))
-        optimizer.register_step_pre_hook(self._before_step)
 
     def synchronize(self) -> None:
         """Does nothing: gradients are the aggregate when backward returns. For scripts that call it."""
@@ -49,13 +50,17 @@ class HorovodHook(Hook):
         def hook(gradient: Tensor) -> None:
             if layer in self._arrived:
                 raise RuntimeError("the last backward pass was interrupted, so the workers' exchanges no longer match")
-            if not self._arrived:
-                self._begin()
-                torch.autograd.Variable._execution_engine.queue_callback(self._end)
-            self._arrived.add(layer)
-            self._set_aside(layer, parameter)
-            self._put(gradient.detach(), place)
-            self._exchange.ready(layer)
+            if gradient.layout != torch.strided:
+                raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
+            with plain_context(self._comm.device):
+                if not self._arrived:
+                    self._begin()
+                    torch.autograd.Variable._execution_engine.queue_callback(self._end)
+                self._arrived.add(layer)
+                self._set_aside(layer, parameter)
+                self._put(gradient.detach(), place)
+                self._add_decay(layer, self._flat.slice(layer, layer + 1))
+                self._exchange.ready(layer)
 
         return hook
 
@@ -68,27 +73,34 @@ class HorovodHook(Hook):
     def _end(self) -> None:
         """Backward has ended: wait for the exchanges, and hand over the aggregate."""
         try:
-            for layer, (parameter, place) in enumerate(self._flat.views):
-                if layer not in self._arrived:
-                    self._set_aside(layer, parameter)
-                    place.zero_()
-                    self._exchange.ready(layer)
-            self._exchange.finish()
-            for layer, (parameter, place) in enumerate(self._flat.views):
-                earlier = self._earlier.get(layer)
-                parameter.grad = place if earlier is None else earlier.add_(place)
+            with plain_context(self._comm.device):
+                self._hand_over()
         finally:
             self._arrived.clear()
             self._earlier.clear()
 
-    def _before_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        if len(positional) > 1 or named:  # the optimizer itself comes first
-            raise ValueError("optimizer.step was given a closure, whose backward pass would come after the exchange")
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None and parameter not in self._known:
-                    name = self._names.get(parameter, f"a parameter of shape {tuple(parameter.shape)}")
-                    raise ValueError(
-                        f"{name} has a gradient that the hook does not exchange, so workers would drift apart; "
-                        "it was added or unfrozen after the hook was made: make the hook afterwards"
-                    )
+    def _hand_over(self) -> None:
+        for layer, (parameter, place) in enumerate(self._flat.views):
+            if layer not in self._arrived:
+                self._set_aside(layer, parameter)
+                place.zero_()
+                if parameter.requires_grad:
+                    self._add_decay(layer, self._flat.slice(layer, layer + 1))
+                self._exchange.ready(layer)
+        self._finish()
+        aggregates = [place.to(parameter.dtype) for parameter, place in self._flat.views]
+        self._conclude([self._flat.gradients, *(a for a in aggregates if a.dtype != torch.float32)])
+        for layer, ((parameter, _), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
+            earlier = self._earlier.get(layer)
+            if not parameter.requires_grad:  # frozen after the hook was made
+                parameter.grad = earlier
+            else:
+                parameter.grad = aggregate if earlier is None else earlier.add_(aggregate)
+
+    def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        if len(positional) > 1 or named.get("closure") is not None:  # the optimizer itself comes first
+            kind = type(optimizer).__qualname__
+            raise ValueError(
+                f"{kind}.step was given a closure, whose losses differ between workers; call backward before the step"
+            )
+        super()._check_step(optimizer, positional, named)

@@ -5,7 +5,7 @@ import zlib
 import torch
 from torch import Tensor, nn
 
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat import FlatGradients, layout
 
 
 class FlatModel(FlatGradients):
@@ -17,7 +17,7 @@ class FlatModel(FlatGradients):
         self.names = [name for name, _ in model.named_parameters()][::-1]
         self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
         for (p, _), start in zip(self.views, self.starts, strict=False):
-            p.data = self.parameters.as_strided(p.shape, p.stride(), start)
+            p.data = self.parameters.as_strided(p.shape, layout(p), start)
 
     def checksum(self) -> str:
         """Of all parameters: two runs with the same one ended with the same bits."""
@@ -29,5 +29,7 @@ class FlatModel(FlatGradients):
 
 
 def _storage_order(p: Tensor) -> Tensor:
-    """The entries of a dense tensor in memory order, flat."""
+    """The entries of a tensor in the order of its ``layout``, flat."""
+    if layout(p) != p.stride():
+        return p.reshape(-1)
     return p.as_strided((p.numel(),), (1,), p.storage_offset())

@@ -14,7 +14,7 @@ class SGD:
     """
 
     def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float):
-        self.lr, self.momentum, self._weight_decay = lr, momentum, weight_decay
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.parameters, self.velocity = parameters, torch.zeros_like(parameters)
 
     @torch.no_grad()
@@ -33,7 +33,7 @@ class SGD:
         velocity = [self.velocity[first:last]] if self.momentum else []  # the kernel takes none without momentum
         torch._fused_sgd_(
             [self.parameters[first:last]], [gradient[first:last]], velocity,
-            weight_decay=self._weight_decay, momentum=self.momentum, lr=self.lr,
+            weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
         for tensor, kept in zip(neighbours, before, strict=True):

@@ -53,6 +53,7 @@ class Session:
         self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
         self.clock = Clock(device)
         self.exchanges: dict[str, Exchange] = {}
+        self._joining_decay = 0.0
         self.done = self.drawn = self.sent_bytes = 0
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
@@ -70,6 +71,8 @@ class Session:
         def hook(parameter: Tensor) -> None:
             with self.clock("other"):
                 torch.mul(parameter.grad, share, out=view)
+                if self._joining_decay:
+                    view.add_(parameter.detach(), alpha=self._joining_decay * share)
                 parameter.grad = None
             if self._listener is not None:
                 self._listener.ready(layer)
@@ -126,8 +129,11 @@ class Session:
         return row
 
     def _drive(self, method: Method) -> None:
-        """Momentum is the method's or the optimizer's, never both."""
-        self.optimizer.momentum = 0.0 if method.owns_momentum else self.spec.training.momentum
+        """Momentum is the method's or the optimizer's, never both; so is weight decay where it joins the gradient."""
+        training = self.spec.training
+        self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
+        self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
+        self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
     def local_gradient(self, listener=None, begun: Callable[[], None] = lambda: None) -> None:
         """Leave one gradient of this worker alone in the buckets: nothing is exchanged or updated.

@@ -1,0 +1,108 @@
+"""Exchanges in somebody's script, in which a gradient that is not finite leaves no trace."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlgs_bench.exchange import Bucket, Max, Method, StepContext
+from dlgs_bench.exchange.async_device import DeferredScalar, is_queued
+from dlgs_bench.exchange.driver import WorkerExchange, _Open
+from dlgs_bench.exchange.transport import Transport
+
+
+class FiniteExchange(WorkerExchange):
+    """A worker's part in which a step fails on all workers if a gradient is not finite on any of them.
+
+    Such a gradient enters the method as zeros. The maximum of the workers' flags travels behind the last bucket, as one
+    more bucket without layers. After a failed step the aggregates are NaN, and the method's state is as it was before:
+    it is copied when a step begins. A GPU's flag is read when the next step begins, so that the host never waits.
+    """
+
+    def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
+        layers = groups[-1][1]
+        self._flag = buckets[0].gradient.new_zeros(1)
+        super().__init__(
+            method, [*groups, (layers, layers)], [*buckets, Bucket(len(buckets), self._flag)], transport, clock
+        )
+        self._before: dict[str, Any] = {}
+        self._failed: DeferredScalar | None = None
+
+    def begin(self, at: StepContext) -> None:
+        self._before = _copied(self.method.state_dict(), self._before)
+        self._flag.zero_()
+        super().begin(at)
+
+    def conclude(self, delivered: list[Tensor]) -> None:
+        """The step has ended; ``delivered`` is what the script gets, the same bits on all workers."""
+        for tensor in delivered:
+            self._note(tensor)
+        if is_queued(self._flag):
+            for tensor in delivered:
+                tensor.masked_fill_(self._flag > 0, torch.nan)
+        elif self._flag:
+            for tensor in delivered:
+                tensor.fill_(torch.nan)
+        self._failed = DeferredScalar(self._flag.clone())
+
+    def restore(self) -> bool:
+        """Whether the last step failed; the method's state is then as it was before this step."""
+        failed, self._failed = self._failed, None
+        if failed is None or not failed.read():
+            return False
+        self.method.load_state_dict(self._before)
+        self._before = {}  # the method's own now
+        return True
+
+    def _begin_bucket(self, bucket: Bucket) -> None:
+        if bucket.gradient is self._flag:
+            agreement = _largest(self._flag)
+            self._open.append(_Open(agreement, next(agreement), bucket, announced=1))
+            return
+        if self._note(bucket.gradient):
+            bucket.gradient.zero_()
+        super()._begin_bucket(bucket)
+
+    def _note(self, tensor: Tensor) -> bool:
+        """Raise the flag if ``tensor`` is not finite; whether the caller must clear it."""
+        if is_queued(tensor):
+            finite = tensor.isfinite()
+            self._flag.copy_(self._flag.maximum((~finite.all()).float()))
+            tensor.masked_fill_(~finite, 0)
+            return False
+        if tensor.sum().isfinite() or tensor.isfinite().all():  # a sum is quick, and may overflow
+            return False
+        self._flag.fill_(1)
+        return True
+
+
+def _largest(flag: Tensor):
+    return (yield Max(flag))
+
+
+def _copied(state: Any, into: Any) -> Any:
+    """A copy of nested ``state``, in the tensors of ``into`` where these fit."""
+    targets: list[Tensor] = []
+    sources: list[Tensor] = []
+
+    def copy(value: Any, room: Any) -> Any:
+        if isinstance(value, dict):
+            rooms = room if isinstance(room, dict) else {}
+            return {key: copy(part, rooms.get(key)) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            parts = room if isinstance(room, list | tuple) and len(room) == len(value) else [None] * len(value)
+            return type(value)(map(copy, value, parts))
+        if not isinstance(value, Tensor):
+            return value
+        fits = isinstance(room, Tensor) and (room.shape, room.dtype, room.device) == (
+            value.shape, value.dtype, value.device,
+        )  # fmt: skip
+        target = room if fits else torch.empty_like(value)
+        targets.append(target)
+        sources.append(value)
+        return target
+
+    copied = copy(state, into)
+    if targets:
+        torch._foreach_copy_(targets, sources)
+    return copied

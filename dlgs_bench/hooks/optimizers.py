@@ -1,0 +1,84 @@
+"""What a hook must know of the optimizers in somebody's script: momentum, weight decay, and what they step on."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+# Optimizers of torch that add weight decay to the gradient, where momentum would amplify it.
+COUPLED = (
+    torch.optim.SGD, torch.optim.ASGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta,
+    torch.optim.Adam, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam,
+)  # fmt: skip
+
+
+def listed_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
+    """The optimizers of a model as a list; ValueError in one line if one is not an optimizer."""
+    optimizers = list(given) if isinstance(given, list | tuple) else [given]
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+            raise ValueError(f"optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+    if not optimizers:
+        raise ValueError("optimizer: the list is empty; give the model's optimizers")
+    return optimizers
+
+
+def momentum_of(optimizer: Optimizer) -> str | None:
+    """The momentum that an optimizer applies, or the first moment of one like Adam."""
+    for group in optimizer.param_groups:
+        if group.get("momentum"):
+            return f"momentum={group['momentum']}"
+        if group.get("betas", (0.0,))[0]:
+            return f"betas={tuple(group['betas'])}"
+    return None
+
+
+def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
+    """(group, decay) of every group whose weight decay joins the gradient; negative where SGD maximises.
+
+    ValueError in one line if an optimizer that is not torch's decays weights, since nobody knows how.
+    """
+    for group in optimizer.param_groups:
+        decay = group.get("weight_decay", 0.0)
+        if not decay or group.get("decoupled_weight_decay") or isinstance(optimizer, torch.optim.AdamW):
+            continue
+        if isinstance(optimizer, COUPLED):
+            yield group, -decay if group.get("maximize") else decay
+        elif not type(optimizer).__module__.startswith("torch.optim"):
+            raise ValueError(
+                f"weight_decay: {decay} of {type(optimizer).__qualname__} may or may not belong before the method's "
+                "momentum; give weight_decay=0 and add the decay to the loss, or use an optimizer of torch"
+            )
+
+
+class JoinedDecay:
+    """The weight decay of a model's optimizers, which joins the gradient: it is off while an optimizer steps."""
+
+    def __init__(self, optimizers: Iterable[Optimizer]):
+        self._optimizers = list(optimizers)
+        self._off: list[tuple[dict, float]] = []
+        for optimizer in self._optimizers:
+            optimizer.register_step_pre_hook(self._before_step)
+            optimizer.register_step_post_hook(self._after_step)
+
+    def by_parameter(self) -> dict[Tensor, float]:
+        """The decay of each parameter that has any, in this step."""
+        stepping = bool(self._off)  # a closure calls backward within a step
+        self._after_step()
+        pairs = [pair for optimizer in self._optimizers for pair in coupled_decays(optimizer)]
+        if stepping:
+            for optimizer in self._optimizers:
+                self._before_step(optimizer)
+        return {parameter: decay for group, decay in pairs for parameter in group["params"]}
+
+    def _before_step(self, optimizer: Optimizer, *_) -> None:
+        for group, _decay in coupled_decays(optimizer):
+            self._off.append((group, group["weight_decay"]))
+            group["weight_decay"] = 0.0
+
+    def _after_step(self, *_) -> None:
+        for group, decay in self._off:
+            group["weight_decay"] = decay
+        self._off.clear()

@@ -1,0 +1,491 @@
+"""What the ranks of test_hook_scripts and test_hook_precision do: pieces of people's training scripts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+LR = 0.1
+
+
+def hooked(
+    engine: str, net: nn.Module, optimizers, method: str, *, unused: bool = False, view: bool = False, **options
+) -> tuple:
+    """What to call instead of ``net``, and its hook."""
+    if engine == "horovod":
+        from dlgs_bench.hooks.horovod import HorovodHook
+
+        return net, HorovodHook(net, optimizers, method, **options)
+    from dlgs_bench.hooks.ddp import DDPHook
+
+    model = DistributedDataParallel(net, find_unused_parameters=unused, gradient_as_bucket_view=view)
+    return model, DDPHook(model, optimizers, method, **options)
+
+
+def sgd(net: nn.Module, **settings) -> torch.optim.SGD:
+    return torch.optim.SGD(net.parameters(), **{"lr": LR} | settings)
+
+
+def mean_over(comm, tensor: Tensor) -> Tensor:
+    """The mean over the ranks, without a hook."""
+    return comm.allreduce(tensor.clone().contiguous().view(-1)).view(tensor.shape) / comm.world_size
+
+
+def said(call) -> str:
+    """The one line with which ``call`` refuses."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def is_finite(state) -> bool:
+    if isinstance(state, dict):
+        return all(map(is_finite, state.values()))
+    if isinstance(state, list | tuple):
+        return all(map(is_finite, state))
+    return not isinstance(state, Tensor | float) or bool(torch.as_tensor(state).isfinite().all())
+
+
+def tensors(state) -> list[Tensor]:
+    """All tensors and numbers in a nested state."""
+    if isinstance(state, dict):
+        return [tensor for key in sorted(state, key=str) for tensor in tensors(state[key])]
+    if isinstance(state, list | tuple):
+        return [tensor for part in state for tensor in tensors(part)]
+    return [state.clone()] if isinstance(state, Tensor) else [torch.as_tensor(float(state))]
+
+
+class Given(nn.Module):
+    """Layers of many kinds, whose gradients are what it is given; a pass uses some of them."""
+
+    SHAPES = {  # noqa: RUF012 - a constant
+        "filters": (6, 4, 3, 3), "vector": (20,), "wide": (30, 40), "long": (50, 8),
+    }  # fmt: skip
+
+    def __init__(self, dtypes: dict[str, torch.dtype] | None = None):
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.layers = nn.ParameterDict()
+        for name, shape in self.SHAPES.items():
+            start = torch.randn(shape, generator=generator, dtype=torch.float32)
+            self.layers[name] = nn.Parameter(start.to((dtypes or {}).get(name, torch.float32)))
+
+    def forward(self, gradients: dict[str, Tensor]) -> Tensor:
+        return sum(
+            (gradients[name].to(self.layers[name].dtype) * self.layers[name]).sum().float() for name in gradients
+        )
+
+
+def drawn(step: int, rank: int, names=tuple(Given.SHAPES)) -> dict[str, Tensor]:
+    """The gradients of a step on a rank; the same for a name whichever others there are."""
+    generator = torch.Generator().manual_seed(7000 * step + rank)
+    whole = {n: torch.randn(shape, generator=generator, dtype=torch.float32) for n, shape in Given.SHAPES.items()}
+    return {name: whole[name] for name in names}
+
+
+PARTS = (("filters", "vector", "wide"), ("filters", "long"))  # two heads on one trunk
+USAGE = {  # which layers a rank uses in a step
+    "in turns": lambda step, rank: PARTS[step % 2],
+    "by rank": lambda step, rank: PARTS[(step + rank) % 2],
+    "never again": lambda step, rank: PARTS[0] if step > 3 else (*PARTS[0], "long"),
+}
+
+
+def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool, view: bool) -> list[tuple]:
+    """By layer, (what was applied and what the ranks' residuals hold, the true sum), with fixed weights."""
+    net, steps = Given(), 12
+    model, hook = hooked(engine, net, sgd(net), method, unused=True, view=view, **options)
+    applied = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
+    true = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
+    for step in range(steps):
+        net.zero_grad(set_to_none=not zeros)
+        model(drawn(step, comm.rank, USAGE[usage](step, comm.rank))).backward()
+        for name, layer in net.layers.items():
+            if layer.grad is not None:
+                applied[name] += layer.grad
+            for rank in range(comm.world_size):
+                if name in USAGE[usage](step, rank):
+                    true[name] += drawn(step, rank)[name] / comm.world_size
+    residuals = hook.state_dict()["method"]["residuals"]
+    kept = comm.allreduce(torch.cat([residuals[index] for index in sorted(residuals)]))
+    parts = kept.split([layer.numel() for layer in net.layers.values()][::-1])
+    found = []
+    for (name, shape), part in zip(reversed(Given.SHAPES.items()), parts, strict=True):
+        found.append((name, applied[name] + part.view(shape), true[name]))
+    return found
+
+
+def unused_as_without_a_hook(comm, view: bool) -> list[tuple]:
+    """By step and layer, the gradients with ``none`` and those of plain DDP."""
+    plain = DistributedDataParallel(Given(), find_unused_parameters=True, gradient_as_bucket_view=view)
+    net = Given()
+    model, _ = hooked("torch_dist", net, sgd(net), "none", unused=True, view=view)
+    found = []
+    for step in range(6):
+        for one in (model, plain):
+            one.zero_grad(set_to_none=step % 3 != 2)
+            one(drawn(step, comm.rank, USAGE["in turns"](step, comm.rank))).backward()
+        grads = (layers.layers.values() for layers in (net, plain.module))
+        found += [(ours.grad, theirs.grad) for ours, theirs in zip(*grads, strict=True)]
+    return [(None if a is None else a.clone(), None if b is None else b.clone()) for a, b in found]
+
+
+def frozen_later(comm, engine: str) -> list[bool]:
+    """Whether a layer that is frozen after step 2 stays as it is, in Top-K with residuals."""
+    net = Given()
+    optimizer = sgd(net)
+    model, _ = hooked(engine, net, optimizer, "topk", unused=True, ratio=0.05)
+    stayed = []
+    for step in range(6):
+        if step == 3:
+            net.layers["wide"].requires_grad_(False)
+        before = net.layers["wide"].detach().clone()
+        optimizer.zero_grad()
+        model(drawn(step, comm.rank)).backward()
+        optimizer.step()
+        stayed.append(torch.equal(before, net.layers["wide"]))
+    return stayed
+
+
+def bad_step(comm, engine: str, method: str, options: dict, bad: float | None, skips: bool) -> dict:
+    """A run with ``bad`` in one layer of rank 1 in step 3, which the script skips or applies; None: without step 3."""
+    net = Given()
+    optimizer = sgd(net)
+    model, hook = hooked(engine, net, optimizer, method, **options)
+    found: dict = {"finite": [], "weights": None, "said": None}
+    for step in range(1, 7):
+        if step == 3 and bad is None:
+            continue
+        gradients = drawn(step, comm.rank)
+        if step == 3 and comm.rank == 1:
+            gradients["vector"][5] = bad
+        optimizer.zero_grad()
+        model(gradients).backward()
+        finite = all(layer.grad.isfinite().all() for layer in net.layers.values())
+        found["finite"].append(finite)
+        if finite or not skips:
+            optimizer.step()
+    found["weights"] = [p.detach().clone() for p in net.parameters()]
+    found["state is finite"] = is_finite(hook.state_dict()["method"])
+    found["state"], found["step"] = tensors(hook.state_dict()["method"]), hook.step
+    return found
+
+
+def scaled(comm, engine: str, method: str, options: dict, scaler: bool, dtype: torch.dtype = torch.float32) -> dict:
+    """A run whose loss a GradScaler scales, or the same without; step 5 overflows on rank 1 and is skipped."""
+    net = Given(dict.fromkeys(Given.SHAPES, dtype))
+    optimizer = sgd(net)
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2, enabled=scaler)
+    model, hook = hooked(engine, net, optimizer, method, **options, scaler=scale)
+    scales = []
+    for step in range(1, 9):
+        gradients = drawn(step, comm.rank)
+        if step == 5 and not scaler:
+            continue
+        if step == 5 and comm.rank == 1:
+            gradients["wide"][3, 3] = float("inf")
+        optimizer.zero_grad()
+        scale.scale(model(gradients)).backward()
+        scale.step(optimizer)
+        scale.update()
+        scales.append(scale.get_scale())
+    weights = [p.detach().clone() for p in net.parameters()]
+    return {"weights": weights, "state": tensors(hook.state_dict()["method"]), "scales": scales}
+
+
+def sixteen_bits(comm, engine: str, dtypes: dict[str, torch.dtype], method: str, options: dict) -> dict:
+    """Gradients of 16-bit parameters: applied and in residuals, and the true sum; by layer."""
+    net, steps = Given(dtypes), 10
+    model, hook = hooked(engine, net, sgd(net), method, **options)
+    applied = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
+    true = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
+    kinds = set()
+    for step in range(steps):
+        net.zero_grad()
+        model(drawn(step, comm.rank)).backward()
+        for name, layer in net.layers.items():
+            kinds.add((layer.grad.dtype == layer.dtype, hook._flat.gradients.dtype))
+            applied[name] += layer.grad.float()
+            for rank in range(comm.world_size):
+                true[name] += drawn(step, rank)[name].to(layer.dtype).float() / comm.world_size
+    residuals = hook.state_dict()["method"].get("residuals", {})
+    kept = comm.allreduce(torch.cat([residuals[index] for index in sorted(residuals)]))
+    parts = kept.split([layer.numel() for layer in net.layers.values()][::-1])
+    totals = {}
+    for (name, shape), part in zip(reversed(Given.SHAPES.items()), parts, strict=True):
+        totals[name] = (applied[name] + part.view(shape), true[name])
+    return {"kinds": kinds, "totals": totals, "applied": applied}
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+SURROUNDINGS = {
+    "nothing": nullcontext,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "float64 by default": lambda: default_dtype(torch.float64),
+}
+
+
+def surrounded(comm, engine: str, method: str, options: dict) -> dict[str, list[Tensor]]:
+    """The aggregates of three steps whose backward passes are in different surroundings."""
+    found = {}
+    for name, surroundings in SURROUNDINGS.items():
+        net = Given()
+        model, _ = hooked(engine, net, sgd(net), method, **options)
+        found[name] = []
+        for step in range(3):
+            net.zero_grad()
+            loss = model(drawn(step, comm.rank))
+            with surroundings():
+                loss.backward()
+            found[name] += [layer.grad.clone() for layer in net.layers.values()]
+    return found
+
+
+def second_way(comm, engine: str, method: str, way: str) -> list[str]:
+    """What is said in each of three steps to a script that adds momentum by a second way."""
+    net, lines = Given(), []
+    optimizer = sgd(net, momentum=0.0)
+    model, _ = hooked(engine, net, optimizer, method, **({"ratio": 0.1} if method == "dgc" else {}))
+    schedule, others = None, []
+    if way == "OneCycleLR":
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    elif way == "CyclicLR":
+        schedule = torch.optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1)
+    elif way == "another SGD":
+        others = [sgd(net, momentum=0.9)]
+    elif way == "another Adam":
+        others = [torch.optim.Adam([net.layers["wide"]])]
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        model(drawn(number, comm.rank)).backward()
+        for one in (*others, optimizer):
+            one.step()
+        if schedule is not None:
+            schedule.step()
+
+    for number in range(3):
+        lines.append(said(lambda number=number: step(number)))
+        if lines[-1]:
+            break
+    return lines
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.second = nn.Linear(12, 10), nn.Linear(10, 5)
+
+    def forward(self, inputs):
+        return self.second(self.first(inputs).tanh())
+
+
+def labelled(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(50 + 100 * step + rank)
+    return torch.randn(8, 12, generator=generator), torch.randint(0, 5, (8,), generator=generator)
+
+
+def groups_of(net: Classifier, decay: float) -> list[dict]:
+    """Biases do not decay, and the second layer twice as much."""
+    return [
+        {"params": [net.first.weight], "weight_decay": decay},
+        {"params": [net.second.weight], "weight_decay": 2 * decay},
+        {"params": [net.first.bias, net.second.bias], "weight_decay": 0.0},
+    ]
+
+
+def decayed(
+    comm, engine: str, decay: float, steps: int, maximize: bool = False
+) -> tuple[list[Tensor], list[Tensor], list]:
+    """The weights after some steps of DGC that sends all, and of SGD with momentum on averaged gradients."""
+    nets = Classifier(), Classifier()
+    sign = -1 if maximize else 1
+    ours = torch.optim.SGD(groups_of(nets[0], decay), lr=0.05, momentum=0.0, maximize=maximize)
+    plain = torch.optim.SGD(groups_of(nets[1], decay), lr=0.05, momentum=0.9, maximize=maximize)
+    model, _ = hooked(engine, nets[0], ours, "dgc", ratio=1.0, masking=False)
+    for step in range(steps):
+        inputs, labels = labelled(step, comm.rank)
+        for one, optimizer in ((model, ours), (nets[1], plain)):
+            optimizer.zero_grad()
+            (sign * F.cross_entropy(one(inputs), labels)).backward()
+        for p in nets[1].parameters():
+            p.grad.copy_(mean_over(comm, p.grad))
+        ours.step()
+        plain.step()
+    decays = [group["weight_decay"] for group in ours.param_groups]
+    return *([p.detach().clone() for p in net.parameters()] for net in nets), decays
+
+
+def two_optimizers(comm, engine: str, given: str) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights by Muon for matrices and AdamW for vectors, with a hook and on averaged gradients."""
+    nets = Classifier(), Classifier()
+    steps = []
+    for net in nets:
+        muon = torch.optim.Muon([net.first.weight, net.second.weight], lr=0.02)
+        steps.append([muon, torch.optim.AdamW([net.first.bias, net.second.bias], lr=0.01)])
+    model, _ = hooked(engine, nets[0], {"list": steps[0], "tuple": tuple(steps[0]), "one": steps[0][0]}[given], "none")
+    for step in range(5):
+        inputs, labels = labelled(step, comm.rank)
+        for one, optimizers in zip((model, nets[1]), steps, strict=True):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            F.cross_entropy(one(inputs), labels).backward()
+        for p in nets[1].parameters():
+            p.grad.copy_(mean_over(comm, p.grad))
+        for optimizers in steps:
+            for optimizer in reversed(optimizers) if step % 2 else optimizers:
+                optimizer.step()
+    return tuple([p.detach().clone() for p in net.parameters()] for net in nets)
+
+
+def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
+    """By what the script does after three steps, what is said in each of five."""
+    found = {}
+    for habit in ("loss module", "unfrozen", "added group", "new layer", "own optimizer"):
+        net, temperature = Classifier(), nn.Parameter(torch.ones(()))
+        net.second.bias.requires_grad_(habit != "unfrozen")
+        own = [torch.optim.SGD([temperature], lr=LR)] if habit == "own optimizer" else []
+        params = [*net.parameters(), *([temperature] if habit == "loss module" else [])]
+        optimizer = torch.optim.SGD(params, lr=LR)
+        model, _ = hooked(engine, net, optimizer, "topk", ratio=0.5)
+        temperature.requires_grad_(habit in ("loss module", "own optimizer"))
+        lines: list[str] = []
+
+        def step(number: int, model=model, optimizers=(optimizer, *own), net=net, t=temperature) -> None:
+            inputs, labels = labelled(number, comm.rank)
+            for one in optimizers:
+                one.zero_grad()
+            outputs = model(inputs)
+            if hasattr(net, "added"):
+                outputs = outputs + net.added
+            F.cross_entropy(outputs * t if t.requires_grad else outputs, labels).backward()
+            for one in optimizers:
+                one.step()
+
+        for number in range(5):
+            if number == 3 and habit == "unfrozen":
+                net.second.bias.requires_grad_(True)
+            if number == 3 and habit == "added group":
+                optimizer.add_param_group({"params": [temperature.requires_grad_()]})
+            if number == 3 and habit == "new layer":
+                net.added = nn.Parameter(torch.zeros(5))
+                optimizer.add_param_group({"params": [net.added]})
+            lines.append(said(lambda number=number: step(number)))
+            if lines[-1]:
+                break
+        found[habit] = lines
+    return found
+
+
+def two_models_one_optimizer(comm, engine: str) -> list[Tensor]:
+    """An encoder and a decoder with a hook each, and one optimizer for both."""
+    encoder, decoder = Classifier(), nn.Linear(5, 5)
+    nn.init.constant_(decoder.weight, 0.1)
+    nn.init.zeros_(decoder.bias)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=LR)
+    first, _one = hooked(engine, encoder, optimizer, "topk", ratio=0.2)
+    second, _two = hooked(engine, decoder, optimizer, "lags", ratio=0.2)
+    for step in range(4):
+        inputs, labels = labelled(step, comm.rank)
+        optimizer.zero_grad()
+        F.cross_entropy(second(first(inputs)), labels).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in (*encoder.parameters(), *decoder.parameters())]
+
+
+class Odd(nn.Module):
+    """Views with gaps and overlaps, no elements, no dimensions, three-dimensional filters."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.conv = nn.Conv2d(1, 6, 3)
+        self.conv.weight = nn.Parameter(torch.randn(6, 4, 3, 3)[:, :1])
+        self.every_other = nn.Parameter(torch.randn(20)[::2])
+        self.empty, self.also_empty = nn.Parameter(torch.zeros(0, 16)), nn.Parameter(torch.zeros(3, 0))
+        self.scale, self.shift = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(0.5))
+        self.volume = nn.Conv3d(2, 3, 2).to(memory_format=torch.channels_last_3d)
+        self.turned = nn.Parameter(torch.randn(4, 6).t())
+
+    def forward(self, images: Tensor, blocks: Tensor) -> Tensor:
+        seen = self.conv(images).tanh().mean((2, 3)) @ self.turned
+        vector = (self.every_other * self.scale).sum() + self.empty.sum() + self.also_empty.sum()
+        return seen.square().mean() + self.volume(blocks).square().mean() * vector + self.shift.exp()
+
+
+def odd(comm, engine: str, methods: dict[str, dict]) -> dict[str, list[Tensor]]:
+    """The weights after three steps by each method, and without a hook on averaged gradients."""
+    found = {}
+    for method, options in {"plain": {}, **methods}.items():
+        net = Odd()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        model = net if method == "plain" else hooked(engine, net, optimizer, method, **options)[0]
+        for step in range(3):
+            generator = torch.Generator().manual_seed(10 * step + comm.rank)
+            inputs = torch.randn(2, 1, 8, 8, generator=generator), torch.randn(2, 2, 3, 3, 3, generator=generator)
+            optimizer.zero_grad()
+            model(*inputs).backward()
+            if method == "plain":
+                for p in net.parameters():
+                    if p.numel():
+                        p.grad = mean_over(comm, p.grad)
+            optimizer.step()
+        found[method] = [p.detach().clone() for p in net.parameters()]
+    return found
+
+
+def closures(comm, engine: str) -> dict:
+    """LBFGS with a hook and, under DDP, without; SGD with a closure."""
+
+    def train(model, optimizer) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            inputs, labels = labelled(0, comm.rank)
+            loss = F.cross_entropy(model(inputs), labels)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    net, plain = Classifier(), Classifier()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
+    model, _ = hooked(engine, net, optimizer, "none")
+    line = said(lambda: train(model, optimizer))
+    if engine == "torch_dist":
+        train(DistributedDataParallel(plain), torch.optim.LBFGS(plain.parameters(), lr=0.1, max_iter=3))
+    return {"said": line, "weights": [[p.detach().clone() for p in one.parameters()] for one in (net, plain)]}
+
+
+def second_order(comm, engine: str, method: str, options: dict) -> dict:
+    """The aggregates of two passes, with and without ``create_graph``, or what is said."""
+    found: dict = {}
+    for graph in (False, True):
+        net = Classifier()
+        model, _ = hooked(engine, net, sgd(net), method, **options)
+        grads = []
+        for step in range(2):
+            net.zero_grad()
+            inputs, labels = labelled(step, comm.rank)
+            loss = F.cross_entropy(model(inputs), labels)
+            if line := said(lambda loss=loss, graph=graph: loss.backward(create_graph=graph)):
+                return found | {"said": line}
+            grads += [p.grad.detach().clone() for p in net.parameters()]
+            for p in net.parameters():
+                p.grad = None
+        found["graph" if graph else "plain"] = grads
+    return found

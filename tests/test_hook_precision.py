@@ -1,0 +1,69 @@
+"""Hooks and numbers: gradients that are not finite, loss scales, 16-bit parameters, autocast and default dtypes."""
+
+import hook_parts as parts
+import pytest
+import torch
+from conftest import every_engine
+from test_hook_scripts import EXCHANGED, OPTIONS, equal
+
+pytestmark = [pytest.mark.engine, every_engine]
+FEW = ("topk", "lags", "dlgs", "powersgd", "efsign", "dgc", "none")
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, bad, worlds):
+    """On both ranks, with every method; the script skips such a step."""
+    for method in EXCHANGED:
+        if method == "none":
+            continue  # it keeps nothing, so nothing is watched
+        run = worlds(engine).run
+        without = run(parts.bad_step, engine, method, OPTIONS[method], None, True)
+        found = run(parts.bad_step, engine, method, OPTIONS[method], bad, True)
+        for ours, expected in zip(found, without, strict=True):
+            assert ours["finite"] == [True, True, False, True, True, True], method
+            assert ours["state is finite"] and ours["step"] == expected["step"] == 5, method
+            assert equal(ours["state"], expected["state"]), method
+            assert equal(ours["weights"], expected["weights"]), method
+
+
+def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine, worlds):
+    for method in EXCHANGED:
+        for found in worlds(engine).run(parts.bad_step, engine, method, OPTIONS[method], float("inf"), False):
+            assert not found["finite"][2] and found["state is finite"], method
+
+
+def test_without_compression_a_bad_step_is_bad_on_both_ranks(engine, worlds):
+    for found in worlds(engine).run(parts.bad_step, engine, "none", {}, float("inf"), True):
+        assert found["finite"] == [True, True, False, True, True, True]
+
+
+def test_residuals_do_not_follow_the_scale_of_the_loss(engine, worlds):
+    """Scales double and halve; the run without a scaler leaves out the step that the scaler skips."""
+    for method in FEW:
+        run = worlds(engine).run
+        plain = run(parts.scaled, engine, method, OPTIONS[method], False)
+        for ours, expected in zip(run(parts.scaled, engine, method, OPTIONS[method], True), plain, strict=True):
+            assert len(set(ours["scales"])) > 2, method
+            assert equal(ours["state"], expected["state"]) and equal(ours["weights"], expected["weights"]), method
+
+
+MIXED = {"filters": torch.bfloat16, "vector": torch.float32, "wide": torch.float16, "long": torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtypes", [dict.fromkeys(MIXED, torch.bfloat16), dict.fromkeys(MIXED, torch.float16), MIXED])
+def test_16_bit_parameters_have_float32_residuals_which_lose_nothing_but_roundings(engine, dtypes, worlds):
+    for method in ("topk", "lags", "powersgd", "efsign"):
+        first, second = worlds(engine).run(parts.sixteen_bits, engine, dtypes, method, OPTIONS[method])
+        assert first["kinds"] == {(True, torch.float32)}
+        for name, dtype in dtypes.items():
+            assert torch.equal(first["applied"][name], second["applied"][name])
+            total, true = first["totals"][name]
+            bits = torch.finfo(dtype).eps if dtype != torch.float32 else 1e-5
+            assert (total - true).norm() <= bits * 10 * true.norm() / 10**0.5, (method, name)
+
+
+def test_what_surrounds_backward_changes_no_bit(engine, worlds):
+    for method in EXCHANGED:
+        for found in worlds(engine).run(parts.surrounded, engine, method, OPTIONS[method]):
+            for name in parts.SURROUNDINGS:
+                assert equal(found[name], found["nothing"]), (method, name)

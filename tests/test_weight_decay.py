@@ -1,0 +1,61 @@
+"""Weight decay under methods with momentum of their own acts as strongly as in SGD with momentum."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from conftest import CLASSES, CPU, METHODS
+from equal_worker import Noise
+from torch import nn
+from torch.nn import functional as F
+
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Momentum
+from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
+from dlgs_bench.topology import ALL_GATHER
+from dlgs_bench.training.session import Session, make_method
+
+STEPS = 100
+CONVEX = ModuleType("models.convex")  # rounding errors do not grow in a convex problem
+CONVEX.build = lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
+CONVEX.loss = F.cross_entropy
+WHOLE = {"ratio": 1.0, "masking": False}  # DGC then sends its whole velocity
+
+
+@pytest.fixture
+def convex(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, CONVEX.__name__, CONVEX)
+
+
+def weights(method: str, options: dict, decay: float, topology: str = ALL_GATHER.name) -> torch.Tensor:
+    """The weights after ``STEPS`` steps of the project's own loop on two workers."""
+
+    def work(comm) -> torch.Tensor:
+        training = Training("convex", batch=8, lr=0.05, momentum=0.9, weight_decay=decay)
+        scheme = Scheme(method=method, options=options, topology=topology)
+        session = Session(RunSpec("accuracy", training, scheme, Cluster(workers=2)), comm, Noise(), CPU)
+        exchange = session.prepare(method, make_method(method, options))
+        for number in range(1, STEPS + 1):
+            session.step(exchange, number)
+        return session.flat.parameters
+
+    ranks = run_workers(3 if topology != ALL_GATHER.name else 2, work)
+    assert all(torch.equal(ranks[0], other) for other in ranks[:2])
+    return ranks[0]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("topology", [ALL_GATHER.name, "ps-sparse", "ps-weights"])
+def test_the_decay_of_our_own_loop_is_that_of_sgd_with_momentum(convex, topology):
+    expected, dgc = weights("none", {}, 0.1), weights("dgc", WHOLE, 0.1, topology)
+    torch.testing.assert_close(dgc, expected, rtol=1e-4, atol=1e-5)
+    without = weights("dgc", WHOLE, 0.0)
+    assert without.norm() > 1.1 * expected.norm()  # so the test sees how strongly decay acts
+
+
+@pytest.mark.unit
+def test_decay_joins_the_gradient_of_every_method_with_sgds_momentum_and_of_no_other():
+    for name in METHODS:
+        joins = issubclass(CLASSES[name], Momentum)
+        assert CLASSES[name].decay_joins_gradient == joins, name
