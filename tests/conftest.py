@@ -77,6 +77,7 @@ TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
 WORLDS = {engine: World(engine, 2) for engine in ENGINES}
 SHARE_WORLDS = (
+    "test_hook_lifecycle",
     "test_comm",
     "test_engines",
     "test_hooks",

@@ -47,6 +47,13 @@ class Communicator(ABC):
     requires_all_ranks: bool = True  # whether a round needs all ranks, even those that neither send nor receive in it
     _calls: CommThread  # where coroutines of rounds are driven
 
+    def release(self) -> None:
+        """End the thread, and the process group if it is this communicator's own; the engine goes on.
+
+        The garbage collector may call it in the thread itself, so it does not wait.
+        """
+        self._calls.close(wait=False)
+
     @abstractmethod
     def start_allreduce(self, tensor: Tensor) -> Pending:
         """Sum ``tensor`` over all ranks, in place; ``wait`` returns it."""

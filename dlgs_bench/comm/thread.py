@@ -32,8 +32,8 @@ class CommThread:
             result = call(*args)
             return result, self._stream.record_event()
 
-    def close(self) -> None:
-        self._pool.shutdown()
+    def close(self, wait: bool = True) -> None:
+        self._pool.shutdown(wait)
 
 
 class _Future:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -145,6 +146,12 @@ class TorchDist(Communicator):
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         dist.broadcast(tensor, group=self._group, group_src=root)
+
+    def release(self) -> None:
+        super().release()
+        if self._group is not None:
+            with suppress(ValueError):  # the script has destroyed all groups
+                dist.destroy_process_group(self._group)
 
     def close(self) -> None:
         self._calls.close()

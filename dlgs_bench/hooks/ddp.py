@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -49,8 +50,8 @@ class DDPHook(Hook):
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
-        model.register_comm_hook(self, DDPHook._hook)
-        self._flat.views[0][0].register_hook(_refuse_graph)
+        model.register_comm_hook(_Registered(self, model.process_group), _Registered.exchange)
+        self._handles.append(self._flat.views[0][0].register_hook(_refuse_graph))
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP calls it while backward runs, bucket by bucket, in one order on all workers.
@@ -136,6 +137,22 @@ class DDPHook(Hook):
         return copies
 
 
+class _Registered:
+    """What DistributedDataParallel keeps of a hook; a copy of the model keeps nothing of it."""
+
+    def __init__(self, hook: DDPHook | None = None, group: dist.ProcessGroup | None = None):
+        self._hook, self._group = hook, group
+
+    def exchange(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if self._hook is None or self._hook.closed:
+            self._hook = None
+            return allreduce_hook(self._group, bucket)
+        return self._hook._hook(bucket)
+
+    def __reduce__(self) -> tuple:
+        return _Registered, ()
+
+
 def _refuse_graph(gradient: Tensor) -> None:
     """ValueError in one line where DistributedDataParallel itself would fail without a reason."""
     if torch.is_grad_enabled():
@@ -170,5 +187,7 @@ def _communicator(model: DistributedDataParallel) -> TorchDist:
     ranks = dist.get_process_group_ranks(model.process_group)
     backend = dist.get_backend_config(model.process_group)
     some = len(ranks) < dist.get_world_size()
-    group = dist.new_group(ranks, backend=backend, use_local_synchronization=some)
-    return TorchDist(next(model.module.parameters()).device, group)
+    device = next(model.module.parameters()).device
+    timeout = model.process_group._get_backend(device).options._timeout
+    group = dist.new_group(ranks, timeout=timeout, backend=backend, use_local_synchronization=some)
+    return TorchDist(device, group)

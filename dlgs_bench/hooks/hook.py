@@ -1,16 +1,18 @@
 """What a method needs to exchange the gradients of a training loop that is not ours."""
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import assign_buckets
@@ -64,7 +66,29 @@ class Hook:
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._sizes = [bucket.size for bucket in buckets]
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
-        _watch_steps(self)
+        self._loaded = False
+        self._handles = [_watch_steps(self)]
+        self._finalizer = weakref.finalize(self, _release, comm, self._handles)
+        self._finalizer.atexit = False  # the end of the process releases everything
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Release threads, sockets and process groups; the model then trains on as it would without the hook.
+
+        All workers call it. The end of a ``with`` block calls it, and so does the garbage collector.
+        """
+        self._finalizer()
+        _HOOKS.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker: residuals differ, so every worker saves its own.
@@ -85,7 +109,7 @@ class Hook:
             raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
         self._restore()
         self.method.load_state_dict(_copied(state["method"], self._comm.device))
-        self.step = state["step"]
+        self.step, self._loaded = state["step"], True
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -102,6 +126,7 @@ class Hook:
         """A backward pass has brought its first gradient."""
         for optimizer in self._optimizers:
             self._refuse_momentum(optimizer)
+        self._warn_of_forgotten_state()
         self._restore()
         if self._scaler is not None:
             self._scale = self._scaler.get_scale()
@@ -110,6 +135,19 @@ class Hook:
         self.step += 1
         lr = float(self._optimizers[0].param_groups[0]["lr"])
         self._exchange.begin(StepContext(self.step, self._comm.rank, self._comm.world_size, lr))
+
+    def _warn_of_forgotten_state(self) -> None:
+        """Warn once, in the first step, if the optimizer was resumed and the hook was not."""
+        if self._loaded:
+            return
+        self._loaded = True
+        resumed = any(o.state.get(p) for o in self._optimizers for p, _ in self._flat.views)
+        if resumed and self.method.state_dict():
+            warnings.warn(
+                f"the optimizer has made steps before, and {self.name} starts without its state; if this run resumes, "
+                "load hook.state_dict() of this worker, otherwise its residuals are lost",
+                stacklevel=2,
+            )
 
     def _put(self, gradient: Tensor, place: Tensor) -> None:
         """Put a gradient into its place in the buckets, unscaled and divided by the workers: sums become means."""
@@ -177,7 +215,7 @@ class Hook:
 _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
 
 
-def _watch_steps(hook: Hook) -> None:
+def _watch_steps(hook: Hook) -> RemovableHandle:
     """Have every optimizer that steps on parameters of ``hook`` checked before it does, as long as the hook lives."""
     weak = weakref.ref(hook)
 
@@ -187,8 +225,13 @@ def _watch_steps(hook: Hook) -> None:
             alive._check_step(optimizer, positional, named)
 
     _HOOKS.add(hook)
-    handle = register_optimizer_step_pre_hook(before_step)
-    weakref.finalize(hook, handle.remove)
+    return register_optimizer_step_pre_hook(before_step)
+
+
+def _release(comm: Communicator, handles: list[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+    comm.release()
 
 
 @contextmanager

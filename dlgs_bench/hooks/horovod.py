@@ -39,7 +39,7 @@ class HorovodHook(Hook):
         self._arrived: set[int] = set()
         self._earlier: dict[int, Tensor] = {}  # of passes before this one, that the script has kept
         for layer, (parameter, place) in enumerate(self._flat.views):
-            parameter.register_hook(self._hook(layer, parameter, place))
+            self._handles.append(parameter.register_hook(self._hook(layer, parameter, place)))
 
     def synchronize(self) -> None:
         """Does nothing: gradients are the aggregate when backward returns. For scripts that call it."""

@@ -1,0 +1,120 @@
+"""What ranks do for test_hook_lifecycle: make hooks, let them go, copy models, wait for a worker that is late."""
+
+import copy
+import gc
+import threading
+import time
+from datetime import timedelta
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+TIMES, WARM, TIMEOUT_S, LATE_S = 12, 4, 3, 8
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def inputs(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(5, 3, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def hooked(engine: str, method: str = "topk", **options) -> tuple:
+    """(model, optimizer, hook)"""
+    options |= {} if method == "none" else {"ratio": 0.2}
+    model = net() if engine == "horovod" else DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if engine == "horovod":
+        from dlgs_bench.hooks.horovod import HorovodHook
+
+        return model, optimizer, HorovodHook(model, optimizer, method, **options)
+    from dlgs_bench.hooks.ddp import DDPHook
+
+    return model, optimizer, DDPHook(model, optimizer, method, **options)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: int = 2) -> torch.Tensor:
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(inputs(step, rank)).sum().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def counted() -> tuple[int, int]:
+    gc.collect()
+    time.sleep(0.1)  # a thread that was told to end
+    return psutil.Process().num_fds(), threading.active_count()
+
+
+def kept(comm, engine: str, how: str) -> list[tuple[int, int]]:
+    """Descriptors and threads after some hooks, and after more of them; ``how`` they end."""
+    found = []
+    for number in range(TIMES):
+        model, optimizer, hook = hooked(engine)
+        train(model, optimizer, comm.rank)
+        if how == "close":
+            hook.close()
+            hook.close()
+        elif how == "with":
+            with hook:
+                train(model, optimizer, comm.rank)
+        del model, optimizer, hook
+        if number in (WARM, TIMES - 1):
+            found.append(counted())
+    return found
+
+
+def after_close(comm, engine: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of steps after ``close``, and of a model that never had a hook."""
+    model, optimizer, hook = hooked(engine, "none")
+    hook.close()
+    plain = net() if engine == "horovod" else DistributedDataParallel(net())
+    return train(model, optimizer, comm.rank), train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), comm.rank)
+
+
+def unnamed(comm, engine: str) -> torch.Tensor:
+    """The gradient where the script keeps no reference to the hook."""
+    model, _, _ = hooked(engine, "none")
+    gc.collect()
+    model(inputs(0, comm.rank)).sum().backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def copied(comm, engine: str) -> list[torch.Tensor]:
+    """Weights of the model, of its copy and of its average after steps of the model; and of the copy after its own."""
+    model, optimizer, _ = hooked(engine)
+    train(model, optimizer, comm.rank)
+    other, average = copy.deepcopy(model), AveragedModel(model)
+    before = weights(model)
+    average.update_parameters(model)
+    trained = train(model, optimizer, comm.rank)
+    found = [before, weights(other), weights(average), trained]
+    return [*found, train(other, torch.optim.SGD(other.parameters(), lr=0.1), comm.rank)]
+
+
+def late(comm, method: str) -> float:
+    """The seconds until a rank gives up, where the group's timeout is TIMEOUT_S and rank 1 comes LATE_S late."""
+    from dlgs_bench.hooks.ddp import DDPHook
+
+    group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+    model = DistributedDataParallel(net(), process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with DDPHook(model, optimizer, method, **({} if method == "none" else {"ratio": 0.2})):
+        began = time.monotonic()
+        time.sleep(LATE_S * comm.rank)
+        try:
+            train(model, optimizer, comm.rank)
+        except RuntimeError:
+            return time.monotonic() - began
+    return -1.0

@@ -1,0 +1,76 @@
+"""What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
+
+import hook_lifecycle as script
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import every_engine
+from torch.nn.parallel import DistributedDataParallel
+
+from dlgs_bench.hooks.ddp import DDPHook
+
+pytestmark = pytest.mark.engine
+
+
+@every_engine
+@pytest.mark.parametrize("how", ["close", "with", "delete"])
+def test_descriptors_and_threads_go_with_the_hook(engine, how, worlds):
+    for early, late in worlds(engine).run(script.kept, engine, how):
+        assert late[0] <= early[0] and late[1] <= early[1]
+
+
+@every_engine
+def test_a_closed_hook_leaves_the_model_as_it_was(engine, worlds):
+    for closed, plain in worlds(engine).run(script.after_close, engine):
+        assert torch.equal(closed, plain)
+
+
+@every_engine
+def test_a_hook_lives_as_long_as_its_model(engine, worlds):
+    first, second = worlds(engine).run(script.unnamed, engine)
+    assert torch.equal(first, second)
+
+
+@every_engine
+def test_a_model_with_a_hook_can_be_copied_and_averaged(engine, worlds):
+    for before, copied, average, trained, alone in worlds(engine).run(script.copied, engine):
+        assert torch.equal(before, copied) and torch.equal(before, average[: len(before)])
+        assert not torch.equal(before, trained) and not torch.equal(before, alone)
+
+
+@pytest.mark.parametrize("method", ["none", "topk"])
+def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
+    first, second = worlds("torch_dist").run(script.late, method)
+    assert script.TIMEOUT_S - 1 < first < script.LATE_S - 1
+    assert script.LATE_S - 1 < second < script.LATE_S + 2 * script.TIMEOUT_S
+
+
+@pytest.fixture
+def one():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def resumed(load: bool) -> DDPHook:
+    """A step of a run whose optimizer was resumed, and whose hook was too if ``load``."""
+    states: dict = {}
+    for _ in range(2):
+        model = DistributedDataParallel(script.net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        hook = DDPHook(model, optimizer, "topk", ratio=0.2)
+        if states:
+            optimizer.load_state_dict(states["optimizer"])
+            if load:
+                hook.load_state_dict(states["hook"])
+        script.train(model, optimizer, 0)
+        states = {"optimizer": optimizer.state_dict(), "hook": hook.state_dict()}
+    return hook
+
+
+def test_a_hook_that_was_not_resumed_with_its_optimizer_says_so_once(one, recwarn):
+    resumed(load=True)
+    assert not recwarn.list
+    resumed(load=False)
+    (warning,) = [w for w in recwarn.list if "topk starts without its state" in str(w.message)]
+    assert "\n" not in str(warning.message)
