@@ -8,6 +8,10 @@ find it, the environment too. PowerSGD has rank 2 on either side; torch's begins
 it allows, and leaves alone the matrices that would not halve. It has a single bucket, since on Gloo, where the ranks'
 callbacks for several buckets run in orders of their own, it fails with a mismatch. Ratio: ours / theirs, median over
 pairs of blocks, with a 95 % bootstrap interval.
+
+Uncompressed DDP is measured with several bucket sizes; ``best`` marks the size with which torch's side is fastest.
+``many_layers`` has 400 small layers: ours_s - theirs_s is the hook's overhead in a step. FSDP2: ``FSDPHook`` against
+torch's own hybrid sharding, which all-reduces, with one shard in each of the two replicas.
 """
 
 import sys
@@ -15,6 +19,9 @@ from pathlib import Path
 
 import torch
 from iteration import DEVICE, WORK, batch, in_turns, launch, save_rows
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,12 +31,16 @@ from dlgs_bench import comm as engines
 from dlgs_bench import plugins
 
 METHODS = {"none": {}, "cast": {"dtype": "float16"}, "powersgd": {"rank": 2}}
+BFLOAT16 = {"dtype": "bfloat16"}
 ONE_BUCKET_MB = 4096
+BUCKETS_MB = (1, 5, 25, 100)  # 25 is DDP's default
 OF_HOROVOD = ("none", "cast")
+OF_FSDP = {"none": {}, "topk": {"ratio": 0.01}}
+MANY_LAYERS = "many_layers"
 
 
-def sgd(net) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9, weight_decay=1e-4, fused=True)
+def sgd(net, fused: bool = True) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9, weight_decay=1e-4, fused=fused)
 
 
 def stepping(model, optimizer, data_format=torch.channels_last):
@@ -42,29 +53,52 @@ def stepping(model, optimizer, data_format=torch.channels_last):
     return step
 
 
-def with_ddp(name: str, mine: bool, method: str):
-    net = plugins.load("models", name).build().to(DEVICE, memory_format=torch.channels_last)
-    one_bucket = {"bucket_cap_mb": ONE_BUCKET_MB} if method == "powersgd" and not mine else {}
-    model = DistributedDataParallel(net, gradient_as_bucket_view=True, **one_bucket)
+def built(name: str) -> nn.Module:
+    if name != MANY_LAYERS:
+        return plugins.load("models", name).build().to(DEVICE)
+    layers = [nn.Linear(16, 16) for _ in range(400)]
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), *layers, nn.Linear(16, 10)).to(DEVICE)
+
+
+def with_ddp(name: str, mine: bool, method: str, options: dict | None = None, bucket_mb: float | None = None):
+    net = built(name).to(memory_format=torch.channels_last)
+    options = METHODS[method] if options is None else options
+    size = ONE_BUCKET_MB if method == "powersgd" and not mine else bucket_mb
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True, bucket_cap_mb=size)
     optimizer = sgd(net)
     if mine:
         from dlgs_bench.hooks.ddp import DDPHook
 
-        DDPHook(model, optimizer, method, **METHODS[method])
+        DDPHook(model, optimizer, method, **options)
     else:
-        register_theirs(model, method)
+        register_theirs(model, method, options)
     return stepping(model, optimizer)
 
 
-def register_theirs(model: DistributedDataParallel, method: str) -> None:
+def with_fsdp(name: str, mine: bool, method: str, world_size: int):
+    """On a contiguous model: FSDP2 refuses channels_last."""
+    mesh = init_device_mesh(DEVICE.type, (world_size, 1), mesh_dim_names=("rep", "shard"))
+    net, given = built(name), mesh["shard"] if mine else mesh
+    for block in [child for child in net.children() if any(True for _ in child.parameters())]:
+        fully_shard(block, mesh=given)
+    fully_shard(net, mesh=given)
+    optimizer = sgd(net, fused=False)  # torch has no fused SGD for sharded parameters
+    if mine:
+        from dlgs_bench.hooks.fsdp import FSDPHook
+
+        FSDPHook(net, mesh["rep"], optimizer, method, **OF_FSDP[method])
+    return stepping(net, optimizer, torch.contiguous_format)
+
+
+def register_theirs(model: DistributedDataParallel, method: str, options: dict) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if method == "powersgd":
-        state = powerSGD_hook.PowerSGDState(None, METHODS[method]["rank"], start_powerSGD_iter=2)
+        state = powerSGD_hook.PowerSGDState(None, options["rank"], start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     else:
-        hooks = {"none": default_hooks.allreduce_hook, "cast": default_hooks.fp16_compress_hook}
-        model.register_comm_hook(None, hooks[method])
+        cast = default_hooks.bf16_compress_hook if options == BFLOAT16 else default_hooks.fp16_compress_hook
+        model.register_comm_hook(None, {"none": default_hooks.allreduce_hook, "cast": cast}[method])
 
 
 def with_horovod(name: str, mine: bool, method: str):
@@ -83,17 +117,42 @@ def with_horovod(name: str, mine: bool, method: str):
     return stepping(net, optimizer, torch.contiguous_format)
 
 
+def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
+    """Rows of bfloat16, of bucket sizes, of many layers and of FSDP2; ``kind`` says of which."""
+    rows: list[dict] = []
+
+    def add(kind: str, model: str, method: str, mine, theirs, bucket_mb: float | None = None) -> None:
+        found = in_turns(comm, mine, theirs, batch(comm.rank), **blocks)
+        labels = {"kind": kind, "model": model, "method": method, "bucket_mb": bucket_mb, "best": False}
+        rows.append(labels | found)
+
+    for model in models:
+        add("bfloat16", model, "cast", *(with_ddp(model, mine, "cast", BFLOAT16) for mine in (True, False)))
+        for size in BUCKETS_MB:
+            sides = (with_ddp(model, mine, "none", bucket_mb=size) for mine in (True, False))
+            add("bucket size", model, "none", *sides, size)
+        min(rows[-len(BUCKETS_MB) :], key=lambda row: row["theirs_s"])["best"] = True
+        for method in OF_FSDP:
+            sides = (with_fsdp(model, mine, method, comm.world_size) for mine in (True, False))
+            add("FSDP2", model, method, *sides)
+    add("many layers", MANY_LAYERS, "none", *(with_ddp(MANY_LAYERS, mine, "none") for mine in (True, False)))
+    return rows
+
+
 def work(engine: str, folder: Path, quick: bool) -> None:
     """One of an engine's two processes."""
     torch.set_num_threads(1)
     comm = engines.connect(engine, DEVICE)
     side, methods = (with_horovod, OF_HOROVOD) if engine == "horovod" else (with_ddp, METHODS)
-    rows = []
-    for model in ("resnet20",) if quick else ("resnet20", "vgg16", "resnet50"):
+    rows, blocks = [], {"blocks": 2} if quick else {}
+    models = ("resnet20",) if quick else ("resnet20", "vgg16", "resnet50")
+    for model in models:
         for method in methods:
             mine, theirs = side(model, True, method), side(model, False, method)
-            found = in_turns(comm, mine, theirs, batch(comm.rank), **{"blocks": 2} if quick else {})
+            found = in_turns(comm, mine, theirs, batch(comm.rank), **blocks)
             rows.append({"engine": engine, "model": model, "method": method, **found})
+    if engine == "torch_dist":
+        save_rows(comm, more_of_torch(comm, models, blocks), folder, "hooks_torch_more")
     save_rows(comm, rows, folder, f"hooks_{engine}")
     comm.close()
 

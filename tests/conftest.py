@@ -84,6 +84,7 @@ SHARE_WORLDS = (
     "test_hook_precision",
     "test_hook_properties",
     "test_hook_scripts",
+    "test_local_steps_script",
 )
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
@@ -355,6 +356,13 @@ def tiny_made(tiny_source) -> Path:
             (made / "said.txt").write_text(done.stdout + done.stderr)
             made.rename(project)
     return project
+
+
+def documented(section: str) -> str:
+    """The lines of Python in a section of the documentation of hooks."""
+    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "hooks.md").read_text(), re.S | re.M)
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    return code
 
 
 def example_method() -> str:

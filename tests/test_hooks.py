@@ -379,7 +379,7 @@ def test_gradients_that_accumulated_without_synchronising_are_exchanged_together
 @pytest.mark.unit
 def test_the_documentation_says_how(alone, tmp_path, monkeypatch):
     """Its lines are run."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.S)
+    code, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     model = DistributedDataParallel(built())
     names = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=LR), "torch": torch, "rank": 0}

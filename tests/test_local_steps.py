@@ -206,4 +206,4 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
     with pytest.raises(ValueError, match=f"{name} exchanges weights .* give another method"):
-        Hook([], None, None, name, {}, 8.0)
+        Hook(torch.nn.Module(), {}, [], None, name, {}, 8.0)

@@ -1,1 +1,1 @@
-"""Methods in anybody's training script: ``ddp`` for DistributedDataParallel, ``horovod`` for Horovod."""
+"""Methods in anybody's training script: ``ddp``, ``fsdp``, ``horovod`` for gradients, ``local_steps`` for weights."""

@@ -52,7 +52,7 @@ class Hook:
             raise ValueError(
                 f"scaler: {type(scaler).__qualname__} is not a torch.amp.GradScaler; give the loss's scaler"
             )
-        self._model, self._comm, self._flat = model, comm, FlatGradients(_usable(parameters), torch.float32)
+        self._model, self._comm, self._flat = model, comm, FlatGradients(usable(parameters), torch.float32)
         self._scaler, self._scale = scaler, 1.0
         self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
@@ -100,15 +100,9 @@ class Hook:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``, which is copied; ValueError in one line if it is of another method or other buckets."""
-        saved, here = state["of"], self._identity
-        for name in sorted({*saved.get("options", {}), *here["options"]}):
-            values = [of.get("options", {}).get(name, "not set") for of in (saved, here)]
-            if saved["method"] == here["method"] and values[0] != values[1]:
-                raise ValueError(f"the state is of {self.name} with {name}={values[0]}, here it is {values[1]}")
-        if saved != here:
-            raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
+        refuse_other_state(state["of"], self._identity)
         self._restore()
-        self.method.load_state_dict(_copied(state["method"], self._comm.device))
+        self.method.load_state_dict(copied(state["method"], self._comm.device))
         self.step, self._loaded = state["step"], True
 
     @property
@@ -242,15 +236,31 @@ def plain_context(device: torch.device) -> Iterator[None]:
 
 
 def _made(name: str, options: dict[str, Any]) -> Method:
+    """The method of this name, which exchanges gradients; ValueError in one line if there is no such thing."""
+    method = checked_method(name, options)
+    if isinstance(method, LocalSteps):
+        raise ValueError(f"{name} exchanges weights after local steps, and a hook gradients: give another method")
+    return method
+
+
+def checked_method(name: str, options: dict[str, Any]) -> Method:
     """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if there is no such thing."""
     known = plugins.names("methods")
     if name not in known:
         raise ValueError(f"no method {name!r}{meant(name, known)}; {listed(known)}")
-    if issubclass(method_class(name), LocalSteps):
-        raise ValueError(f"{name} exchanges weights after local steps, and a hook gradients: give another method")
     if wrong := wrong_options(name, about(name)["fields"], options):
         raise ValueError(wrong)
     return method_class(name)(**options)
+
+
+def refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """ValueError in one line if a state is of another method, other parameters, another rank or other buckets."""
+    for name in sorted({*saved.get("options", {}), *here["options"]}):
+        values = [of.get("options", {}).get(name, "not set") for of in (saved, here)]
+        if saved["method"] == here["method"] and values[0] != values[1]:
+            raise ValueError(f"the state is of {here['method']} with {name}={values[0]}, here it is {values[1]}")
+    if saved != here:
+        raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
 
 
 def refuse_sparse(model: torch.nn.Module) -> None:
@@ -260,7 +270,7 @@ def refuse_sparse(model: torch.nn.Module) -> None:
             raise ValueError(f"{name or 'the model'}: sparse=True gives sparse gradients; give sparse=False")
 
 
-def _usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
+def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
     """The parameters that have entries; ValueError in one line if float32 residuals do not suit one of them."""
     usable = {name: p for name, p in parameters.items() if p.numel()}
     if not usable:
@@ -279,9 +289,9 @@ def _named(identity: dict[str, Any]) -> str:
     return f"{identity['method']}, {place}, buckets of {identity['buckets']} entries"
 
 
-def _copied(value, device: torch.device):
+def copied(value, device: torch.device):
     if isinstance(value, dict):
-        return {key: _copied(part, device) for key, part in value.items()}
+        return {key: copied(part, device) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(part, device) for part in value)
+        return type(value)(copied(part, device) for part in value)
     return value.to(device, copy=True) if isinstance(value, Tensor) else value

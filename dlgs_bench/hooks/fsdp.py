@@ -1,0 +1,189 @@
+"""A method between the replicas of a model that FSDP2 shards: hybrid sharding with compressed exchanges."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
+
+
+class FSDPHook(Hook):
+    """Exchanges the sharded gradients of ``model`` between its replicas by ``method``, a file of ``methods/``:
+
+        mesh = init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("rep", "shard"))
+        fully_shard(model, mesh=mesh["shard"])
+        hook = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.01)
+
+    FSDP2 averages gradients over the shards, this hook over the replicas. Every rank compresses its own shards, and its
+    buckets lie within them. Residuals are float32, whatever FSDP2 reduces in. Construction gives every replica the
+    weights and buffers of replica 0. After ``set_requires_gradient_sync(False)`` nothing is exchanged; the next pass
+    exchanges the sum. A parameter that a pass does not use counts as zeros.
+    ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales the loss, if there is one.
+    All processes of the mesh construct it. ValueError in one line for what cannot work.
+    """
+
+    def __init__(
+        self, model: nn.Module, replicas: DeviceMesh, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
+    ):  # fmt: skip
+        _refuse_other_models(model)
+        _refuse_other_meshes(model, replicas)
+        refuse_sparse(model)
+        trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        local = {name: p.to_local() for name, p in trained.items()}
+        comm = _communicator(local, replicas)
+        super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
+        self._exchanged = {id(p) for p in trained.values()}
+        self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
+        self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._under_way = self._syncs = False
+        self._arrived: set[int] = set()
+        self._earlier: dict[int, Any] = {}  # gradients of passes before this one, that the script has kept
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                self._comm.broadcast(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        for module in self._modules:
+            module.register_forward_hook(self._watch)  # after FSDP2's own, so that its callback comes first
+        for layer, parameter in enumerate(self._shards):
+            parameter.register_post_accumulate_grad_hook(partial(self._arrive, layer))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        saved, here = (of.get("shard", "not set") for of in (state["of"], self._identity))
+        if saved != here:
+            raise ValueError(f"the state is of shard {saved}, here is shard {here}; every rank loads its own state")
+        super().load_state_dict(state)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return super()._identity | {"shard": self._shards[0].device_mesh.get_local_rank()}
+
+    def _watch(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """Learn when backward reaches an output of an FSDP2 module, before it accumulates gradients."""
+        for tensor in tree_leaves(outputs):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._before_backward)
+
+    def _before_backward(self, gradient: Tensor | None = None) -> None:
+        if self._arrived:
+            return
+        groups = [group for module in self._modules if (group := module._get_fsdp_state()._fsdp_param_group)]
+        if not all(group.all_reduce_grads or not group.reduce_grads for group in groups):
+            raise ValueError(
+                "model: set_requires_all_reduce(False) does not concern the hook; call "
+                "set_requires_gradient_sync(False) to accumulate"
+            )
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        if self._under_way:
+            return
+        self._under_way, self._syncs = True, any(group.reduce_grads for group in groups)
+        if self._syncs:
+            for layer, parameter in enumerate(self._shards):
+                if parameter.grad is not None:
+                    self._earlier[layer], parameter.grad = parameter.grad, None
+
+    def _arrive(self, layer: int, parameter: Any) -> None:
+        """FSDP2 has averaged a gradient over the shards; it calls this while backward runs."""
+        if layer in self._arrived:
+            raise RuntimeError("the last backward pass was interrupted, so the workers' exchanges no longer match")
+        self._before_backward()
+        with plain_context(self._comm.device):
+            if not self._arrived:
+                self._begin()
+            self._arrived.add(layer)
+            self._bring(layer, parameter.grad.to_local())
+
+    def _bring(self, layer: int, gradient: Tensor | None) -> None:
+        """Put a gradient into its bucket, zeros for None; the bucket is exchanged once it is full."""
+        place, parameter = self._flat.views[layer][1], self._shards[layer]
+        if gradient is None:
+            place.zero_()
+        else:
+            self._put(gradient.detach(), place)
+        if decay := self._decays.get(parameter):
+            place.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
+        self._exchange.ready(layer)
+
+    def _end(self) -> None:
+        """Backward has ended: wait for the exchanges, and hand over the aggregate."""
+        if not self._under_way:
+            return
+        try:
+            if self._syncs:
+                with plain_context(self._comm.device):
+                    self._hand_over()
+        finally:
+            self._under_way = False
+            self._arrived.clear()
+            self._earlier.clear()
+
+    def _hand_over(self) -> None:
+        if not self._arrived:
+            self._begin()
+        for layer in range(len(self._shards)):
+            if layer not in self._arrived:
+                self._bring(layer, None)
+        self._finish()
+        aggregates = [place.to(parameter.dtype, copy=True) for parameter, place in self._flat.views]
+        self._conclude([self._flat.gradients, *aggregates])
+        for layer, (parameter, aggregate) in enumerate(zip(self._shards, aggregates, strict=True)):
+            earlier = self._earlier.get(layer)
+            if earlier is not None:
+                earlier.to_local().add_(aggregate)
+                parameter.grad = earlier
+            elif parameter.grad is not None:
+                parameter.grad.to_local().copy_(aggregate)
+            else:
+                parameter.grad = DTensor.from_local(
+                    aggregate, parameter.device_mesh, parameter.placements, run_check=False,
+                    shape=parameter.shape, stride=parameter.stride(),
+                )  # fmt: skip
+
+
+def _refuse_other_models(model: nn.Module) -> None:
+    """ValueError in one line unless FSDP2 shards every parameter over a mesh of one dimension."""
+    if not isinstance(model, FSDPModule):
+        kind = type(model).__qualname__
+        raise ValueError(f'model: {kind} is not an FSDP2 module; call fully_shard(model, mesh=mesh["shard"]) first')
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            raise ValueError(f"{name}: the parameter is not sharded; leave it out of ignored_params")
+        if parameter.device_mesh.ndim != 1:
+            raise ValueError(
+                f"{name}: fully_shard was given a mesh of {parameter.device_mesh.ndim} dimensions, so torch itself "
+                'sums dense gradients over the replicas; give fully_shard the shards alone, mesh=mesh["shard"]'
+            )
+        if parameter.device.type == "meta":
+            raise ValueError(f"{name}: the parameter is on the meta device; call to_empty and initialise it first")
+
+
+def _refuse_other_meshes(model: nn.Module, replicas: DeviceMesh) -> None:
+    """ValueError in one line unless ``replicas`` has one dimension, which crosses the shards' in this rank alone."""
+    if not isinstance(replicas, DeviceMesh) or replicas.ndim != 1:
+        given = f"a mesh of {replicas.ndim} dimensions" if isinstance(replicas, DeviceMesh) else type(replicas).__name__
+        raise ValueError(f'replicas: {given} is not a DeviceMesh of one dimension; give mesh["rep"]')
+    shards: Any = next(model.parameters())
+    both = set(replicas.mesh.flatten().tolist()) & set(shards.device_mesh.mesh.flatten().tolist())
+    if both != {dist.get_rank()}:
+        raise ValueError(
+            f"replicas: ranks {sorted(both)} hold shards of one replica; give the dimension "
+            "that fully_shard did not get"
+        )
+
+
+def _communicator(local: dict[str, Tensor], replicas: DeviceMesh) -> TorchDist:
+    """Over a group of its own, so that what the script asks of the mesh's group cannot come in between."""
+    ranks = dist.get_process_group_ranks(replicas.get_group())
+    backend = dist.get_backend_config(replicas.get_group())
+    some = len(ranks) < dist.get_world_size()
+    group = dist.new_group(ranks, backend=backend, use_local_synchronization=some)
+    return TorchDist(next(iter(local.values())).device, group)

@@ -1,0 +1,242 @@
+"""Somebody's script with FSDP2 on a mesh of two replicas by two shards, for test_fsdp_hook."""
+
+import io
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+STEPS, STOP, LR = 6, 3, 0.1
+
+
+class Net(nn.Module):
+    """Two blocks and two heads, of which a pass uses those in ``heads``."""
+
+    checkpointed = False
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 12), nn.Linear(12, 7)
+        self.heads = nn.ModuleList([nn.Linear(7, 3), nn.Linear(7, 3)])
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, inputs, heads=(0, 1)):
+        first = checkpoint(self.first, inputs, use_reentrant=False) if self.checkpointed else self.first(inputs)
+        seen = self.second(first.relu()).relu() * self.scale
+        return sum(self.heads[head](seen) for head in heads)
+
+
+def built(seed: int = 0) -> Net:
+    torch.manual_seed(seed)
+    return Net()
+
+
+def loss_of(model, step: int, rank: int, heads=(0, 1)) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs, labels = torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)
+    return F.cross_entropy(model(inputs, heads).float(), labels)
+
+
+def sharded(mesh, seed: int = 0, **settings) -> Net:
+    net = built(seed)
+    for block in (net.first, net.second, net.heads):
+        for module in block if isinstance(block, nn.ModuleList) else [block]:
+            fully_shard(module, mesh=mesh, **settings)
+    return fully_shard(net, mesh=mesh, **settings)
+
+
+def hooked(mesh, method: str, seed: int = 0, settings: dict | None = None, momentum: float = 0.0, **options):
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model = sharded(mesh["shard"], seed, **settings or {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=momentum)
+    return model, optimizer, FSDPHook(model, mesh["rep"], optimizer, method, **options)
+
+
+def weights(model) -> list[torch.Tensor]:
+    return [p.full_tensor().detach().clone() for p in model.parameters()]
+
+
+def gradients(model) -> list[torch.Tensor]:
+    return [p.grad.full_tensor().detach().clone() for p in model.parameters()]
+
+
+def trained(model, optimizer, rank: int, steps) -> list[torch.Tensor]:
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step, rank).backward()
+        optimizer.step()
+    return weights(model)
+
+
+def resumed(mesh, rank: int) -> tuple:
+    """Weights of a run that never stopped, and of one that was saved and loaded after STOP steps."""
+
+    def fresh(seed: int):
+        return hooked(mesh, "topk", seed, momentum=0.9, ratio=0.1)
+
+    model, optimizer, hook = fresh(0)
+    trained(model, optimizer, rank, range(STOP))
+    memory = io.BytesIO()
+    local = {name: p.to_local() for name, p in model.named_parameters()}
+    momenta = [optimizer.state[p]["momentum_buffer"].to_local() for p in model.parameters()]
+    torch.save({"model": local, "momenta": momenta, "hook": hook.state_dict()}, memory)
+    whole = trained(model, optimizer, rank, range(STOP, STEPS))
+    state = torch.load(io.BytesIO(memory.getvalue()), weights_only=True)
+    model, optimizer, hook = fresh(1)
+    trained(model, optimizer, rank, range(1))  # makes the momenta
+    for (name, p), momentum in zip(model.named_parameters(), state["momenta"], strict=True):
+        p.to_local().detach().copy_(state["model"][name])
+        optimizer.state[p]["momentum_buffer"].to_local().copy_(momentum)
+    hook.load_state_dict(state["hook"])
+    return whole, trained(model, optimizer, rank, range(STOP, STEPS))
+
+
+def in_turns(mesh, rank: int, method: str, **options) -> tuple[list, list]:
+    """With fixed weights and one head a step: the sum of what was applied, and the residuals, by parameter."""
+    model, _, hook = hooked(mesh, method, **options)
+    applied = [torch.zeros_like(p.to_local()) for p in model.parameters()]
+    for step in range(STEPS):
+        model.zero_grad()
+        loss_of(model, step, rank, heads=(step % 2,)).backward()
+        for total, p in zip(applied, model.parameters(), strict=True):
+            total += p.grad.to_local()
+    left = [torch.zeros_like(total) for total in applied]
+    flat = [t for t in left if t.numel()][::-1]
+    residual = torch.cat([hook.method.residuals[n] for n in sorted(hook.method.residuals)])
+    for t, part in zip(flat, residual.split([t.numel() for t in flat]), strict=True):
+        t.copy_(part.view(t.shape))
+    for t in left:
+        dist.all_reduce(t, group=mesh["rep"].get_group())
+    return applied, left
+
+
+def accumulated(mesh, rank: int) -> dict[str, list[torch.Tensor]]:
+    found = {}
+    model, _, _ = hooked(mesh, "none")
+    model.set_requires_gradient_sync(False)
+    loss_of(model, 0, rank).backward()
+    model.set_requires_gradient_sync(True)
+    loss_of(model, 1, rank).backward()
+    found["without sync"] = gradients(model)
+    model, _, _ = hooked(mesh, "none")
+    for step in range(2):
+        loss_of(model, step, rank).backward()
+    found["two passes"] = gradients(model)
+    return found
+
+
+def dense_entries(step) -> int:
+    """How many entries torch's own all-reduce gets while ``step`` runs."""
+    counted, original = [], dist.all_reduce
+
+    def all_reduce(tensor, *arguments, **named):
+        counted.append(tensor.numel())
+        return original(tensor, *arguments, **named)
+
+    dist.all_reduce = all_reduce
+    try:
+        step()
+    finally:
+        dist.all_reduce = original
+    return sum(counted)
+
+
+def said(call) -> str:
+    try:
+        call()
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
+def errors(mesh, rank: int) -> dict[str, str]:
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    def given(model, replicas):
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+        return said(lambda: FSDPHook(model, replicas, optimizer, "topk", ratio=0.1))
+
+    model, _, hook = hooked(mesh, "topk", ratio=0.1)
+    model.set_requires_all_reduce(False)
+    state = hook.state_dict()
+    state["of"] = state["of"] | {"shard": 1 - state["of"]["shard"]}
+    return {
+        "two dimensions": given(sharded(mesh), mesh["rep"]),
+        "plain": given(built(), mesh["rep"]),
+        "whole mesh": given(sharded(mesh["shard"]), mesh),
+        "shards twice": given(sharded(mesh["shard"]), mesh["shard"]),
+        "all-reduce off": said(lambda: loss_of(model, 0, rank).backward()),
+        "other shard": said(lambda: hook.load_state_dict(state)),
+    }
+
+
+def scaled(mesh, rank: int) -> tuple[list, list, bool]:
+    """Weights and residuals with a GradScaler, and whether the step in which rank 1 has no finite loss was skipped."""
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model = sharded(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    hook = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.1, scaler=scaler)
+    skipped = False
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        before = weights(model)
+        loss = loss_of(model, step, rank) * (torch.inf if (step, rank) == (2, 1) else 1)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if step == 2:
+            skipped = all(map(torch.equal, before, weights(model)))
+    return weights(model), list(hook.method.residuals.values()), skipped
+
+
+def documented(code: str, rank: int) -> int:
+    """Run the lines of the documentation; how many passes their hook has exchanged after one."""
+    names = {"replicas": 2, "shards": 2, "model": built(), "torch": torch, "init_device_mesh": init_device_mesh}
+    exec(code.replace('"cuda"', '"cpu"'), names | {"fully_shard": fully_shard}, names)
+    loss_of(names["model"], 0, rank).backward()
+    return names["hook"].step
+
+
+def observed(comm, code: str) -> dict:
+    """What one of four ranks observes; the ranks that ``mesh`` puts into one replica are neighbours."""
+    rank = comm.rank
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rep", "shard"))
+    found: dict = {"mistakes": errors(mesh, rank), "accumulated": accumulated(mesh, rank)}
+    exact = {"none": {}, "topk": {"ratio": 1.0}, "lags": {"ratio": 1.0}}
+    found["exact"] = {}
+    for method, options in exact.items():
+        model, optimizer, _ = hooked(mesh, method, **options)
+        found["exact"][method] = trained(model, optimizer, rank, range(STEPS))
+    model, optimizer, _ = hooked(mesh, "none")
+    model.checkpointed = True
+    found["exact"]["none with checkpointed activations"] = trained(model, optimizer, rank, range(STEPS))
+    for name, settings in {
+        "sparse": {},
+        "bf16": {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)},
+    }.items():
+        model, optimizer, hook = hooked(mesh, "topk", seed=rank // 2, settings=settings, ratio=0.1)
+        start = weights(model)
+        found[name] = {
+            "start": start,
+            "end": trained(model, optimizer, rank, range(STEPS)),
+            "residuals": [r.dtype for r in hook.method.residuals.values()],
+            "dense": dense_entries(lambda model=model: loss_of(model, 0, rank).backward()),
+            "sent": hook._exchange.transport.sent_bytes,
+        }
+    native = sharded(mesh)  # torch's own hybrid sharding
+    found["native dense"] = dense_entries(lambda: loss_of(native, 0, rank).backward())
+    found["scaled"] = scaled(mesh, rank)
+    found["documented"] = documented(code, rank)
+    found["resumed"] = resumed(mesh, rank)
+    found["in turns"] = {
+        method: in_turns(mesh, rank, method, **options)
+        for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()
+    }
+    return found

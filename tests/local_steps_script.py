@@ -1,0 +1,59 @@
+"""Somebody's script with local steps, for test_local_steps_script; it runs on two ranks or alone."""
+
+import copy
+import io
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+STEPS, STOP, EVERY = 14, 7, 3  # STOP is between two exchanges
+
+
+def built(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 3))
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def inner_step(model, optimizer, step: int, rank: int) -> None:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs, labels = torch.randn(5, 6, generator=generator), torch.randint(0, 3, (5,), generator=generator)
+    optimizer.zero_grad()
+    F.cross_entropy(model(inputs.to(next(model.parameters()).dtype)).float(), labels).backward()
+    optimizer.step()
+
+
+def trained(method: str, rank: int, saved: bytes = b"", seed: int = 0, dtype=torch.float32, **options) -> tuple:
+    """The weights after every step, from the start or from what was saved, and what to save after STOP steps."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    model = built(seed).to(dtype)
+    optimizer, history = adamw(model), []
+    with LocalSteps(model, optimizer, method, local_steps=EVERY, **options) as sync:
+        if saved:
+            state = torch.load(io.BytesIO(saved), weights_only=True)
+            for part, name in ((model, "model"), (optimizer, "optimizer"), (sync, "sync")):
+                part.load_state_dict(state[name])
+        for step in range(sync.steps, STEPS):
+            inner_step(model, optimizer, step, rank)
+            sync.step()
+            history.append(copy.deepcopy([p.detach() for p in model.parameters()]))
+            if sync.steps == STOP:
+                memory = io.BytesIO()
+                parts = {"model": model, "optimizer": optimizer, "sync": sync}
+                torch.save({name: part.state_dict() for name, part in parts.items()}, memory)
+                saved = memory.getvalue()
+    return history, saved
+
+
+def observed(comm) -> dict:
+    found = {}
+    for method, options in {"diloco": {}, "sparseloco": {"top": 8}}.items():
+        whole, saved = trained(method, comm.rank, seed=comm.rank, **options)  # rank 0's weights count
+        found[method] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
+    found["bf16"] = trained("diloco", comm.rank, dtype=torch.bfloat16)[0]
+    return found

@@ -1,0 +1,79 @@
+"""The examples with frameworks, on two processes: stopped, saved, loaded and continued equals never stopped.
+
+A resume that forgets the hook's state is said."""
+
+import copy
+import os
+import subprocess
+import sys
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import PATIENCE_S, ROOT
+from torch.nn.parallel import DistributedDataParallel
+
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.hooks.ddp import DDPHook
+
+
+def frameworks() -> list:
+    names = ("accelerate", "lightning", "transformers")
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed"))
+        for name in names
+    ]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", frameworks())
+def test_resumed_is_never_stopped(framework, tmp_path):
+    program = [sys.executable, str(ROOT / "tests" / "framework_script.py"), f"with_{framework}", str(tmp_path)]
+    done = subprocess.run(
+        ENGINES["torch_dist"].command(2, program), env=os.environ | ENGINES["torch_dist"].environment(threads=1),
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    ranks = [torch.load(Path(tmp_path) / f"found.{rank}", weights_only=True) for rank in range(2)]
+    for found in ranks:
+        assert not all(map(torch.equal, found["resumed 3"], found["resumed 6"]))
+        assert all(map(torch.equal, found["whole 6"], found["resumed 6"]))
+        assert all(map(torch.equal, found["whole 6"], ranks[0]["whole 6"]))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("method, options, warned", [("topk", {"ratio": 0.1}, True), ("none", {}, False)])
+def test_a_resume_without_the_hooks_state_is_said_on_the_first_step(method, options, warned):
+    """Only where the method has state to lose, and only until it is loaded."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(torch.nn.Linear(4, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def warnings_of(hook_state: dict | None) -> tuple[list[str], dict]:
+            net = DistributedDataParallel(copy.deepcopy(model.module))
+            resumed = torch.optim.AdamW(net.parameters(), lr=0.1)
+            resumed.load_state_dict(optimizer.state_dict())
+            hook = DDPHook(net, resumed, method, **options)
+            if hook_state is not None:
+                hook.load_state_dict(hook_state)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    net(torch.ones(2, 4)).sum().backward()
+                    resumed.step()
+            found = [str(w.message) for w in caught if "without residuals" in str(w.message)]
+            optimizer.load_state_dict(resumed.state_dict())
+            return found, hook.state_dict()
+
+        first, state = warnings_of(None)  # a fresh optimizer
+        assert first == []
+        assert warnings_of(state)[0] == []
+        forgotten = warnings_of(None)[0]
+        assert len(forgotten) == warned and not any("\n" in line for line in forgotten)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,118 @@
+"""Local steps in somebody's script, on two ranks, against DiLoCo written down for one process."""
+
+import re
+
+import pytest
+import torch
+from conftest import documented
+from local_steps_script import EVERY, STEPS, STOP, adamw, built, inner_step, observed, trained
+
+from dlgs_bench.hooks.local_steps import LocalSteps
+
+
+def diloco(workers: int, lr: float = 0.7, momentum: float = 0.9) -> list[list[list[torch.Tensor]]]:
+    """By rank and step, the weights of DiLoCo with AdamW inside, with torch's own SGD as outer optimizer."""
+    models = [built() for _ in range(workers)]
+    optimizers = [adamw(model) for model in models]
+    shared = [torch.nn.Parameter(p.detach().clone()) for p in models[0].parameters()]
+    outer = torch.optim.SGD(shared, lr=lr, momentum=momentum, nesterov=True)
+    histories: list[list[list[torch.Tensor]]] = [[] for _ in models]
+    for step in range(STEPS):
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            inner_step(model, optimizer, step, rank)
+        if (step + 1) % EVERY == 0:
+            for n, p in enumerate(shared):
+                p.grad = sum(p.detach() - [*model.parameters()][n].detach() for model in models) / workers
+            outer.step()
+            for model in models:
+                for own, p in zip(model.parameters(), shared, strict=True):
+                    own.data.copy_(p.detach())
+        for history, model in zip(histories, models, strict=True):
+            history.append([p.detach().clone() for p in model.parameters()])
+    return histories
+
+
+@pytest.fixture(scope="module")
+def ranks(worlds) -> list[dict]:
+    return worlds("torch_dist").run(observed)
+
+
+@pytest.mark.engine
+def test_diloco_with_adamw_goes_where_the_algorithm_written_down_goes(ranks):
+    for found, history in zip(ranks, diloco(2), strict=True):
+        for mine, theirs in zip(found["diloco"][0], history, strict=True):
+            for a, b in zip(mine, theirs, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("method", ["diloco", "sparseloco"])
+def test_saved_between_exchanges_and_loaded_is_never_stopped(ranks, method):
+    for found in ranks:
+        whole, resumed = found[method]
+        assert len(resumed) == STEPS - STOP
+        for mine, theirs in zip(whole[STOP:], resumed, strict=True):
+            assert all(map(torch.equal, mine, theirs))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("method", ["diloco", "sparseloco", "bf16"])
+def test_workers_are_equal_after_an_exchange_alone(ranks, method):
+    first, second = (found[method] if method == "bf16" else found[method][0] for found in ranks)
+    for step, (mine, theirs) in enumerate(zip(first, second, strict=True), start=1):
+        assert all(map(torch.equal, mine, theirs)) == (step % EVERY == 0)
+
+
+@pytest.mark.unit
+def test_without_a_process_group_there_is_one_worker():
+    (history,) = diloco(1)
+    for mine, theirs in zip(trained("diloco", 0)[0], history, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.unit
+def test_the_documentation_says_how():
+    model, batches = built(), [(torch.randn(5, 6), torch.randint(0, 3, (5,))) for _ in range(30)]
+    names = {"model": model, "optimizer": adamw(model), "batches": batches}
+    exec(documented("Local steps"), names | {"loss_of": torch.nn.functional.cross_entropy}, names)
+    assert names["sync"].steps == 30
+
+
+@pytest.mark.unit
+def test_a_mistake_is_one_line():
+    model = built()
+    optimizer = adamw(model)
+    state = LocalSteps(model, optimizer, "diloco", local_steps=4).state_dict()
+    wrong = {
+        "topk exchanges gradients and has no local steps; give diloco or sparseloco, or a hook": (
+            lambda: LocalSteps(model, optimizer, "topk", ratio=0.1)
+        ),
+        "no method 'dilco' (did you mean 'diloco'?)": lambda: LocalSteps(model, optimizer, "dilco"),
+        "diloco.local_steps: 0 is not valid; give a value >= 1": (
+            lambda: LocalSteps(model, optimizer, "diloco", local_steps=0)
+        ),
+        "model: AdamW is not a plain torch.nn.Module": lambda: LocalSteps(optimizer, model, "diloco"),
+        "the state is of diloco with local_steps=4, here it is 30": (
+            lambda: LocalSteps(model, optimizer, "diloco").load_state_dict(state)
+        ),
+    }
+    for expected, call in wrong.items():
+        with pytest.raises(ValueError, match=re.escape(expected)) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.unit
+def test_a_resume_without_the_outer_state_is_said_on_the_first_step():
+    model = built()
+    optimizer = adamw(model)
+    inner_step(model, optimizer, 0, 0)
+    LocalSteps(model, optimizer, "diloco")
+    with pytest.warns(UserWarning, match="the outer state is new; after a resume, call load_state_dict"):
+        inner_step(model, optimizer, 1, 0)
+    sync = LocalSteps(model, adamw(model), "diloco")
+    fresh = sync._optimizers[0]
+    model.load_state_dict(built(3).state_dict())  # after the construction, which kept other weights
+    with pytest.raises(ValueError, match=r"^model: its weights have changed since LocalSteps was made; load weights"):
+        inner_step(model, fresh, 0, 0)
