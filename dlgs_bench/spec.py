@@ -26,6 +26,8 @@ class Training:
     batch: int = 32
     epochs: float = 140  # the recipe's; the learning-rate schedule refers to these
     train_epochs: float = 140  # what an accuracy run really trains; the schedule is scaled to it
+    # train_epochs as asked for, where the run's budget_s decides how many of them are trained; 0: no budget
+    most_epochs: float = 0
     train_steps: int = 0  # in the place of train_epochs, where it is above 0
     lr: float = 0.1
     lr_steps: tuple[float, ...] = ()
@@ -96,6 +98,7 @@ class Cluster:
     latency_ms: float = 0.0  # testbed: from host to host, beside the time of a message's bytes
     in_proportion: bool = False  # the rates follow from a calibration, see dlgs_bench/timemodel/slowdown.py,
     calibrated_s: float = 0.0  # in which forward and backward took so long
+    latency_in_proportion: bool = False  # so does the latency
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Measurement:
     blocks: int = 5  # timing: turns of all schemes in a launch, at least; more follow as long as
     width: float = 0.0  # the interval of a speed-up is wider than this part of it,
     budget_s: float = 0.0  # and the run has taken less than this, all launches and their starts included.
-    # layers: fewer ``repeats`` once this is spent; 0: all
+    # layers, exchanges: fewer ``repeats`` once this is spent; 0: all. accuracy: fewer epochs, see most_epochs
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     # exchanges: label -> entries of the largest bucket to measure
     largest: dict[str, int] = field(default_factory=dict)
@@ -173,13 +176,18 @@ class RunSpec:
     def asked(self) -> "RunSpec":
         """As a configuration asks for it: without what plans and calibrations tell its run."""
         links = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
+        if self.cluster.latency_in_proportion:
+            links["latency_ms"] = 0.0
         planned = ("groups", "ratios")
         timed_with = {
             label: {key: value for key, value in own.items() if key not in planned}
             for label, own in self.scheme.timed_with.items()
         }
         scheme = replace(self.scheme, groups=(), ratios=(), plans={}, timed_with=timed_with)
-        return replace(self, scheme=scheme, cluster=replace(self.cluster, **links))
+        training = self.training
+        if training.most_epochs:
+            training = replace(training, train_epochs=training.most_epochs)
+        return replace(self, training=training, scheme=scheme, cluster=replace(self.cluster, **links))
 
     def flat(self) -> dict[str, Any]:
         """All fields by name, without the parts: the columns of tidy tables."""

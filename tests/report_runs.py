@@ -33,7 +33,7 @@ PARTS = ("forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_
 def describe(kind: str, name: str) -> dict:
     """In the place of ``dlgs_bench.plugins.describe``, which loads torch."""
     if kind == "models":
-        parameters = {"parameters": sum(LAYERS)}
+        parameters = {"parameters": sum(LAYERS), "layers": LAYERS}
         return parameters | {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
     if kind == "collectives":
         return {"rounds": {"halving-doubling": {"2": 2, "8": 6}, "ring": {"2": 2, "8": 14}}.get(name, {})}
@@ -162,9 +162,13 @@ class Runs:
         for path, spec in plans.items():
             found = json.loads(path.read_text())["comparison"]
             rows = [self.iterations(planner, spec.scheme, 0.05) for planner in found]
-            named = {"none": 0, **found}
+            dense = {"none": 0.06, "none-256kib": 0.055}
+            rows += [self.iterations(label, Scheme(), seconds) for label, seconds in dense.items()]
+            overlapped = {label: {"method": "none", "variant": "none", "options": {}} for label in dense}
+            spec = replace(spec, scheme=replace(spec.scheme, overlapped=overlapped))
+            named = {**dense, **found}
             groups = pd.DataFrame({"variant": planner, "timed_as": planner, "start": 0, "stop": 5} for planner in named)
-            iterations = pd.concat([self.iterations("none", Scheme(), 0.06), *rows])
+            iterations = pd.concat(rows)
             self.write(f"planners/{path.stem}", replace(spec, kind="planners"), iterations=iterations, groups=groups)
 
     def train(self, seeds=(0, 1)) -> None:

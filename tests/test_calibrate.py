@@ -1,6 +1,7 @@
 """What calibrations of exchanges measure: buckets of any size, or a model's own where shapes decide the cost."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -10,8 +11,10 @@ from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.exchange.flat import FlatGradients
-from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
-from dlgs_bench.training.calibrate import TOGETHER, cases_of, exchanges
+from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.timemodel.costs import turns
+from dlgs_bench.training.calibrate import CHEAP, TOGETHER, cases_of, exchanges
+from dlgs_bench.training.timed import since_start_s
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +45,9 @@ def test_elsewhere_the_model_does_not_matter(method):
 
 def test_powersgd_sends_thin_matrices_and_whole_vectors_when_it_is_calibrated():
     spec = calibration("powersgd", "resnet20", rank=RANK)
-    rows, _ = run_workers(2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None)["samples"])
+    rows, _ = run_workers(
+        2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, LaunchSettings())["samples"]
+    )
     found = pd.DataFrame(rows).groupby(["entries", "buckets"])["sent_bytes"].unique()
     for shapes, count, _ in cases_of(spec, LARGEST):
         each = sum(RANK * (shape[0] + math.prod(shape[1:])) if len(shape) > 1 else shape[0] for shape in shapes)
@@ -62,3 +67,22 @@ def test_only_where_shapes_decide_do_the_buckets_of_a_calibration_follow_the_con
         if one.scheme != second[name].members[label].scheme
     }
     assert differ == {"powersgd"}
+
+
+def test_a_calibration_out_of_time_measures_each_small_case_once_and_no_large_one():
+    spec = calibration("topk", "resnet20", ratio=0.1)
+    spec = replace(spec, measurement=replace(spec.measurement, repeats=3, largest={spec.scheme.label: LARGEST}))
+
+    def samples(share_s: float) -> pd.DataFrame:
+        place = LaunchSettings(share_s=share_s)
+        work = lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, place)["samples"]  # noqa: E731
+        return pd.DataFrame(run_workers(2, work)[0])
+
+    whole, late = samples(0.0), samples(since_start_s() + 1e-3)
+    case = ["entries", "buckets", "beside"]
+    repeats, few = (table.groupby(case).size() for table in (whole, late))
+    small = [one for one in repeats.index if one[0] * one[1] <= CHEAP]
+    assert set(few) == {1} and set(few.index) == set(small) and len(few) < len(repeats)
+    assert repeats.min() == 3 and repeats.max() == 6
+    communicate, _ = turns(late)  # goes on beyond the largest size that was measured
+    assert communicate(LARGEST) >= communicate(CHEAP / 2) > 0

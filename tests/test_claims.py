@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 NOISE = np.array([0.99, 1.0, 1.01])
 NAMES = Names({"none": "uncompressed", "topk": "Top-K", "lags": "LAGS", "dlgs": "DLGS"}, {"vgg16": "VGG16"})
 FASTER = {"none": 4.0, "topk": 3.0, "lags": 2.0, "dlgs": 1.0}  # seconds of an iteration, in the paper's order
-PARTS = {"forward_s": 0.1, "backward_s": 0.2, "sparsify_s": 0.1, "communication_s": 0.6}
+PARTS = {"forward_s": 0.1, "backward_s": 0.2, "sparsify_s": 0.1, "communication_s": 0.6, "sent_bytes": 1e6}
 
 
 def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgather", dense=4.0, **parts):
@@ -25,7 +25,7 @@ def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgat
     seconds = seconds * NOISE if np.isscalar(seconds) else np.array(seconds)
     about = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
     about |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
-    about |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4}
+    about |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4, "workers": 2}
     rows = []
     for block, (own, drift) in enumerate(zip(seconds, seconds / np.mean(seconds), strict=True)):
         if method != "none":
@@ -53,7 +53,8 @@ def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=No
                 {"run": f"{model}-{method}-{seed}", "model": model, "variant": method, "seed": seed, "step": epoch,
                  "ratio": float("nan") if method == "none" else 0.1, "density": 0.1,
                  "epochs": epochs, "train_epochs": train_epochs,
-                 "epoch": epoch * train_epochs / 140, "train_accuracy": value, "disturbed": None}
+                 "epoch": epoch * train_epochs / 140, "train_accuracy": value, "disturbed": None,
+                 "train_loss": (1 - value) * 3}
                 for epoch, value in points.items()
             ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -272,3 +273,82 @@ def test_one_line_sums_up_the_verdicts_of_a_statement():
     assert overall(pd.Series([HOLDS, FAILS, HOLDS, UNKNOWN])) == (
         "mixed: holds in 2 of 4, does not hold in 1, cannot be told here in 1"
     )
+
+
+def planners(ratio=0.1, **seconds) -> pd.DataFrame:
+    """The tidy table of a run of planners: seconds of an iteration under each plan."""
+    about = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
+    return pd.DataFrame(
+        about | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
+        for name, own in seconds.items()
+        for block, noise in enumerate(NOISE)
+    )
+
+
+@pytest.mark.parametrize("layer, paper, exact, expected", [
+    (2.0, 1.0, 1.0, (HOLDS, HOLDS)), (1.0, 2.0, 1.0, (FAILS, FAILS)), (1.0, 1.0, 0.95, (UNKNOWN, UNKNOWN)),
+])  # fmt: skip
+def test_merging_pays_and_algorithm_2_is_optimal_if_measured_plans_say_so(layer, paper, exact, expected):
+    noisy = planners(layer=layer, paper=paper, exact=exact)
+    if expected[0] == UNKNOWN:
+        noisy.loc[noisy["planner"] == "paper", "iteration_s"] *= np.array([0.7, 1.0, 1.4])
+    found = compare(timing(), accuracy_runs(), noisy)
+    rows = found[found["statement"].isin(claims.MERGED)]
+    assert tuple(rows["verdict"]) == expected
+    small = compare(timing(), accuracy_runs(), noisy.assign(model="resnet50", batch=8))
+    assert set(small[small["statement"].isin(claims.MERGED)]["verdict"]) == {UNKNOWN}
+    assert not compare(timing(), accuracy_runs())["statement"].isin(claims.MERGED).any()
+    two = compare(timing(), accuracy_runs(), noisy[noisy["block"] < 2])
+    assert set(two[two["statement"].isin(claims.MERGED)]["verdict"]) == {UNKNOWN}
+
+
+@pytest.mark.parametrize("buckets, verdict", [(5, HOLDS), (40, FAILS)])
+def test_vgg16_is_merged_more_only_if_its_plan_has_fewer_buckets_per_layer(buckets, verdict):
+    words = "DLGS gains little on VGG16 because"
+    other = timing_run("dlgs", 1.0, model="resnet20").assign(num_buckets=30)
+    both = pd.concat([timing().assign(num_buckets=buckets), other])
+    assert verdicts(words, both) == {verdict} and verdicts(words) == {UNKNOWN}
+
+
+def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():
+    for waits, verdict in ((0.1, HOLDS), (2.0, FAILS)):
+        lags = timing_run("lags", 2.0, communication_s=waits)
+        assert verdicts("LAGS hides communication", pd.concat([timing(lags=None), lags])) == {verdict}
+    for sent, verdict in ((0.5e6, HOLDS), (1e6, FAILS)):
+        dlgs = timing_run("dlgs", 1.0, sent_bytes=sent)
+        assert verdicts("DLGS compresses markedly", pd.concat([timing(dlgs=None), dlgs])) == {verdict}
+
+
+def test_losses_close_to_uncompressed_need_three_seeds():
+    words = "The training loss is very close"
+    close = {"none": 0.9, "topk": 0.9, "lags": 0.901, "dlgs": 0.9}
+    assert verdicts(words, learnt=accuracy_runs(**close)) == {HOLDS}
+    assert verdicts(words) == {FAILS}
+    assert verdicts(words, learnt=accuracy_runs(seeds=2, **close)) == {UNKNOWN}
+    assert verdicts(words, learnt=accuracy_runs(train_epochs=0.4)) == {UNKNOWN}
+    assert verdicts(words, learnt=accuracy_runs(none=None)) == {UNKNOWN}
+
+
+@pytest.mark.parametrize("worst, seeds, verdict", [(0.399, 3, HOLDS), (0.32, 3, FAILS), (0.32, 1, UNKNOWN)])
+def test_compressors_differ_little_after_one_epoch(worst, seeds, verdict):
+    learnt = accuracy_runs(seeds=seeds, curve={1: 0.4, 2: 0.5})
+    learnt.loc[(learnt["variant"] == "lags") & (learnt["epoch"] == 1), "train_accuracy"] = worst
+    assert verdicts("At the start all compressors", learnt=learnt) == {verdict}
+    assert verdicts("At the start all compressors", learnt=learnt[learnt["variant"] != "lags"]) == {UNKNOWN}
+    assert verdicts("At the start all compressors") == {UNKNOWN}  # no point before epoch 40
+
+
+def test_the_loss_settles_and_falls():
+    words = "The loss settles near epoch 40"
+    assert verdicts(words) == {HOLDS}
+    assert verdicts(words, learnt=accuracy_runs(curve={40: 0.8, 79: 0.9, 85: 0.91})) == {FAILS}
+    assert verdicts(words, learnt=accuracy_runs(train_epochs=35)) == {UNKNOWN}
+
+
+def test_another_number_of_workers_is_a_cell_of_its_own_and_said():
+    three = pd.concat(timing_run(method, s).assign(workers=3) for method, s in (FASTER | {"dlgs": 3.0}).items())
+    three["run"] += "-3workers"
+    found = compare(pd.concat([timing(), three]), accuracy_runs())
+    rows = found[found["statement"] == "DLGS trains faster than LAGS"].set_index("workers")["verdict"]
+    assert rows.to_dict() == {0: HOLDS, 3: FAILS}
+    assert "VGG16, 3 workers, ratio 0.01: 0.67" in shown(found, NAMES).to_string()

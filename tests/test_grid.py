@@ -16,17 +16,26 @@ from dlgs_bench.spec import RunSpec
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize("name, more", [("quick", 0), ("paper", 1)])
-def test_the_papers_grid_is_12_accuracy_runs_per_seed_and_one_timing_run_per_model_and_topology(name, more):
-    """``more``: methods of one dense sum, timed with uncompressed and the sparse ones, each with three bucketings."""
+def trained(**more) -> dict:
+    """The values of quick, with all of its models trained."""
+    values = read("quick") | more
+    values["models"] = {name: recipe | {"train_epochs": 0.01} for name, recipe in values["models"].items()}
+    return values
+
+
+@pytest.mark.parametrize("name, per_seed", [("quick", 4), ("paper", 15)])
+def test_the_papers_grid_is_one_accuracy_run_per_method_and_one_timing_run_per_model_and_topology(name, per_seed):
+    """quick trains one model, and times 16 bits without training with them. Where sums of one kind are answered,
+    uncompressed and 16 bits are timed with three bucketings each."""
     values = read(name)
     loaded = config.load(values, name)
     runs = loaded.runs
     kinds = [run.split("/")[0] for run in runs]
-    assert kinds.count("accuracy") == (12 + 3 * more) * len(values["seeds"])
+    assert kinds.count("accuracy") == per_seed * len(values["seeds"])
     topologies = [t for m in values["models"].values() for t in m.get("topologies", values["topologies"])]
     timed = [spec for spec in runs.values() if spec.kind == "timing"]
-    assert len(timed) == len(topologies) and {len(spec.members) for spec in timed} == {9 + 3 * more}
+    members = {spec.topology.name: len(spec.members) for spec in timed}
+    assert len(timed) == len(topologies) and members.pop("allgather") == 12 and set(members.values()) <= {9}
     own = grid.calibrations(loaded.values)
     exchanged = {grid.timing_name(m) for s in own.values() if s.kind == "exchanges" for m in s.members.values()}
     assert exchanged == {grid.exchange_name(member) for spec in timed for member in spec.members.values()}
@@ -216,25 +225,25 @@ def test_a_plan_is_read_where_layers_are_timed_merged_by_costs_or_ratios_are_cho
 
 
 def test_imagenet_replaces_its_stand_in_where_it_is_configured():
-    without = config.load(read("quick"), "quick").runs["accuracy/resnet50-none-seed0"].training
+    without = config.load(trained(), "quick").runs["accuracy/resnet50-none-seed0"].training
     assert (without.data, without.stand_in) == ("cifar10", True)
-    values = read("quick") | {"network": "host", "data": {"root": "data", "imagenet": "some/folder"}}
-    given = config.load(values, "quick").runs
-    here = config.load(read("quick") | {"network": "host"}, "quick").runs
+    given = config.load(trained(network="host", data={"root": "data", "imagenet": "some/folder"}), "quick").runs
+    here = config.load(trained(network="host"), "quick").runs
     assert given["accuracy/resnet50-none-seed0"].training.data == "imagenet100"
-    timed = [runs["timing/resnet50-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"].training for runs in (here, given)]
+    name = "timing/resnet50-cast-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"
+    timed = [runs[name].training for runs in (here, given)]
     assert [(one.data, one.stand_in, one.batch) for one in timed] == [("images224", True, 8), ("imagenet100", False, 8)]
 
 
 def test_variants_are_runs_of_their_own_with_names_and_titles():
-    values = read("quick") | {
-        "network": "host",
-        "methods": ["none", "topk", "topk-plain", "lean"],
-        "variants": {
+    values = trained(
+        network="host",
+        methods=["none", "topk", "topk-plain", "lean"],
+        variants={
             "topk-plain": {"method": "topk", "error_feedback": False},
             "lean": {"method": "dlgs", "ratio": 0.05, "title": "lean DLGS"},
         },
-    }
+    )
     loaded = config.load(values, "c")
     titles = {name: one.title for name, one in variants.chosen(loaded.values).items()}
     assert titles == {
@@ -260,7 +269,7 @@ def test_variants_are_runs_of_their_own_with_names_and_titles():
 
 
 def test_a_plain_methods_parameters_are_those_of_its_default_variant():
-    loaded = config.load(read("quick") | {"variants": {"dlgs": {"refresh_every": 8}}}, "c")
+    loaded = config.load(trained(variants={"dlgs": {"refresh_every": 8}}), "c")
     assert loaded.runs["accuracy/vgg16-dlgs-0.1-seed0"].scheme.options["refresh_every"] == 8
     assert variants.chosen(loaded.values)["dlgs"].title == "DLGS (refresh_every=8)"
 
@@ -311,7 +320,7 @@ def test_figures_are_the_papers_for_its_models_and_named_for_others():
 
 
 def test_a_fourth_model_has_every_run_that_the_papers_have():
-    values = read("quick") | {"network": "host"}
+    values = trained(network="host")
     values["models"] |= {"transformer": {"batch": 8, "epochs": 1, "lr": 0.1}}
     loaded = config.load(values, "c")
     per_model = {
@@ -319,7 +328,7 @@ def test_a_fourth_model_has_every_run_that_the_papers_have():
         for model in ("vgg16", "transformer")
     }
     assert per_model["vgg16"] == per_model["transformer"]
-    spec = loaded.runs["timing/transformer-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"]
+    spec = loaded.runs["timing/transformer-cast-topk-lags-dlgs-0.1-0.01-allgather-2workers-host"]
     assert (spec.training.data, spec.training.stand_in) == ("text", False)
     assert "layers/transformer-2workers" in loaded.calibrations
 
@@ -352,3 +361,76 @@ def test_the_check_of_advice_runs_all_variants_in_turns_over_networks_that_were_
 def test_advice_about_nonsense_is_refused_in_one_line(wrong, words):
     with pytest.raises(ConfigError, match=words):
         config.load(read("advise") | {"studies": {"advise": wrong}}, "c")
+
+
+def test_what_is_left_out_of_training_is_timed_all_the_same():
+    values = trained(network="host")
+    before = config.load(values, "c").runs
+    values["accuracy"] |= {"leave_out": ["cast", "lags"]}
+    values["models"]["vgg16"] |= {"train_epochs": 0}
+    after = config.load(values, "c").runs
+    gone = {name for name in before if name not in after}
+    assert {name.split("/")[0] for name in gone} == {"accuracy"}
+    assert gone == {n for n, s in before.items() if s.kind == "accuracy" and (s.variant == "lags" or "vgg16" in n)}
+    values["accuracy"] |= {"leave_out": ["casts"]}
+    with pytest.raises(ConfigError, match=r"c: accuracy.leave_out: 'casts' is not a variant .did you mean 'cast'"):
+        config.load(values, "c")
+    values["accuracy"] |= {"leave_out": list(values["methods"])}
+    with pytest.raises(ConfigError, match="c: accuracy: nothing is trained"):
+        config.load(values, "c")
+
+
+def test_a_budget_of_training_is_for_models_whose_steps_are_calibrated():
+    values = trained(network="host")
+    trainings = [spec for spec in config.load(values, "c").runs.values() if spec.kind == "accuracy"]
+    assert {s.training.model for s in trainings if s.training.most_epochs} == {"resnet20", "vgg16"}
+    assert {s.measurement.budget_s for s in trainings if s.training.most_epochs} == {values["accuracy"]["budget_s"]}
+    values["timing"] |= {"ratios": []}
+    assert not [s for s in config.load(values, "c").runs.values() if s.training.most_epochs]
+
+
+def test_a_variant_may_merge_layers_otherwise_than_the_configuration():
+    values = trained(
+        network="host", methods=["none", "dlgs", "each"], variants={"each": {"method": "dlgs", "planner": "layer"}}
+    )
+    runs = config.load(values, "c").runs
+    planners = {n: runs[f"accuracy/vgg16-{n}-0.1-seed0"].scheme.planner for n in ("dlgs", "each")}
+    assert planners == {"dlgs": "size", "each": "layer"}
+    members = [m for s in runs.values() if s.kind == "timing" for m in s.members.values() if m.variant == "each"]
+    assert members and {member.scheme.planner for member in members} == {"layer"}
+    assert not any(grid.planned_by(member) for member in members)
+    values["variants"] = {"each": {"method": "topk", "planner": "layer"}}
+    with pytest.raises(ConfigError, match=r"variants.each.planner: layer has no effect, since topk does not merge"):
+        config.load(values, "c")
+
+
+def test_planners_are_compared_with_every_bucketing_of_uncompressed():
+    loaded = config.load(read("quick") | {"network": "host", "planner": "exact"}, "c")
+    for spec in loaded.studies["planners"].values():
+        dense = [label for label, member in spec.members.items() if member.variant == "none"]
+        assert dense == ["none", "none-256kib", "none-planned"] and spec.variant == "dlgs"
+        own, planned = grid.plan_names(spec, loaded.runs)
+        assert "-dlgs-" in own and "-none-planned-" in planned
+        assert not any(member.scheme.timed_with for member in spec.members.values())
+
+
+def test_a_model_is_timed_with_further_numbers_of_workers_over_all_gather_alone():
+    values = read("quick") | {"network": "testbed"}
+    before = config.load(values, "c")
+    values["models"]["resnet20"] |= {"more_workers": [3, 2]}
+    after = config.load(values, "c")
+    new = {name: spec for name, spec in after.runs.items() if name not in before.runs}
+    assert [(s.kind, s.training.model, s.topology.name, s.cluster.workers) for s in new.values()] == [
+        ("timing", "resnet20", "allgather", 3)
+    ]
+    assert {name: after.runs[name] for name in before.runs} == before.runs
+    assert grid.processes(after.values) == 4  # three workers and a server
+    values["models"]["resnet20"] |= {"more_workers": [5]}
+    five = config.load(values, "c")
+    assert grid.processes(five.values) == 5 and "layers/resnet20-5workers" in five.calibrations
+    for study in ("rates", "selections", "servers"):
+        assert five.studies[study] == before.studies[study]
+    values |= {"collective": "halving-doubling"}
+    values["models"]["resnet20"] |= {"topologies": ["allgather"]}
+    with pytest.raises(ConfigError, match=r"halving-doubling refuses 5 workers.*models\.resnet20\.more_workers"):
+        config.load(values, "c")

@@ -17,7 +17,7 @@ from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.exchange.transport import COUNT_BYTES, transport
 from dlgs_bench.hooks.hook import Hook
-from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.costs import traffic_per_entry
 from dlgs_bench.topology import ALL_GATHER
 from dlgs_bench.training.calibrate import exchanges
@@ -196,7 +196,9 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
     assert phase_share(method, "local") == 29 / 30
     scheme = Scheme(method=name, options={"local_steps": 4})
     spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest={name: 20_000}))
-    rows, _ = run_workers(2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None)["samples"])
+    rows, _ = run_workers(
+        2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, LaunchSettings())["samples"]
+    )
     samples = pd.DataFrame(rows)
     assert not samples[samples["phase"] == "local"][["sent_bytes", "communication_s"]].any(axis=None)
     if name == "diloco":

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_run_of_all_planners_gets_all_plans(calibration):
     found = plans.read(plan_file(calibration), RunSpec("planners", SPEC.training, SPEC.scheme))
     assert found.scheme.plans == {"all": ((0, 54),), "paper": ((0, 3), (3, 54))}
     assert RunSpec.from_json(found.to_json()) == found
+
+
+def test_uncompressed_beside_all_planners_gets_the_groups_of_its_own_plan(calibration):
+    beside = {"none-planned": {"method": "none", "variant": "none", "options": {}, "bucketing": "planned"}}
+    spec = RunSpec("planners", SPEC.training, replace(SPEC.scheme, beside=beside))
+    own = plans.read(plan_file(calibration), spec)
+    found = plans.read(plan_file(calibration, variant="none", ratio=None, bucketing="planned"), own)
+    assert found.scheme.plans == own.scheme.plans and not found.scheme.groups
+    assert found.members["none-planned"].scheme.groups == ((0, 3), (3, 54))
+    assert found.asked() == spec
 
 
 def test_an_accuracy_run_takes_the_ratios_that_were_planned_for_another_engine(calibration):

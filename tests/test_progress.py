@@ -9,6 +9,7 @@ import pytest
 
 from dlgs_bench.launch import progress
 from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
+from dlgs_bench.timemodel import length
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +18,7 @@ LAYERS = RunSpec("layers", Training("a", batch=16), measurement=Measurement(budg
 TIMED = RunSpec("timing", Training("a"), measurement=Measurement(budget_s=60.0))
 RUNS = {
     "calibration/layers/a": LAYERS,
-    "calibration/exchanges/a": RunSpec("exchanges", Training("a")),
+    "calibration/exchanges/a": RunSpec("exchanges", Training("a"), measurement=Measurement(budget_s=18.0)),
     "accuracy/a-none": TRAINED,
     "accuracy/a-topk": RunSpec("accuracy", TRAINED.training, Scheme("topk"), measurement=TRAINED.measurement),
     "timing/a": TIMED,
@@ -38,8 +39,9 @@ def calibrate(folder: Path) -> None:
 
 def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_path):
     words = progress.announce(tmp_path, RUNS)
-    known_s = 12 + progress.EXCHANGES_S + 60
-    assert words.startswith(f"5 of 5 runs to do, about {progress.clock(known_s)} for 3 of them; training is")
+    known_s = 12 + 18 + 60
+    expected = progress.clock(known_s + progress.REST_S)
+    assert words.startswith(f"5 of 5 runs to do, about {expected} for 3 of them; training is")
     assert (
         progress.whole(tmp_path / "timing" / "a", 3.0)
         == f"[0/5 runs done, at least {progress.clock(known_s - 3)} left] "
@@ -49,14 +51,14 @@ def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_
 def test_training_is_estimated_from_the_calibration_and_then_from_training_that_has_finished(tmp_path):
     calibrate(tmp_path)
     words = progress.announce(tmp_path, RUNS)
-    training_s = progress.START_S + 100 * progress.STEP * 0.1 + 20 * 0.001 / 2
-    left_s = progress.EXCHANGES_S + 2 * training_s + 60
-    assert words == f"4 of 5 runs to do, about {progress.clock(left_s)} for 4 of them"
+    training_s = length.START_S + 100 * length.STEP * 0.1 + 20 * 0.001 / 2
+    left_s = 18 + 2 * training_s + 60
+    assert words == f"4 of 5 runs to do, about {progress.clock(left_s + progress.REST_S)} for 4 of them"
     assert (
         progress.whole(tmp_path / "timing" / "a", 20.0) == f"[1/5 runs done, about {progress.clock(left_s - 20)} left] "
     )
     finish(tmp_path / "accuracy" / "a-none", TRAINED, 300.0)
-    left_s = progress.EXCHANGES_S + 300 + 60
+    left_s = 18 + 300 + 60
     assert f"[2/5 runs done, about {progress.clock(left_s)} left] " == progress.whole(tmp_path / "timing" / "a", 0.0)
 
 
@@ -76,3 +78,38 @@ def test_a_damaged_record_counts_as_not_finished(tmp_path):
     calibrate(tmp_path)
     (tmp_path / "calibration" / "layers" / "a" / "run.json").write_text("{")
     assert progress.announce(tmp_path, RUNS).startswith("5 of 5 runs to do")
+
+
+def budgeted(budget_s: float) -> RunSpec:
+    training = replace(TRAINED.training, train_steps=0, train_epochs=2, most_epochs=2)
+    return replace(TRAINED, training=training, measurement=replace(TRAINED.measurement, budget_s=budget_s))
+
+
+def test_a_training_with_a_budget_is_estimated_from_the_budget_and_then_from_the_calibration(tmp_path):
+    """2 epochs of 100 steps of 140 ms."""
+    runs = RUNS | dict.fromkeys(("accuracy/a-none", "accuracy/a-topk"), budgeted(20.0))
+    rest_s = 18 + 60 + progress.REST_S
+    before = 12 + 2 * progress.OF_BUDGET * 20 + rest_s
+    assert progress.announce(tmp_path, runs) == f"5 of 5 runs to do, about {progress.clock(before)} for 5 of them"
+    calibrate(tmp_path)
+    speed = length.speed(tmp_path / "calibration" / "layers" / "a")
+    assert speed.epochs(budgeted(20.0)) == 0.8  # 85 of 200 steps fit
+    after = 2 * (length.START_S + 80 * 0.14 + 0.01) + rest_s
+    assert progress.announce(tmp_path, runs) == f"4 of 5 runs to do, about {progress.clock(after)} for 4 of them"
+    assert progress.against_announced(tmp_path).startswith(f"expected {progress.clock(after)}, took 0:0")
+
+
+@pytest.mark.parametrize("budget_s, epochs", [(0.5, 0.1), (8.0, 0.1), (22.1, 1.0), (1e4, 2.0)])
+def test_a_budget_decides_the_epochs_and_never_more_than_were_asked_for(tmp_path, budget_s, epochs):
+    calibrate(tmp_path)
+    spec = budgeted(budget_s)
+    assert length.speed(tmp_path / "calibration" / "layers" / "a").epochs(spec) == pytest.approx(epochs)
+    path = tmp_path / "length.json"
+    path.write_text(json.dumps(length.about(spec) | {"train_epochs": epochs}))
+    found = length.with_length(path, spec)
+    assert found.steps(6400) == 100 * epochs and found.asked() == spec
+    # The whole schedule, in the shorter time.
+    training = replace(found.training, epochs=140, lr_steps=(80,))
+    assert [training.learning_rate(epochs * part) for part in (0.5, 0.6)] == pytest.approx([0.1, 0.01])
+    with pytest.raises(ValueError, match=r"length\.json: the length is for budget_s .*, this run has budget_s 7"):
+        length.with_length(path, budgeted(7.0))

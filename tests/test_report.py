@@ -61,6 +61,13 @@ class Report:
         assert all(file.stat().st_size for file in files.values())
         return pd.read_csv(files["csv"]), files["md"].read_text()
 
+    def planners(self, inputs: dict) -> tuple[pd.DataFrame, str]:
+        """The table of planners, which also writes its tidy table."""
+        files = {ext: self.folder / f"planners.{ext}" for ext in ("csv", "md", "tex", "html")}
+        timing = self.folder / "planners_timing.csv"
+        self.script("studies/planners/table.py", Items(**inputs), Items(**files, timing=timing))
+        return pd.read_csv(files["csv"]), files["md"].read_text()
+
     def figure(self, path: str, name: str, inputs: Items, **params) -> str:
         """All text of a figure, which its SVG holds in comments."""
         files = {ext: self.folder / f"{name}.{ext}" for ext in ("svg", "png", "csv")}
@@ -138,7 +145,7 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
 
 
 def test_the_papers_tables_name_every_variant_in_the_configurations_order(report):
-    table, shown = report.table("scripts/table1.py", "table1", accuracy=report.tidy["accuracy"])
+    table, shown = report.table("scripts/table1.py", "table1", accuracy=report.tidy["accuracy"], kept=[])
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
     assert in_order(shown, (title for title, *_ in VARIANTS.values()))
     assert table["density"].to_numpy() == pytest.approx(0.0955)  # of the steps 91 to 100
@@ -157,7 +164,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
 
 @pytest.mark.parametrize("value, label", [("train_accuracy", "training accuracy (%)"), ("train_loss", "training loss")])
 def test_a_curve_has_a_line_for_each_variant(report, value, label):
-    model, inputs = report.runs.models[-1], Items(tidy=report.tidy["accuracy"])
+    model, inputs = report.runs.models[-1], Items(tidy=report.tidy["accuracy"], kept=[])
     text = report.figure("scripts/curve.py", value, inputs, model=model, value=value)
     assert label in text and MODELS[model] in text
     assert all(variant in text for variant, *_ in VARIANTS.values())
@@ -169,12 +176,13 @@ def test_a_curve_has_a_line_for_each_ratio(report):
     both = report.folder / "two-ratios.csv"
     pd.concat([points, lower]).to_csv(both, index=False)
     about = {"model": model, "value": "train_loss"}
-    text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both), **about)
+    text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both, kept=[]), **about)
     assert all(f"DLGS, ratio {ratio}" in text for ratio in (0.1, 0.01)) and "uncompressed, ratio" not in text
 
 
 def test_the_papers_claims_are_all_in_the_table(report):
-    table, shown = report.table("scripts/claims.py", "claims", **{k: report.tidy[k] for k in ("timing", "accuracy")})
+    tidy = {kind: report.tidy[kind] for kind in ("timing", "accuracy")}
+    table, shown = report.table("scripts/claims.py", "claims", planners=[], **tidy)
     assert set(table["statement"]) >= set(claims.TIMED) - {claims.ON_VGG16} and set(table["verdict"]) <= VERDICTS
     assert "| DLGS trains faster than LAGS" in shown and "a machine of 2 cores" in shown
 
@@ -257,8 +265,13 @@ def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
     plans = {report.plan(run): RunSpec.from_dict(spec_of(run)) for run in runs}
     report.runs.time_planners(plans)
     inputs = {"timing": report.runs.every("planners", "iterations.csv"), "plans": sorted(map(str, plans))}
-    table, _ = report.table("studies/planners/table.py", "planners", **inputs)
+    table, shown = report.planners(inputs)
     assert len(table) == 7 * len(runs) and table["predicted_above_exact"].ge(0).all()
+    # The faster of two ways of merging uncompressed layers is the baseline, and every interval can be recomputed.
+    assert set(table["dense"]) == {"none-256kib"} and ", 256kib" in shown
+    tidy = pd.read_csv(report.folder / "planners_timing.csv")
+    assert {"run", "timed", "iteration_s", "machine"} <= set(tidy) and tidy["run"].nunique() == len(runs)
+    assert (table["speedup"] < 1.2).all()
     text = report.figure("studies/planners/figure.py", "planners-figure", Items(report.folder / "planners.csv"))
     assert all(f"{MODELS[model]}, DLGS, ratio 0.1, all-gather" in text for model in report.runs.models)
 
@@ -413,3 +426,31 @@ def test_the_readmes_picture_says_what_was_measured_where_and_how_often():
     assert all(
         words in caption for words in ("measured, not modelled", " cores, ", " Mb/s", " workers; ", "; n = ", "repeat")
     )
+
+
+def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
+    """Its own curve only if it has left chance level; a model without any run is said to have none."""
+    points, model = pd.read_csv(report.tidy["accuracy"]), report.runs.models[-1]
+    file = report.folder / "long.csv"
+    long = points[(points["model"] == model) & (points["seed"] == 0)].assign(commit="c0ffee")
+    long.assign(epoch=long["epoch"] * 5).to_csv(file, index=False)
+    about = {"model": model, "value": "train_loss"}
+    texts = {}
+    for name, factor in (("left", 0.5), ("stayed", 1.0)):
+        own = report.folder / f"{name}.csv"
+        first = points["step"] == points["step"].min()
+        points.assign(train_loss=2.0, step=points["step"] * 10).assign(
+            train_loss=lambda rows, first=first, factor=factor: rows["train_loss"].where(first, 2.0 * factor)
+        ).to_csv(own, index=False)
+        inputs = Items(tidy=own, kept=[file])
+        texts[name] = report.figure("scripts/curve.py", f"kept-{name}", inputs, **about)
+        table, shown = report.table("scripts/table1.py", f"kept-{name}", accuracy=own, kept=[file])
+        rows = table[table["model"] == model]
+        assert len(rows) == len(VARIANTS) * (2 if name == "left" else 1) and "c0ffee" in shown
+    assert "this run" in texts["left"] and "this run" not in texts["stayed"]
+    assert all("kept long run" in text and "c0ffee" in text for text in texts.values())
+    none = report.folder / "none.csv"
+    points[points["model"] != model].to_csv(none, index=False)
+    files = {ext: report.folder / f"empty.{ext}" for ext in ("svg", "png")}
+    report.script("scripts/curve.py", Items(tidy=none, kept=[]), Items(**files), **about)
+    assert "no long run of it is kept" in files["svg"].read_text()

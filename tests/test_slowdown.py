@@ -70,3 +70,33 @@ def test_runs_in_proportion_have_a_rate_file_each_and_studies_of_rates_have_thei
             assert "-proportional" in name and not spec.cluster.rates_mbit
             assert f"layers/{spec.training.model}-{spec.cluster.workers}workers" in found.every
     assert all(not spec.cluster.in_proportion for spec in found.studies["rates"].values())
+
+
+@given(st.floats(1e-2, 1e2), st.floats(0, 10))
+def test_a_latency_in_proportion_is_as_many_times_longer_as_this_machine_computes_slower(computation_s, latency_ms):
+    nodes = replace(PAPER, latency_ms=latency_ms)
+    found = slowdown("vgg16", 32, computation_s, nodes)
+    assert found["latency_ms"] == pytest.approx(latency_ms * found["slowdown"], rel=0.006)
+
+
+def test_a_latency_in_proportion_reaches_the_runs_that_ask_for_it_and_is_no_part_of_what_was_asked(tmp_path):
+    path = tmp_path / "rate.json"
+    rate = {"model": "resnet20", "rate_mbit": 123.0, "forward_s": 0.5, "computation_s": 2.0, "latency_ms": 3.5}
+    path.write_text(json.dumps(rate))
+    values = read("quick") | {"network": "testbed", "testbed": {"rate_mbit": "proportional"}}
+    without = config.load(values, "c")
+    values["testbed"] |= {"latency_ms": "proportional"}
+    found = config.load(values, "c")
+    name = "timing/resnet20-cast-topk-lags-dlgs-0.1-0.01-allgather-2workers-proportional"
+    assert with_rate(path, without.runs[name])[0].cluster.latency_ms == 0
+    spec = found.runs[f"{name}-latency"]
+    told, _ = with_rate(path, spec)
+    assert told.cluster.latency_ms == 3.5 and told.asked() == spec.asked() == spec
+    exchanged = {s.cluster.latency_in_proportion for n, s in found.calibrations.items() if "-proportional" in n}
+    assert exchanged == {True}
+    layers = [s.cluster for n, s in found.calibrations.items() if n.startswith("layers/")]
+    assert layers and not any(cluster.latency_in_proportion for cluster in layers)
+    assert found.studies["rates"] == without.studies["rates"]  # links of a study's own rates
+    values["testbed"] |= {"rate_mbit": 100}
+    with pytest.raises(ConfigError, match=r"testbed\.latency_ms: proportional needs testbed.rate_mbit: proportional"):
+        config.load(values, "c")

@@ -84,3 +84,13 @@ def test_launches_vary_as_those_of_every_run_of_the_model_do():
         assert table.loc[name, "speedup_low"] == pytest.approx(1 / found.high)
     assert table["launches"].to_dict() == {"a-dlgs": 2, "a-topk": 2, "b-dlgs": 1}
     assert table.loc["b-dlgs", "speedup_low"] == table.loc["b-dlgs", "speedup_high"] == pytest.approx(2)
+
+
+def test_the_bound_is_the_shortest_computation_of_a_model_topology_and_number_of_workers():
+    def run(name: str, seconds: float, workers: int) -> pd.DataFrame:
+        rows = [iterations(timed, "step", 1.0, seconds, block) for timed in ("none", "dlgs") for block in (1, 2, 3)]
+        return timing_table(rows).assign(run=name, workers=workers)
+
+    table = summarise(pd.concat([run("a", 0.4, 2), run("b", 0.2, 2), run("c", 0.1, 3)])).set_index("run")
+    assert table["bound_s"].to_dict() == pytest.approx({"a": 0.05, "b": 0.05, "c": 0.025})
+    assert table["of_bound"].to_dict() == pytest.approx({"a": 0.125, "b": 0.25, "c": 0.25})

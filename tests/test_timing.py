@@ -6,12 +6,14 @@ import pytest
 from conftest import CPU, make
 from hypothesis import given
 from hypothesis import strategies as st
+from test_server import Images
 
+from dlgs_bench.comm.local import run_workers
 from dlgs_bench.launch import launcher
-from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.training import clock as module
 from dlgs_bench.training.clock import PARTS, Clock
-from dlgs_bench.training.timed import left, phase_share, timed_steps
+from dlgs_bench.training.timed import left, phase_share, planners, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -76,3 +78,24 @@ def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
         assert share_s >= 0 and share_s * (len(waits) - launched) <= max(0.0, budget_s - spent_s) + 1e-6
         spent_s += wait_s + share_s
     assert spent_s <= budget_s + sum(waits) + 1e-6
+
+
+def test_every_bucketing_of_uncompressed_takes_turns_with_the_plans():
+    """Plans with the same groups are timed once, uncompressed with the groups of its own plan."""
+    dense = {"method": "none", "variant": "none", "options": {}, "bucket_bytes": 2**23, "planner": "layer"}
+    beside = {"none": dense, "none-planned": dense | {"bucketing": "planned", "groups": ((0, 3), (3, 59))}}
+    plans = {"all": ((0, 59),), "size": ((0, 59),), "paper": ((0, 30), (30, 59))}
+    scheme = Scheme("dlgs", options={"ratio": 0.1}, planner="paper", plans=plans, beside=beside)
+    training = Training("resnet20", batch=4, epochs=1, train_epochs=1)
+    spec = RunSpec("planners", training, scheme, Cluster(workers=2), Measurement(blocks=1, repeats=1))
+
+    def work(comm):
+        return planners(spec, comm, Images(), CPU, lambda *progress: None, LaunchSettings())
+
+    found = run_workers(2, work)[0]
+    assert {row["variant"] for row in found["iterations"]} == {"none", "none-planned", "all", "paper"}
+    groups: dict[str, list] = {}
+    for row in found["groups"]:
+        groups.setdefault(row["variant"], []).append((row["start"], row["stop"]))
+    assert sorted(groups.pop("none-planned")) == [(0, 3), (3, 59)]
+    assert {name: len(own) for name, own in groups.items()} == {"none": 1, "all": 1, "size": 1, "paper": 2}

@@ -82,6 +82,17 @@ def recipes(values: dict) -> str | None:
     return None
 
 
+def trained(values: dict) -> str | None:
+    """The models and variants that are not trained are spelt right, and something is trained."""
+    known = sorted({*plugins.names("methods"), *values["variants"]})
+    for name in values["accuracy"]["leave_out"]:
+        if name not in known:
+            return f"accuracy.leave_out: {name!r} is not a variant{meant(name, known)}; {listed(known)}"
+    if not grid.accuracy(values):
+        return "accuracy: nothing is trained; leave out fewer variants, or give a model train_epochs above 0"
+    return None
+
+
 def outputs(values: dict) -> str | None:
     output = values["output"]
     for folder in ("results", "figures"):
@@ -115,6 +126,7 @@ def collective(values: dict) -> str | None:
     if name not in known:
         return f"collective: no file dlgs_bench/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
     asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
+    asked |= {f"models.{m}.more_workers": n for m, one in values["models"].items() for n in one["more_workers"]}
     for key, workers in asked.items():
         if why := _refuses(name, workers):
             return f"collective: {why}; give engine, or other {key}"
@@ -158,6 +170,8 @@ def wire(values: dict) -> str | None:
 def hosts(values: dict) -> str | None:
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
         return "testbed.host_rates_mbit: for links of one rate; give testbed.rate_mbit in Mbit/s, or leave it out"
+    if values["testbed"]["latency_ms"] == grid.PROPORTIONAL != values["testbed"]["rate_mbit"]:
+        return "testbed.latency_ms: proportional needs testbed.rate_mbit: proportional; give milliseconds"
     known = range(grid.processes(values))
     for host in values["testbed"]["host_rates_mbit"]:
         if str(host) not in map(str, known):
@@ -229,9 +243,15 @@ def shaped(values: dict) -> str | None:
         rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
     if why := testbed.available():
         return f"network: no testbed here: {why}; give host"
-    if links["latency_ms"] and (why := testbed.available(links["latency_ms"], **rates)):
+    if links["latency_ms"] and (why := testbed.available(least_latency_ms(values), **rates)):
         return f"testbed.latency_ms: {why}; give 0, or slower links"
     return None
+
+
+def least_latency_ms(values: dict) -> float:
+    """The latency of the links, or the nodes' if it is in proportion: links here are slower than the nodes' then."""
+    links = values["testbed"]
+    return links["nodes"]["latency_ms"] if links["latency_ms"] == grid.PROPORTIONAL else links["latency_ms"]
 
 
 def cores(values: dict) -> str | None:
@@ -356,6 +376,7 @@ OF_CONFIGURATIONS = (
     outputs,
     topologies,
     collective,
+    trained,
     plans,
     wire,
     hosts,

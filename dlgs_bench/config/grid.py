@@ -30,12 +30,32 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
     """The accuracy runs, name -> spec."""
     return {
         f"accuracy/{accuracy_name(spec)}": spec
-        for model in values["models"]
+        for model in trained(values)
         for variant in chosen(values).values()
+        if variant.name not in values["accuracy"]["leave_out"]
         for ratio in ratios(values, variant, "accuracy")
         for seed in values["seeds"]
-        for spec in [accuracy_run(values, model, variant, ratio, seed)]
+        for spec in [_within_budget(values, accuracy_run(values, model, variant, ratio, seed))]
     }
+
+
+def _within_budget(values: dict, spec: RunSpec) -> RunSpec:
+    """An accuracy run that trains as many of its epochs as fit into ``accuracy.budget_s``, if there is such a budget.
+
+    How long a step takes follows from the calibration of the model's layers. A model that is not timed over all-gather,
+    on the data that it trains on, has no such calibration and trains all its epochs.
+    """
+    model, budget_s = spec.training.model, values["accuracy"]["budget_s"]
+    timed = values["timing"]["ratios"] and ALL_GATHER in topologies_of(values, model)
+    if not (budget_s and timed and _timed(values, model).data == spec.training.data):
+        return spec
+    training = replace(spec.training, most_epochs=spec.training.train_epochs)
+    return replace(spec, training=training, measurement=replace(spec.measurement, budget_s=budget_s))
+
+
+def trained(values: dict) -> list[str]:
+    """The models that have accuracy runs."""
+    return [name for name, recipe in values["models"].items() if recipe.get("train_epochs", recipe["epochs"])]
 
 
 def timing(values: dict) -> dict[str, RunSpec]:
@@ -47,6 +67,20 @@ def timing(values: dict) -> dict[str, RunSpec]:
     """
     if not values["timing"]["ratios"]:
         return {}
+    return {name: spec for one in by_workers(values) for name, spec in _timing(one).items()}
+
+
+def by_workers(values: dict) -> list[dict]:
+    """The configuration, and for each number in ``more_workers`` of its models the same with so many workers, over
+    collectives alone, for these models."""
+    models = values["models"]
+    more = dict.fromkeys(n for model in models.values() for n in model.get("more_workers", ()))
+    own = {n: [name for name, model in models.items() if n in model.get("more_workers", ())] for n in more}
+    return [values, *(values | {"workers": n, "models": only(values, own[n], [ALL_GATHER.name])} for n in more)]
+
+
+def _timing(values: dict) -> dict[str, RunSpec]:
+    """The timing runs with one number of workers."""
     found = {}
     for model in values["models"]:
         for topology in topologies_of(values, model):
@@ -154,7 +188,9 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
         if new:
             first, *others = [_exchanges(member) for member in new]
             largest = {member.scheme.label: largest_bucket(member) for member in new}
-            spec = replace(in_turns(first, others), measurement=Measurement(repeats=3, largest=largest))
+            budget_s = values["timing"]["calibration_budget_s"]
+            counts = Measurement(repeats=3, largest=largest, budget_s=budget_s)
+            spec = replace(in_turns(first, others), measurement=counts)
             name = name.replace("timing/", "exchanges/")
             names = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
             found[next(free for free in names if free not in found)] = spec
@@ -222,9 +258,10 @@ def plan_names(spec: RunSpec, runs: dict[str, RunSpec]) -> list[str]:
     An accuracy run that takes its ratios from a plan reads the plan of the timed scheme over collectives that is
     otherwise like it.
     """
-    if spec.kind == "planners":
-        return [timing_name(spec)]
     planned = [member for member in spec.members.values() if planned_by(member)]
+    if spec.kind == "planners":  # all groups of its own scheme come from one plan
+        dense = [timing_name(member) for member in planned if member.scheme.label != spec.scheme.label]
+        return [timing_name(spec), *dense]
     if spec.kind == "timing":
         return [timing_name(member) for member in planned]
     if not planned:
@@ -273,7 +310,10 @@ def _on_its_network(spec: RunSpec, begin: str) -> str:
     rates = sorted(set(cluster.rates_mbit))
     links = "-".join(f"{rate:g}" for rate in rates) + "mbit" if rates else cluster.network
     links = PROPORTIONAL if cluster.in_proportion else links
-    links += f"-{cluster.latency_ms:g}ms" if cluster.latency_ms else ""
+    if cluster.latency_in_proportion:
+        links += "-latency"
+    elif cluster.latency_ms:
+        links += f"-{cluster.latency_ms:g}ms"
     return f"{begin}-{scheme.topology}{collective}-{cluster.workers}workers-{links}"
 
 
@@ -293,7 +333,8 @@ def all_topologies(values: dict) -> list[Topology]:
 
 def processes(values: dict) -> int:
     """Of the largest run: the workers, and the servers that a topology needs."""
-    return max(workers(values, topology) + topology.servers for topology in all_topologies(values))
+    every = [(one, topology) for one in by_workers(values) for topology in all_topologies(one)]
+    return max(workers(one, topology) + topology.servers for one, topology in every)
 
 
 def workers(values: dict, topology: Topology) -> int:
@@ -307,8 +348,10 @@ def engines(values: dict) -> list[str]:
 
 
 def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, dict]:
-    """These of the configuration's models, over these topologies: ``models`` of a changed configuration."""
-    return {name: model | {"topologies": topologies} for name, model in values["models"].items() if name in models}
+    """These of the configuration's models, over these topologies, with the usual number of workers: ``models`` of a
+    changed configuration."""
+    own = {"topologies": topologies, "more_workers": []}
+    return {name: model | own for name, model in values["models"].items() if name in models}
 
 
 def shorter(values: dict) -> dict:
@@ -362,7 +405,8 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
     asked = {} if ratio is None else {"ratio": ratio}
     merging = {"bucket_bytes": values["bucket_bytes"]}
     if variant.about["plan"] == "groups":
-        merging["planner"] = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
+        usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
+        merging["planner"] = variant.planner or usual
     return Scheme(
         variant.method,
         "" if variant.name == variant.method else variant.name,
@@ -390,9 +434,11 @@ def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
         shared["engine"] = values["timing"].get("engine", values["engine"])
     if topology is None or values["network"] == "host":
         return Cluster(**shared)
-    shared |= {"network": "testbed", "latency_ms": float(values["testbed"]["latency_ms"])}
-    if values["testbed"]["rate_mbit"] == PROPORTIONAL:
-        return Cluster(**shared, in_proportion=True)
+    latency_ms, in_proportion = values["testbed"]["latency_ms"], values["testbed"]["rate_mbit"] == PROPORTIONAL
+    # Links of a study that have a rate of their own are no other nodes' links: they have no latency then.
+    shared |= {"network": "testbed", "latency_ms": 0.0 if latency_ms == PROPORTIONAL else float(latency_ms)}
+    if in_proportion:
+        return Cluster(**shared, in_proportion=True, latency_in_proportion=latency_ms == PROPORTIONAL)
     own = {str(host): rate for host, rate in values["testbed"]["host_rates_mbit"].items()}
     hosts = range(shared["workers"] + topology.servers)
     rates = tuple(float(own.get(str(host), values["testbed"]["rate_mbit"])) for host in hosts)
@@ -401,4 +447,6 @@ def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
 
 def _without_links(cluster: Cluster) -> Cluster:
     """The same processes where nothing is sent."""
-    return replace(cluster, network="host", rates_mbit=(), latency_ms=0.0, in_proportion=False)
+    return replace(
+        cluster, network="host", rates_mbit=(), latency_ms=0.0, in_proportion=False, latency_in_proportion=False
+    )

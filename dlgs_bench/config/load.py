@@ -177,6 +177,6 @@ def _with_network(values: dict) -> tuple[dict, str]:
     """``values`` with auto decided for this machine, and what a person should know of it."""
     if values["network"] != "auto":
         return values, ""
-    missing = checks.unfit(values) or testbed.available(values["testbed"]["latency_ms"])
+    missing = checks.unfit(values) or testbed.available(checks.least_latency_ms(values))
     warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
     return values | {"network": "host" if missing else "testbed"}, warning

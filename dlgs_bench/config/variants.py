@@ -8,7 +8,7 @@ from dlgs_bench import plugins
 from dlgs_bench.errors import listed, meant, shown, wrong_options
 
 UNCOMPRESSED = "none"
-ABOUT = ("method", "title")  # every other key of a variant is a parameter of its method
+ABOUT = ("method", "title", "planner")  # every other key of a variant is a parameter of its method
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Variant:
     method: str
     title: str  # what tables and figures call it
     options: dict[str, Any]
+    planner: str = ""  # how this variant merges layers, in the place of the configuration's planner
 
     @property
     def about(self) -> dict:
@@ -46,9 +47,10 @@ def variant(name: str, settings: dict) -> Variant:
     options = {key: value for key, value in settings.items() if key not in ABOUT}
     about = plugins.describe("methods", method)
     changed = {k: v for k, v in options.items() if v != about["fields"].get(k, {}).get("default")}
+    changed |= {"planner": settings["planner"]} if "planner" in settings else {}
     inside = ", ".join(f"{key}={value}" for key, value in changed.items())
     title = about["title"] + (f" ({inside})" if inside else "")
-    return Variant(name, method, settings.get("title", title), options)
+    return Variant(name, method, settings.get("title", title), options, settings.get("planner", ""))
 
 
 def problem(values: dict) -> str | None:
@@ -69,7 +71,7 @@ def problem(values: dict) -> str | None:
     except ValueError as error:  # a plug-in that cannot be used
         return f"methods: {error}; mend the file or leave it out"
     wrong = next(filter(None, map(_wrong_options, every.values())), None)
-    return wrong or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
+    return wrong or _unfit_planners(every) or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
 
 
 def wrong_together(given: dict) -> str | None:
@@ -92,6 +94,14 @@ def idle(values: dict) -> str:
 def _wrong_options(one: Variant) -> str | None:
     ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
     return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)
+
+
+def _unfit_planners(every: dict[str, Variant]) -> str | None:
+    for name, one in every.items():
+        if one.planner and one.about["plan"] != "groups":
+            takes = f"{one.method} does not merge layers by a plan"
+            return f"variants.{name}.planner: {one.planner} has no effect, since {takes}; leave it out"
+    return None
 
 
 def _unfit_titles(every: dict[str, Variant]) -> str | None:

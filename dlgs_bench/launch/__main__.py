@@ -1,6 +1,6 @@
 """Starts one run: python -m dlgs_bench.launch '<spec as JSON>' '<settings as JSON>' <run folder> <log file>
-[--plan <file> ...] [--rate <file>]; the files say what was found out for the run: the groups of each scheme that takes
-a plan, the rate of its links."""
+[--plan <file> ...] [--rate <file>] [--length <file>]; the files say what was found out for the run: the groups of each
+scheme that takes a plan, the rate of its links, the epochs that fit into its budget."""
 
 import argparse
 import signal
@@ -10,6 +10,7 @@ from pathlib import Path
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.timemodel import plans
+from dlgs_bench.timemodel.length import with_length
 from dlgs_bench.timemodel.slowdown import with_rate
 
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -23,6 +24,8 @@ def main(arguments: list[str]) -> int:
             spec = plans.read(plan, spec)
         if given.rate:
             spec, forward_s = with_rate(given.rate, spec)
+        if given.length:
+            spec = with_length(given.length, spec)
     except ValueError as error:
         sys.exit(f"error: {error}; delete the file and let the workflow make it again")
     clean_up_when_ended()
@@ -37,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("log", type=Path)
     found.add_argument("--plan", type=Path, nargs="*", default=[])
     found.add_argument("--rate", type=Path, nargs="?")  # without a value: there is none for this run
+    found.add_argument("--length", type=Path, nargs="?")
     return found
 
 

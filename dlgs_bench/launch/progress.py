@@ -1,17 +1,19 @@
 """How far the whole workflow is and how long it will take: each launcher reads what is done and says it. No torch."""
 
-import csv
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.timemodel import length
 
 QUEUE = "queue.json"
-START_S = 8.0  # of a run, until its first step
-EXCHANGES_S = 30.0  # of a calibration of exchanges, before one is finished
-STEP = 1.4  # a training step, divided by forward, backward and update alone, as calibrated
+ANNOUNCED = "announced.json"
+REST_S = 30.0  # of a workflow, besides its runs: tables and figures
+OF_BUDGET = 0.8  # of its budget that a training run takes, as long as its model is not calibrated
 
 
 def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
@@ -21,7 +23,9 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}))
     left = [name for name in runs if _wall_s(folder / name) is None]
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
-    words = f"{len(left)} of {len(runs)} runs to do, about {clock(sum(known.values()))} for {len(known)} of them"
+    expected_s = sum(known.values()) + REST_S
+    (folder / ANNOUNCED).write_text(json.dumps({"begun": time.time(), "expected_s": round(expected_s, 1)}))
+    words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
     return words + ("; training is estimated as soon as its model is calibrated" if len(known) < len(left) else "")
 
 
@@ -37,6 +41,15 @@ def whole(run: Path, spent_s: float) -> str:
     expected = [_expected_s(folder, name, runs) for name in left]
     left_s = clock(max(0, sum(filter(None, expected)) - spent_s))
     return f"[{done}, {'at least' if None in expected else 'about'} {left_s} left] "
+
+
+def against_announced(folder: Path) -> str:
+    """What the workflow was expected to take when it was announced, and what it took until now, in words."""
+    announced = _read(folder / ANNOUNCED)
+    if not announced:
+        return ""
+    took_s = time.time() - announced["begun"]
+    return f"expected {clock(announced['expected_s'])}, took {clock(took_s)}"
 
 
 def spent(folder: Path) -> str:
@@ -55,19 +68,22 @@ def clock(seconds: float) -> str:
 def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:
     """How long a run will take; None if nothing is known of it yet.
 
-    A run with a budget takes its budget. Another takes as long as finished ones of its kind and model took. Without
-    one, an accuracy run is estimated from the calibration of its model's layers.
+    A run with a budget takes its budget, except a training run. Another takes as long as finished ones of its kind and
+    model took. If there is none, a training run is estimated from the calibration of its model's layers, or from its
+    budget.
     """
     spec = runs[name]
-    if spec.measurement.budget_s:
-        return spec.measurement.budget_s
+    budget_s = spec.measurement.budget_s
+    if budget_s and spec.kind != "accuracy":
+        return budget_s
     alike = [n for n, one in runs.items() if (one.kind, one.training.model) == (spec.kind, spec.training.model)]
     walls = [wall for n in alike if (wall := _wall_s(folder / n)) is not None]
     if walls:
         return fmean(walls)
     if spec.kind == "accuracy":
-        return _training_s(folder, spec, runs)
-    return EXCHANGES_S if spec.kind == "exchanges" else None
+        training_s = _training_s(folder, spec, runs)
+        return OF_BUDGET * budget_s if training_s is None and budget_s else training_s
+    return None
 
 
 def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
@@ -78,14 +94,10 @@ def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> flo
     calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
     if calibrated is None:
         return None
-    with (calibrated / "iterations.csv").open() as file:
-        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    batch = RunSpec.in_folder(calibrated).training.batch
-    sample_s = median(row["forward_s"] for row in rows) / batch
-    step_s = STEP * median(row["iteration_s"] for row in rows) * spec.training.batch / batch
-    steps, measured = spec.steps(_read(calibrated / "run.json")["train_samples"]), spec.measurement
-    tested = (measured.evaluations - 1) * measured.test_samples + measured.final_test_samples
-    return START_S + steps * step_s + tested * sample_s / spec.cluster.workers
+    speed = length.speed(calibrated)
+    if spec.training.most_epochs:
+        spec = replace(spec, training=replace(spec.training, train_epochs=speed.epochs(spec)))
+    return speed.training_s(spec)
 
 
 def _read(path: Path) -> dict | None:

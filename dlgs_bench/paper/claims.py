@@ -13,10 +13,11 @@ from math import exp, log
 
 import pandas as pd
 
+from dlgs_bench import plugins
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block
 from dlgs_bench.report.names import Names, at_ratio
-from dlgs_bench.report.summary import Quantity, Repeats, own_and_dense, speedups
+from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
@@ -26,6 +27,10 @@ LITTLE = 1.1  # times as fast: our reading of "gains little"
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
 PAPERS_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # samples per worker and step
 CLOSE = 0.01  # our reading of "very close" accuracies: one point
+CLOSE_LOSS = 1.05  # our reading of "very close" losses: their quotient
+NEAR_START, START = 0.02, 1.0  # our reading of "differ little" at the start: two points, after one epoch
+MARKEDLY = 1.1  # our reading of "markedly better": by 10 %
+OPTIMAL = 1.05  # our reading of "optimal": within 5 % of the exact plan
 STEADY = 2.0  # our reading of "thresholds differ little": the density lies within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
@@ -39,6 +44,7 @@ class Comparison:
 
     model: str
     topology: str = ALL_GATHER.name
+    workers: int = 0  # 0: as usual
     ratio: float | None = None
     which: str = ""
     value: float = float("nan")
@@ -73,25 +79,36 @@ class Timing:
 
     def __init__(self, timing: pd.DataFrame):
         ours = timing[timing["variant"].isin(PAPERS)]
-        self._settings = dict(iter(ours.groupby(["model", "topology"], sort=False)))
+        self._settings = dict(iter(ours.groupby(SETTING, sort=False)))
+        self._usual = usual_workers(ours)
         self.batches = ours.groupby("model")["batch"].first().to_dict()
         repeats = Repeats(ours)
         self.estimate, self.quotient = repeats.estimate, repeats.quotient
 
     def cells(self) -> Iterator[tuple[dict, dict[str, pd.DataFrame]]]:
         """What a cell is, and the iterations of its runs by method. A method without a ratio is in every cell."""
-        for (model, topology), rows in self._settings.items():
+        for setting, rows in self._settings.items():
             for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True):
                 here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
                 runs = dict(iter(here.groupby("variant", sort=False)))
-                yield {"model": model, "topology": topology, "ratio": ratio}, runs
+                yield self._about(*setting) | {"ratio": ratio}, runs
 
     def uncompressed(self) -> Iterator[tuple[dict, pd.DataFrame]]:
         """What a setting is, and the iterations of its own run of uncompressed, if there is one."""
-        for (model, topology), rows in self._settings.items():
+        for setting, rows in self._settings.items():
             own = rows[rows["variant"] == "none"]
             if len(own):
-                yield {"model": model, "topology": topology}, own
+                yield self._about(*setting), own
+
+    def _about(self, model: str, topology: str, workers: int) -> dict:
+        """What a setting is; the number of workers only if it is not the usual one over this topology."""
+        usual = self._usual[topology] == workers
+        return {"model": model, "topology": topology, "workers": 0 if usual else int(workers)}
+
+
+def usual_workers(timing: pd.DataFrame) -> dict[str, int]:
+    """topology -> the smallest number of workers that was timed over it: a configuration's own."""
+    return timing.groupby("topology")["workers"].min().to_dict()
 
 
 def computation(rows: pd.DataFrame) -> pd.Series:
@@ -170,7 +187,7 @@ def largest_speedup(timing: Timing) -> list[Comparison]:
         return [Comparison("", ratio=PAPERS_RATIO, why="no run of dlgs at this ratio")]
     best = {}
     for cell in sorted(cells, key=lambda cell: (cell.verdict != FAILS, cell.verdict == HOLDS, cell.value)):
-        best[cell.topology] = cell
+        best[cell.topology, cell.workers] = cell
     return list(best.values())
 
 
@@ -180,7 +197,7 @@ def weakest(comparisons: list[list[Comparison]]) -> list[Comparison]:
     found: dict[tuple, list[Comparison]] = {}
     for own in comparisons:
         for one in own:
-            found.setdefault((one.model, one.topology, one.ratio), []).append(one)
+            found.setdefault((one.model, one.topology, one.workers, one.ratio), []).append(one)
     worst = (FAILS, UNKNOWN, HOLDS)
     return [min(cell, key=lambda one: (worst.index(one.verdict), one.value)) for cell in found.values()]
 
@@ -212,6 +229,59 @@ def faster_selection(timing: Timing) -> list[Comparison]:
     """The sparsification of LAGS and of Top-K divided by that of DLGS, in every cell."""
     others = [between(timing, other, "dlgs", sparsification, which=f"{other} by dlgs") for other in ("lags", "topk")]
     return weakest(others)
+
+
+def waits(run: pd.DataFrame) -> pd.Series:
+    """By block, the communication left after backward, against the computation of uncompressed in the same block."""
+    own, dense = own_and_dense(run)
+    return by_block(own, "communication_s").clip(lower=1e-9) / computation(dense)
+
+
+def sent(run: pd.DataFrame) -> pd.Series:
+    """Bytes that a worker hands over, by block."""
+    return by_block(own_and_dense(run)[0], "sent_bytes")
+
+
+def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
+    """Buckets for each layer under DLGS's plan: those of VGG16 divided by those of another model."""
+    shares: dict[tuple, dict[str, float]] = {}
+    blocks = {}
+    for about, runs in timing.cells():
+        if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
+            layers = len(plugins.describe("models", about["model"])["layers"])
+            cell = about["topology"], about["workers"], about["ratio"]
+            shares.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
+            blocks[cell, about["model"]] = len(speedups(runs["dlgs"]))
+    found = []
+    for (topology, workers, ratio), own in shares.items():
+        for other, share in own.items() if "vgg16" in own else ():
+            if other != "vgg16":
+                value, n = own["vgg16"] / share, blocks[(topology, workers, ratio), "vgg16"]
+                verdict = HOLDS if value < 1 else FAILS
+                about = {"topology": topology, "workers": workers, "ratio": ratio, "which": f"against {other}", "n": n}
+                found.append(Comparison("vgg16", **about, value=value, verdict=verdict, why="the plans are known"))
+    return found or [Comparison("", why="no plan of vgg16 and of another model over one topology")]
+
+
+class Merging:
+    """The study of planners, from its tidy table: iterations of one method under each plan, in turns."""
+
+    def __init__(self, planners: pd.DataFrame):
+        self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
+        self.batches = planners.groupby("model")["batch"].first().to_dict()
+
+    def between(self, one: str, other: str, **bound) -> list[Comparison]:
+        """The iteration under one plan divided by the iteration under another, in every run."""
+        found = []
+        for rows in self._runs:
+            first = rows.iloc[0]
+            about = {key: first[key] for key in ("model", "topology", "ratio")}
+            if pd.notna(first["disturbed"]):
+                found.append(Comparison(**about, why="disturbed"))
+                continue
+            above, below = (by_block(rows[rows["planner"] == name]) for name in (one, other))
+            found.append(judged(repeatable(above / below), len(above), **about, **bound))
+        return found
 
 
 def little_on_vgg16(timing: Timing) -> list[Comparison]:
@@ -308,6 +378,52 @@ def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     return found
 
 
+def close_loss(accuracy: pd.DataFrame) -> list[Comparison]:
+    """Final training losses: the method's divided by uncompressed's, by seed."""
+    found = []
+    for model, rows, undecided in final_points(accuracy):
+        if undecided:
+            found += undecided
+            continue
+        dense = rows[rows["variant"] == "none"].set_index("seed")["train_loss"]
+        for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
+            about = {"model": model, "ratio": ratio, "which": method}
+            both = (own.set_index("seed")["train_loss"] / dense).dropna()
+            if both.empty:
+                found.append(Comparison(**about, why="no run of none with this seed"))
+            else:
+                found.append(judged(repeatable(both), len(both), CLOSE_LOSS, below=True, **about))
+    return found
+
+
+def near_at_the_start(accuracy: pd.DataFrame) -> list[Comparison]:
+    """Training accuracy after about an epoch: the best compressor's minus the worst's, by seed.
+
+    Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
+    """
+    found = []
+    ours = accuracy[accuracy["variant"].isin(PAPERS) & (accuracy["variant"] != "none")]
+    for (model, ratio), rows in ours.groupby(["model", "ratio"], sort=False):
+        distance = (rows["epoch"] - START).abs()
+        early = rows[(distance <= START / 2) & (distance == distance.groupby(rows["run"]).transform("min"))]
+        table = early.pivot_table(index="seed", columns="variant", values="train_accuracy").dropna()
+        about = {"model": model, "ratio": ratio, "n": len(table)}
+        if table.empty or table.shape[1] < len(PAPERS) - 1:
+            found.append(Comparison(**about, why="a curve has no point near the first epoch, or a method is missing"))
+            continue
+        gaps = table.max(axis=1) - table.min(axis=1)
+        value = float(gaps.mean())
+        if len(gaps) < LEAST_BLOCKS:
+            found.append(Comparison(**about, value=value, why=f"n is below {LEAST_BLOCKS}"))
+            continue
+        margin = quantile_of_t(len(gaps) - 1) * float(gaps.std()) / len(gaps) ** 0.5
+        low, high = value - margin, value + margin
+        verdict = HOLDS if high <= NEAR_START else FAILS if low > NEAR_START else UNKNOWN
+        why = f"the interval of the mean against {NEAR_START:g}"
+        found.append(Comparison(**about, value=value, low=low, high=high, verdict=verdict, why=why))
+    return found
+
+
 def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
     """The density of DLGS between two points of the curve, divided by the ratio: the one that is farthest from 1."""
     found = []
@@ -324,8 +440,8 @@ def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
     return found
 
 
-def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
-    """By how much training error falls when the learning rate does, against how much it fell since epoch 40.
+def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> list[Comparison]:
+    """By how much training error or loss falls when the learning rate does, against how much it fell since epoch 40.
 
     Over the seeds of a model whose recipe is longer than 80 epochs, in the mean of the methods. The statement is about
     epochs of the whole recipe: a run whose schedule is scaled to fewer epochs cannot decide it.
@@ -343,7 +459,7 @@ def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
             continue
         falls: dict[int, list[float]] = {}
         for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
-            if (errors := errors_at(points)) is not None:
+            if (errors := errors_at(points, value)) is not None:
                 settled, before, after = errors
                 falls.setdefault(seed, []).append(log((before / after) / (settled / before)))
         if not falls or len({len(one) for one in falls.values()}) > 1:
@@ -355,14 +471,15 @@ def settles_and_jumps(accuracy: pd.DataFrame) -> list[Comparison]:
     return found
 
 
-def errors_at(points: pd.DataFrame) -> list[float] | None:
-    """Training errors at the three epochs; None if the curve has no point within an epoch of one of them."""
+def errors_at(points: pd.DataFrame, value: str) -> list[float] | None:
+    """Training errors or losses at the three epochs; None if the curve has no point within an epoch of one of them."""
     found = []
     for epoch in (SETTLED, BEFORE, AFTER):
         distance = (points["epoch"] - epoch).abs()
         if distance.min() > 1:
             return None
-        found.append(max(FLOOR, 1 - points.loc[distance.idxmin(), "train_accuracy"]))
+        own = points.loc[distance.idxmin(), value]
+        found.append(max(FLOOR, 1 - own if value == "train_accuracy" else own))
     return found
 
 
@@ -403,6 +520,18 @@ TIMED = {
         "DLGS's speed-up divided by the other method's",
         little_on_vgg16,
     ),
+    "DLGS gains little on VGG16 because it merges more layers there": (
+        "buckets per layer of VGG16 divided by those of another model",
+        merged_more_on_vgg16,
+    ),
+    "LAGS hides communication behind backward, and so waits less than Top-K": (
+        "Top-K's communication after backward divided by LAGS's",
+        lambda timing: between(timing, "topk", "lags", waits),
+    ),
+    f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
+        "bytes that Top-K sends divided by those of DLGS",
+        lambda timing: between(timing, "topk", "dlgs", sent, bound=MARKEDLY),
+    ),
     "Uncompressed communication takes far longer than computation (read as: longer)": (
         "communication divided by computation; lower limit: the communication that remains after backward",
         communicating,
@@ -429,6 +558,14 @@ LEARNT = {
         "final training accuracy of uncompressed minus the method's",
         close_to_uncompressed,
     ),
+    f"The training loss is very close to uncompressed's (read as: within {100 * (CLOSE_LOSS - 1):.0f} %)": (
+        "final training loss of the method divided by uncompressed's, of the same seed",
+        close_loss,
+    ),
+    f"At the start all compressors differ little (read as: by {NEAR_START * 100:g} points after one epoch)": (
+        "training accuracy of the best compressor minus the worst's",
+        near_at_the_start,
+    ),
     f"Thresholds change little, so reuse is harmless (read as: density within a factor {STEADY:g} of the ratio)": (
         "DLGS's density divided by the ratio, the value farthest from 1",
         steady_density,
@@ -437,15 +574,31 @@ LEARNT = {
         f"fall of the training error from epoch {BEFORE} to {AFTER} divided by that from {SETTLED} to {BEFORE}",
         settles_and_jumps,
     ),
+    "The loss settles near epoch 40 and falls at epoch 80": (
+        f"fall of the training loss from epoch {BEFORE} to {AFTER} divided by that from {SETTLED} to {BEFORE}",
+        lambda accuracy: settles_and_jumps(accuracy, "train_loss"),
+    ),
+}
+MERGED = {
+    "Merging layers shortens an iteration": (
+        "iteration without merging divided by the iteration under Algorithm 2's plan",
+        lambda merging: merging.between("layer", "paper"),
+    ),
+    f"Algorithm 2 finds the optimal merging (read as: within {100 * (OPTIMAL - 1):.0f} % of the exact plan)": (
+        "iteration under Algorithm 2's plan divided by the iteration under the exact plan",
+        lambda merging: merging.between("paper", "exact", bound=OPTIMAL, below=True),
+    ),
 }
 
 
-def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame) -> pd.DataFrame:
+def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per comparison: ``statement``, ``number`` (what is compared), and the fields of ``Comparison``.
 
-    Nothing of what is timed without ``timing``.
+    Nothing of what is timed without ``timing``, and nothing of merging without the tidy table of ``planners``.
     """
-    found = [(LEARNT, accuracy)] if timing is None else [(TIMED, Timing(timing)), (LEARNT, accuracy)]
+    found = [] if timing is None else [(TIMED, Timing(timing))]
+    found += [] if planners is None else [(MERGED, Merging(planners))]
+    found.append((LEARNT, accuracy))
     return pd.DataFrame(
         {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
         for statements, table in found
@@ -454,10 +607,10 @@ def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame) -> pd.DataFrame
     )
 
 
-def at_the_papers_batch(comparison: Comparison, table: Timing | pd.DataFrame) -> Comparison:
+def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:
     """A comparison of times without its verdict, if the model was timed with another batch than the paper's: the
     smaller the batch, the more an exchange and a selection weigh."""
-    if not isinstance(table, Timing) or comparison.verdict == UNKNOWN:
+    if isinstance(table, pd.DataFrame) or comparison.verdict == UNKNOWN:
         return comparison
     batch, papers = table.batches.get(comparison.model), PAPERS_BATCH.get(comparison.model)
     if papers is None or batch == papers:
@@ -494,6 +647,7 @@ def figure(row: dict, names: Names) -> str:
     """Where, the number, its interval, and n."""
     parts = [names.model(row["model"])] if row["model"] else []
     parts += [TOPOLOGIES[row["topology"]].title] if row["topology"] != ALL_GATHER.name else []
+    parts += [f"{row['workers']} workers"] if row["workers"] else []
     parts += [named(row["which"], names)] if row["which"] else []
     where = ", ".join(parts) + at_ratio(row["ratio"])
     if pd.isna(row["value"]):

@@ -10,9 +10,9 @@ from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
 from dlgs_bench.report import captions
 from dlgs_bench.report.names import Names
-from dlgs_bench.report.summary import Repeats, speedups, summarise
+from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.stats import Estimate
-from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
+from dlgs_bench.topology import TOPOLOGIES
 
 TERMS = (
     "Ratio: the share of the gradient's entries that a method is asked to send. Density: the share that it sent. s: "
@@ -22,6 +22,21 @@ TERMS = (
     "are measured in blocks, in which all methods take turns; n counts the blocks. A launch is one start of the "
     "processes. Brackets: the range expected for 95 % of repeats within one session, from the spread of launches, or "
     "of the blocks of a single launch. Fewer than three have no brackets. Between sessions a machine drifts further."
+)
+ABOUT = (
+    "In data-parallel training, workers compute gradients on their own data and exchange them in every iteration. "
+    "This page shows what is gained if they send less. It repeats the experiments of Ju Tao, Kang Heting, Liu "
+    "Shuai and Huo Jiuyuan: A Dynamic Layer-Wise Gradient Sparsity and Gradient Merging Optimization Method for "
+    "Deep Neural Networks, Journal of Xi'an Jiaotong University 58(9), 2024, DOI 10.7652/xjtuxb202409011.",
+    "Uncompressed: every entry of every gradient is sent. 16 bits: every entry in half the bits. Top-K: the k "
+    "largest entries of the whole gradient, after the backward pass. LAGS: the k largest entries of each layer, "
+    "while the backward pass goes on. DLGS, the paper's method: layers are merged into groups, and the entries "
+    "above a threshold are sent, which is renewed every s iterations. What is not sent is added to the next "
+    "gradient.",
+    "This machine computes more slowly than the paper's GPUs. Where a row says so, links are slowed by the same "
+    "factor, so that computing and sending keep their proportion: such a rate stands for the links of the paper's "
+    "nodes, two of 25 Gb/s, or of the nodes that the configuration names. Times are of this machine; speed-ups "
+    "are the result.",
 )
 TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
 HALF = "cast"  # the second baseline, 16 bits
@@ -54,7 +69,8 @@ def pays(tables, names: Names) -> str:
     significant loss."""
     timing, table = tables["timing"], compressed(tables["timing"])
     repeats = Repeats(timing)
-    table = table[(table["topology"] == ALL_GATHER.name) & (table["variant"] != HALF)]
+    table = over_all_gather(table)
+    table = table[table["variant"] != HALF]
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
     gains, others = {}, []
     for model in names.models_in(table["model"]):
@@ -99,7 +115,7 @@ def best_of(rows: pd.DataFrame) -> tuple[pd.Series, bool]:
 def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> Estimate | None:
     """The speed-up of the row ``best`` divided by the speed-up of 16 bits on the same model and topology; None if
     16 bits were not timed there."""
-    here = timing[(timing["model"] == best["model"]) & (timing["topology"] == best["topology"])]
+    here = timing[(timing[SETTING] == best[SETTING]).all(axis=1)]
     half = here[(here["variant"] == HALF) & here["disturbed"].isna()]
     return None if half.empty else repeats.quotient(here[here["run"] == best["run"]], half, speedups)
 
@@ -107,7 +123,8 @@ def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> 
 def to_gain(tables, names: Names) -> str:
     """How long uncompressed waits for its communication after backward, which is most of what compression can save."""
     table = summarise(tables["timing"])
-    table = table[(table["variant"] == "none") & (table["topology"] == ALL_GATHER.name) & table["disturbed"].isna()]
+    table = over_all_gather(table)
+    table = table[(table["variant"] == "none") & table["disturbed"].isna()]
     table = table.assign(waits=table["communication_s"] / (table["forward_s"] + table["backward_s"]))
     table = table[table["waits"].notna()].sort_values("waits", ascending=False)
     words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
@@ -153,7 +170,7 @@ def selection(tables, names: Names) -> str:
 
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
     """(model, ratio) over all-gather -> the speed-up of DLGS divided by that of Top-K, and from how many blocks."""
-    timed, found = claims.Timing(timing[timing["topology"] == ALL_GATHER.name]), {}
+    timed, found = claims.Timing(over_all_gather(timing)), {}
     for about, runs in timed.cells():
         if not claims.unusable(runs, "dlgs", "topk"):
             blocks = min(len(speedups(runs[method])) for method in ("dlgs", "topk"))

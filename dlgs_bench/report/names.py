@@ -29,11 +29,15 @@ class Names:
         return _in_order(self.models, found)
 
     def arrange(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Rows by model, topology, links, variant and falling ratio: the order of all tables."""
+        """Rows by model, topology, workers, links, variant and falling ratio: the order of all tables."""
         models, variants = self.models_in(table["model"]), self.variants_in(table["variant"])
         places = {"model": table["model"].map(models.index), "variant": table["variant"].map(variants.index)}
         order = table.assign(**places, ratio=-table["ratio"].astype(float))
-        keys = [key for key in ("model", "topology", "collective", "rate_mbit", "variant", "ratio") if key in table]
+        keys = [
+            key
+            for key in ("model", "topology", "workers", "collective", "rate_mbit", "variant", "ratio")
+            if key in table
+        ]
         return table.loc[order.sort_values(keys, na_position="first", kind="stable").index].reset_index(drop=True)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,27 +16,34 @@ TITLE = "Does compressing gradients pay?"
 TEMPLATE = Path(__file__).with_name("page.html")
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"  # in an SVG: its caption
 CELL, WRAPS = re.compile(r"<td>(.*?)</td>", re.S), 25  # characters of a cell that is shown on one line
+NUMBERED = re.compile(r"figure\d+$")
+LABELLED = re.compile(r"(Figure \d+): ([^.]+)\.")  # the beginning of the caption of a numbered figure
 PIXELS_PER_POINT = 4 / 3
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
-def write(page: Path, results: Path, files: list[str], found: list[str], terms: str) -> None:
-    """Make the page, which opens on the sentences ``found`` and what their ``terms`` mean.
+def write(page: Path, results: Path, files: list[str], found: list[str], terms: str, about: Iterable[str] = ()) -> None:
+    """Make the page, which opens on the paragraphs ``about``, the sentences ``found`` and what their ``terms`` mean.
 
     ``files``: the tables (CSV, with HTML beside it) and figures (SVG, with PNG beside it) of the workflow, in its
-    order; those that are not there yet are left out.
+    order, but figures with a number in the order of their numbers; those that are not there yet are left out.
     """
     there = [path for path in map(Path, files) if path.exists()]
     opening = {"sentences": list(map(captions.unbroken, found)), "caption": terms}
     sections = [{"name": "findings", "label": "Findings"} | opening]
     sections += [table(path) for path in there if path.suffix == ".csv" and path.with_suffix(".html").exists()]
-    sections += [figure(path) for path in there if path.suffix == ".svg"]
+    drawn = [path for path in there if path.suffix == ".svg"]
+    sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
     template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
-    page.write_text(template.render(title=TITLE, sections=[EMPTY | section for section in sections]))
+    page.write_text(
+        template.render(
+            title=TITLE, about=list(map(captions.unbroken, about)), sections=[EMPTY | section for section in sections]
+        )
+    )
 
 
-EMPTY = dict.fromkeys(("sentences", "table", "words", "picture", "width", "caption", "facts"))
+EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width", "caption", "facts"))
 
 
 def table(csv: Path) -> dict:
@@ -45,6 +53,7 @@ def table(csv: Path) -> dict:
     html = CELL.sub(lambda cell: f'<td class="long">{cell[1]}</td>' if len(cell[1]) > WRAPS else cell[0], html)
     html, caption = re.fullmatch(r"(.*)<p>(.*?)</p>\s*", html, re.S).groups()
     about = {"name": csv.stem, "caption": unescape(caption), "label": heading(unescape(caption))}
+    html = html.replace("<th>", '<th scope="col">').replace("<thead>", f"<caption>{about['label']}</caption><thead>", 1)
     return about | {"table": html, "words": longest > tables.LONG_CELL}
 
 
@@ -56,7 +65,9 @@ def figure(svg: Path) -> dict:
     width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
     smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
-    return {"name": svg.stem, "label": heading(caption), "picture": picture, "width": width, "caption": caption}
+    words = LABELLED.match(caption)
+    about = {"name": svg.stem, "label": heading(caption), "title": words[0].rstrip(".") if words else None}
+    return about | {"picture": picture, "width": width, "caption": caption}
 
 
 def heading(caption: str) -> str:
@@ -67,7 +78,7 @@ def heading(caption: str) -> str:
 def facts(results: Path) -> dict[str, str]:
     """What the runs share, and the values in which they differ."""
     merged = json.loads((results / "provenance.json").read_text())
-    return {key.replace("_", " "): words(value) for key, value in merged.items()}
+    return {key.replace("_", " ").capitalize(): words(value) for key, value in merged.items()}
 
 
 def words(value) -> str:

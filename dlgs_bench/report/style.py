@@ -35,8 +35,9 @@ PARTS = {
 }
 
 TIMES = "\u00d7"  # before a speed-up
-PRINT_PER_INCH = 20  # characters of the small print
-LEGEND_INCHES = 1.9  # of one entry
+PRINT_PER_INCH = 16  # characters of the small print
+PRINT_POINTS = 8  # its size
+LEGEND_INCHES = 2.4  # of one entry
 
 
 def line(number: int, label: str, ratio: int = 0) -> dict:
@@ -85,7 +86,7 @@ def legend(figure, handles, labels) -> None:
     """Above the panels, in as few rows as find room, all about as long."""
     rows = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
     columns = -(-len(labels) // rows)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=8)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
 
 
 def open_frame(axes) -> None:
@@ -133,7 +134,7 @@ def save(figure, note: str, snakemake) -> None:
     carries its caption."""
     width = round(PRINT_PER_INCH * figure.get_figwidth())
     note = textwrap.fill(captions.unbroken(note), width)
-    figure.supxlabel(note, fontsize=6.5, color="0.3", x=0.02, ha="left")
+    figure.supxlabel(note, fontsize=PRINT_POINTS, color="0.2", x=0.02, ha="left")
     caption = captions.of_script(snakemake)
     figure.savefig(snakemake.output.svg, metadata={"Date": None, "Description": caption})
     figure.savefig(snakemake.output.png, dpi=160)

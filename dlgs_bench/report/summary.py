@@ -6,17 +6,29 @@ import pandas as pd
 
 from dlgs_bench.report.load_runs import ABOUT, amortise, by_block, by_launch
 from dlgs_bench.stats import Estimate, Spread, pooled, relaunched, repeatable, unpaired
+from dlgs_bench.topology import ALL_GATHER
 
 Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
+
+SETTING = ["model", "topology", "workers"]  # runs that agree in these vary alike between launches
 
 # What an iteration is made of: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
 MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
 
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:
-    """One row per timing run, from the tidy table of iterations."""
+    """One row per timing run, from the tidy table of iterations.
+
+    ``bound_s``: the shortest forward and backward pass of the row's model, topology and workers, which no exchange can
+    undercut; ``of_bound``: its part of the iteration.
+    """
     repeats = Repeats(timing)
-    return pd.DataFrame(_row(run, repeats) for _, run in timing.groupby("run", sort=False))
+    table = pd.DataFrame(_row(run, repeats) for _, run in timing.groupby("run", sort=False))
+    if len(table):
+        computing_s = table["forward_s"] + table["backward_s"]
+        table["bound_s"] = computing_s.groupby([table[key] for key in SETTING]).transform("min")
+        table["of_bound"] = table["bound_s"] / table["iteration_s"]
+    return table
 
 
 class Repeats:
@@ -32,7 +44,7 @@ class Repeats:
         launched = "timed_in" if "timed_in" in timing else "run"  # schemes that took turns share their launches
         self._alike = {
             setting: [[run for _, run in own.groupby("run")] for _, own in rows.groupby(launched)]
-            for setting, rows in methods.groupby(["model", "topology"])
+            for setting, rows in methods.groupby(SETTING)
         }
         self._spreads: dict[tuple, Spread | None] = {}
 
@@ -60,14 +72,20 @@ class Repeats:
         return self._spreads[key]
 
 
-def _setting(run: pd.DataFrame) -> tuple[str, str]:
-    return run["model"].iloc[0], run["topology"].iloc[0]
+def _setting(run: pd.DataFrame) -> tuple:
+    return tuple(run[key].iloc[0] for key in SETTING)
 
 
 def _pooled(every: list[list[pd.DataFrame]], quantity: Quantity) -> Spread | None:
     """The spread of launches over runs, each a list of schemes that took turns in it."""
     values = [[quantity(scheme) for scheme in run] for run in every]
     return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in values]))
+
+
+def over_all_gather(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows over all-gather, with the smallest number of workers of each model, which is the configuration's own."""
+    rows = rows[rows["topology"] == ALL_GATHER.name]
+    return rows[rows["workers"] == rows.groupby("model")["workers"].transform("min")]
 
 
 def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

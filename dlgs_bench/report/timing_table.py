@@ -26,7 +26,7 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Batch": f"{row['batch']:g}",
             "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",
-            "Computing (%)": f"{row['computing'] * 100:.0f}",
+            "Of the bound (%)": f"{row['of_bound'] * 100:.0f}",
             "Uncompressed in the same run (ms)": f"{row['dense_s'] * 1e3:.0f}",
             "Epoch (s)": tables.number(row["epoch_s"]),
             "Training (h)": tables.number(row["training_s"] / 3600),

@@ -38,7 +38,7 @@ def planned(spec: RunSpec, plan: dict) -> RunSpec:
             continue
         if plan[key] != about[key]:
             raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
-    if spec.kind == "planners":
+    if spec.kind == "planners" and label == spec.scheme.label:
         found = {"plans": {name: row["plan"] for name, row in plan["comparison"].items()}}
     else:
         found = {"groups": plan["groups"], "ratios": plan["ratios"]}

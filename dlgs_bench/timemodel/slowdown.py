@@ -29,6 +29,7 @@ class Nodes:
     link_mbit: float
     multiply_adds_s: float
     computation_ms: Mapping[str, float] = field(default_factory=dict)
+    latency_ms: float = 0.0  # of a message from node to node
 
     def computation_s(self, model: str, batch: int) -> float:
         """Seconds of forward and backward of one iteration."""
@@ -38,7 +39,8 @@ class Nodes:
 
 
 def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict[str, float]:
-    """How many times as slowly this machine computes an iteration, and the rate of links that keeps the proportion.
+    """How many times as slowly this machine computes an iteration, and the rate and the latency of links that keep the
+    proportion.
 
     ``computation_s``: forward and backward here; ``batch``: samples per worker on those nodes.
     ``proportional_mbit`` keeps it; ``rate_mbit``, to three digits, is the nearest that the testbed can shape.
@@ -52,6 +54,7 @@ def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
         "slowdown": computation_s / there_s,
         "proportional_mbit": wanted,
         "rate_mbit": float(f"{min(max(wanted, LEAST_MBIT), MOST_MBIT):.3g}"),
+        "latency_ms": float(f"{nodes.latency_ms * computation_s / there_s:.3g}"),
     }
 
 
@@ -62,7 +65,8 @@ def slowdowns(paths: Iterable[Path]) -> dict[str, float]:
 
 
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
-    """``spec`` with the rate in the file and the computing that it follows from, and the seconds of a forward pass.
+    """``spec`` with the rate in the file, the latency if it is in proportion, and the computing that they follow from;
+    and the seconds of a forward pass.
 
     ValueError in one line if it is no such file, or one for another model.
     """
@@ -72,6 +76,8 @@ def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
             raise ValueError(f"the rate is for {rate['model']}, this run trains {spec.training.model}")
         rates = (rate["rate_mbit"],) * spec.processes
         cluster = replace(spec.cluster, rates_mbit=rates, calibrated_s=rate["computation_s"])
+        if cluster.latency_in_proportion:
+            cluster = replace(cluster, latency_ms=rate["latency_ms"])
         return replace(spec, cluster=cluster), rate["forward_s"]
     except (KeyError, TypeError):
         raise ValueError(f"{path}: it is no rate") from None

@@ -141,7 +141,9 @@ class SequentialExchange(WorkerExchange):
         self.taken_s += time.perf_counter() - begun
 
 
-def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
+def exchanges(
+    spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable, place: LaunchSettings
+) -> dict:
     """``samples``: t_s and t_c by size, number of buckets and phase, of each scheme of the run (column ``variant``: its
     label), at the method's steady state; t_c until the last worker has what it waits for.
 
@@ -150,36 +152,77 @@ def exchanges(spec: RunSpec, comm: Communicator, data: None, device: torch.devic
     large
     one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
     the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
+
+    Small cases come first. Each case gets a part of the launch's budget by its entries and is repeated less once this
+    part is spent. When the budget is spent, cases of more than ``CHEAP`` entries are left out: the time model extends
+    the line through the sizes that were measured.
     """
-    cases = [
-        (label, member, case)
-        for label, member in spec.members.items()
-        for case in cases_of(member, spec.measurement.largest[label])
-    ]
-    samples = []
+    cases = sorted(
+        (
+            (label, member, case)
+            for label, member in spec.members.items()
+            for case in cases_of(member, spec.measurement.largest[label])
+        ),
+        key=lambda one: _entries(one[2]),
+    )
+    samples, begun_s = [], since_start_s()
+    weights = [CHEAP + _entries(case) for _, _, case in cases]
+
+    def late(done: int) -> bool:
+        """Whether more of the budget is spent than the first ``done`` cases should take."""
+        part = sum(weights[:done]) / sum(weights)
+        spent = since_start_s() > begun_s + part * (place.share_s - begun_s)
+        return _decide(comm, place.share_s > 0 and spent)
+
     for done, (label, member, case) in enumerate(cases, start=1):
-        samples += [{"variant": label} | row for row in _samples(member, comm, device, *case)]
+        if _entries(case) <= CHEAP or not late(len(cases)):
+            own = _samples(member, comm, device, *case, late=lambda done=done: late(done))
+            samples += [{"variant": label} | row for row in own]
         report(done, len(cases))
     of_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
     return {"samples": joined(samples, of_workers, comm, spec.cluster.workers)}
 
 
+def _entries(case: tuple[Shapes, int, bool]) -> int:
+    """Entries of all buckets of a case."""
+    shapes, count, _ = case
+    return sum(map(math.prod, shapes)) * count
+
+
+def _decide(comm: Communicator, yes: bool) -> bool:
+    """What rank 0 says, for all processes: for what depends on the clock."""
+    decision = torch.tensor([float(yes)], device=comm.device)
+    comm.broadcast(decision)
+    return bool(decision.item())
+
+
 def _samples(
-    spec: RunSpec, comm: Communicator, device: torch.device, shapes: Shapes, count: int, overlapped: bool
+    spec: RunSpec,
+    comm: Communicator,
+    device: torch.device,
+    shapes: Shapes,
+    count: int,
+    overlapped: bool,
+    late: Callable[[], bool],
 ) -> list[dict]:
-    """The samples of one case, see ``cases_of``."""
+    """The samples of one case, see ``cases_of``. The first turn warms up and counts only if it is already ``late``."""
     clock, size, samples = Clock(device), sum(map(math.prod, shapes)), []
     exchange = _alone(spec, comm, clock, shapes, count, device, overlapped)
     exchange.warm_start()
     turns = spec.measurement.repeats * (2 if size * count < CHEAP else 1)
-    for turn in range(turns + 1):  # the first warms up
+    for turn in range(turns + 1):
+        kept = []
         for step in timed_steps(exchange.method, repeats=1):
             row = _sample(spec, comm, clock, exchange, turn * exchange.method.cycle + step)
-            if turn:
-                phase = exchange.method.phase(step)
-                share = phase_share(exchange.method, phase)
-                case = {"entries": size, "buckets": count, "overlapped": overlapped, "phase": phase, "share": share}
-                samples.append(case | row)
+            phase = exchange.method.phase(step)
+            share = phase_share(exchange.method, phase)
+            case = {"entries": size, "buckets": count, "overlapped": overlapped, "phase": phase, "share": share}
+            kept.append(case | row)
+        over = late()
+        if turn or over:
+            samples += kept
+        if over:
+            break
     return samples
 
 

@@ -16,7 +16,8 @@ from dlgs_bench.launch.liveness import Progress, as_rank
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.training.results import write_run
 
-PLACED = ("accuracy", "timing", "planners", "layers")  # kinds that make checkpoints or have a budget of seconds
+# Kinds that make checkpoints or have a budget of seconds.
+PLACED = ("accuracy", "timing", "planners", "layers", "exchanges")
 
 
 def main(folder: Path) -> None:

@@ -47,18 +47,20 @@ def timing(
 def planners(
     spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
-    """One method under each of the plans and uncompressed, in turns: ``iterations`` and ``groups``.
+    """One method under each of the plans and every bucketing of uncompressed, in turns: ``iterations`` and ``groups``.
 
     Planners that found the same groups are one variant, under the name of the first.
     """
     session = Session(spec, comm, data, device)
-    session.prepare("none", make_method("none", {}))
+    dense = {label: member.scheme for label, member in spec.members.items() if member.variant == "none"}
+    for label, scheme in dense.items():
+        session.prepare(label, make_method("none", {}), scheme=scheme)
     distinct = {}
     for name, plan in spec.scheme.plans.items():
         if distinct.setdefault(plan, name) == name:
             session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
-    iterations, _ = in_turns(session, settings, report)
-    named = {"none": "none"} | {name: distinct[plan] for name, plan in spec.scheme.plans.items()}
+    iterations, _ = in_turns(session, settings, report, list(dense))
+    named = {label: label for label in dense} | {name: distinct[plan] for name, plan in spec.scheme.plans.items()}
     groups = [
         row | {"variant": name, "timed_as": timed_as}
         for name, timed_as in named.items()

@@ -4,6 +4,7 @@ use rule launch as calibrate_layers with:
         data=data_of("layers"),
         plan=[],
         rate=[],
+        length=[],
     output:
         run_files("layers", "layers.csv", "iterations.csv"),
     priority: 1000  # all else is estimated from them
@@ -19,6 +20,7 @@ use rule launch as calibrate_exchanges with:
     input:
         plan=[],
         rate=rate_of("exchanges"),
+        length=[],
     output:
         run_files("exchanges", "samples.csv"),
     params:
@@ -27,6 +29,26 @@ use rule launch as calibrate_exchanges with:
         f"{RESULTS}/logs/exchanges/{{run}}.log",
     resources:
         **resources_of("exchanges"),
+
+
+# A checkpoint, as the plan is: a training is repeated if the new length differs.
+checkpoint length:
+    input:
+        iterations=f"{CALIBRATION}/layers/{{run}}/iterations.csv",
+    output:
+        f"{CALIBRATION}/lengths/{{run}}.json",
+    params:
+        spec=lambda w: budgeted(w.run).to_json(),
+        runs=asked_of,
+        code=code.fingerprints(code.behind_script("workflow/scripts/length.py")),
+    log:
+        f"{RESULTS}/logs/lengths/{{run}}.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "length of the training of {wildcards.run}"
+    script:
+        "../scripts/length.py"
 
 
 # A checkpoint, as the plan is: runs over these links are repeated if the new rate differs.

@@ -138,7 +138,12 @@ def make_report():
     files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
     found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS))
     page.write(
-        Path(VALUES["output"]["report"]), Path(RESULTS), files, found, findings.TERMS
+        Path(VALUES["output"]["report"]),
+        Path(RESULTS),
+        files,
+        found,
+        findings.TERMS,
+        findings.ABOUT,
     )
     return f", all in {VALUES['output']['report']}"
 
@@ -168,3 +173,4 @@ onsuccess:
         stop(f"{error.strerror}: {error.filename or VALUES['output']['report']}")
     print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{page}")
     print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")
+    print(f"minutes in all: {progress.against_announced(Path(RUN_FOLDER))}")

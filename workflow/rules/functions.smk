@@ -150,6 +150,23 @@ def rate_of(kind):
     return file
 
 
+def budgeted(layers):
+    """An accuracy run with a budget, whose length follows from this calibration of layers."""
+    return next(
+        spec
+        for spec in CONFIG.runs.values()
+        if spec.training.most_epochs and grid.layers_name(spec) == layers
+    )
+
+
+def length_of(wildcards):
+    """The number of epochs that fit into the budget of an accuracy run, if it has one."""
+    spec = SPECS[f"accuracy/{wildcards.run}"]
+    if not spec.training.most_epochs:
+        return []
+    return checkpoints.length.get(run=grid.layers_name(spec)).output[0]
+
+
 def rate_file(spec):
     """The file of the rate that keeps the proportion of the nodes, whether or not the run takes it."""
     return f"{CALIBRATION}/rates/{grid.layers_name(spec)}.json"

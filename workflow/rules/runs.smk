@@ -14,7 +14,7 @@ rule launch:
         "{rule}: {wildcards.run}"
     shell:
         f"python -m dlgs_bench.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}}"
-        " --plan {input.plan:q} --rate {input.rate:q}"
+        " --plan {input.plan:q} --rate {input.rate:q} --length {input.length:q}"
 
 
 use rule launch as accuracy with:
@@ -22,6 +22,7 @@ use rule launch as accuracy with:
         data=data_of("accuracy"),
         plan=plan_of("accuracy"),
         rate=[],
+        length=length_of,
     output:
         run_files("accuracy", "points.csv", "iterations.csv", "groups.csv", "sent.csv"),
     params:
@@ -39,6 +40,7 @@ use rule launch as timing with:
         data=data_of("timing"),
         plan=plan_of("timing"),
         rate=rate_of("timing"),
+        length=[],
     output:
         run_files(
             "timing",

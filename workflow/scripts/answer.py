@@ -16,12 +16,11 @@ from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.log import log_errors, refuse
 from dlgs_bench.report.names import Names, label
-from dlgs_bench.report.summary import Repeats, summarise
+from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
 from dlgs_bench.stats import Estimate
 from dlgs_bench.timemodel import advice
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
-from dlgs_bench.topology import ALL_GATHER
 
 GAIN = 1.1  # a speed-up worth having
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
@@ -29,7 +28,7 @@ YES, NO, UNDECIDED = "yes", "no", "no significant difference"
 
 def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
     """The best method of each model, its speed-up, and the same divided by that of 16 bits."""
-    over = timing[timing["topology"] == ALL_GATHER.name]
+    over = over_all_gather(timing)
     every, repeats = summarise(over), Repeats(over)
     ours = every[(every["variant"] != "none") & every["disturbed"].isna()]
     ours = ours[ours["variant"] != HALF] if set(ours["variant"]) > {HALF} else ours
@@ -56,7 +55,8 @@ def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) ->
 
 def fits(spec, row: dict) -> bool:
     """Whether an exchange that was calibrated is the row's method or uncompressed, on its model and topology."""
-    same = (spec.training.model, spec.topology.name) == (row["model"], row["topology"])
+    setting = spec.training.model, spec.topology.name, spec.cluster.workers
+    same = setting == tuple(row[key] for key in SETTING)
     return same and (spec.variant == "none" or (spec.variant, spec.ratio) == (row["variant"], ratio_of(row)))
 
 

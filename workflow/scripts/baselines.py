@@ -56,6 +56,6 @@ def merged(row: dict) -> str:
 log_errors(snakemake)
 names = Names.of(snakemake)
 every = pd.DataFrame([row for path in snakemake.input.timing for row in rows_of(Path(path))])
-table = every.drop_duplicates(["model", "variant", "topology", "bucketing"])
+table = every.drop_duplicates(["model", "variant", "topology", "workers", "bucketing"])
 caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. {captions.counted(table)}."
 tables.save_table(table, shown(table, names), caption, snakemake.output)

@@ -1,8 +1,9 @@
-"""Its parts as stacked bars, per variant and ratio; a panel for each model and topology.
+"""Its parts as stacked bars, per variant and ratio; a panel for each model, topology and number of workers.
 
-Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Communication:
-what is left to wait for after backward; computation takes longer where communication overlaps with it, since sending
-needs a core too. Panels have scales of their own: over other topologies other links and workers are timed."""
+Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Dashed: the
+bound, which is the shortest computation in the panel. Communication: what is left to wait for after backward;
+computation takes longer where communication overlaps with it, since sending needs a core too. Panels have scales of
+their own: over other topologies other links and workers are timed."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, data_title, label
-from dlgs_bench.report.summary import summarise
+from dlgs_bench.report.summary import SETTING, summarise
 from dlgs_bench.topology import TOPOLOGIES
 
 BAR = 0.6  # height, of a row's
@@ -18,9 +19,9 @@ COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
 
 
 def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
-    """(label, row) from top to bottom: variants without a ratio, then per ratio the others in order."""
+    """(label, row) from top to bottom: variants in the configuration's order, each with its ratios from the highest."""
     places = table["variant"].map(names.variants_in(table["variant"]).index)
-    order = table.assign(a=-table["ratio"], b=places).sort_values(["a", "b"], na_position="first").index
+    order = table.assign(a=-table["ratio"], b=places).sort_values(["b", "a"], na_position="first").index
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
@@ -57,6 +58,8 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     """The bars of one panel."""
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
+    bound_ms = rows[0][1]["bound_s"] * 1e3
+    axes.axvline(bound_ms, color="0.3", linestyle="--", linewidth=1, label="computing alone (bound)")
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.5)
     style.open_frame(axes)
@@ -66,7 +69,7 @@ def main() -> None:
     log_errors(snakemake)
     names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
-    panes = [bars(rows, names) for _, rows in table.groupby(["model", "topology"], sort=False)]
+    panes = [bars(rows, names) for _, rows in table.groupby(SETTING, sort=False)]
     most = max(map(len, panes))
     width = 5.8 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
     figure, panels = style.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
@@ -83,7 +86,8 @@ def main() -> None:
     style.legend(figure, list(legend.values()), list(legend))
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
-        f"{captions.repeat(table)}; dotted: uncompressed in the same run; {style.TIMES}: the speed-up against it"
+        f"{captions.repeat(table)}; dotted: uncompressed in the same run; dashed: computing alone; "
+        f"{style.TIMES}: the speed-up against it"
     )
     style.save(figure, note, snakemake)
 

@@ -1,13 +1,19 @@
-"""A line for each variant, against epochs."""
+"""A line for each variant, against epochs.
+
+A model that was trained too briefly here, or not at all, is shown with the long runs that the repository keeps; the
+small print names their machine, date and commit. The curves of this machine stand next to them if they have left
+chance level."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import seaborn
 
-from dlgs_bench.report import captions, style
+from dlgs_bench.report import captions, kept, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
 VALUES = {"train_accuracy": ("training accuracy (%)", 100), "train_loss": ("training loss", 1)}
+SIZE = (5.4, 3.9)  # inches of a panel
 
 
 def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
@@ -23,32 +29,58 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
     return found
 
 
-def main() -> None:
-    log_errors(snakemake)
-    names, model = Names.of(snakemake), snakemake.params.model
-    label, scale = VALUES[snakemake.params.value]
-    points = pd.read_csv(snakemake.input.tidy)
-    points = points[points["model"] == model]
-    figure, axes = plt.subplots(figsize=(5.2, 3.9), layout="constrained")
-    several_seeds = points["seed"].nunique() > 1
+def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> None:
+    """The curves of one source; the band of several seeds is their standard deviation."""
+    label, scale = VALUES[value]
+    several = "sd" if points["seed"].nunique() > 1 else None
+    dense = points["epoch"].nunique() > 15
     for look, rows in lines(points, names):
-        by_step = rows.groupby("step")
-        values, epochs = by_step[snakemake.params.value], by_step["epoch"].mean()
-        mean, sd = values.mean() * scale, values.std() * scale
-        axes.plot(epochs, mean, **look)
-        if several_seeds:
-            axes.fill_between(epochs, mean - sd, mean + sd, color=look["color"], alpha=0.15, linewidth=0)
+        rows = rows.assign(shown=rows[value] * scale)
+        look |= {"markevery": 5} if dense else {}
+        seaborn.lineplot(
+            rows, x="epoch", y="shown", errorbar=several, err_kws={"alpha": 0.15, "lw": 0}, ax=axes, **look
+        )
     ratios = points["ratio"].dropna().unique()
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
     one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
-    axes.set_title(f"{names.model(model)}, {data_title(points.iloc[0])}{one_ratio}")
-    axes.legend(frameon=False, fontsize=8 if len(axes.lines) <= 8 else 6.5)
+    first = points.iloc[0]
+    axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
+    axes.legend(frameon=False, fontsize=9 if len(axes.lines) <= 8 else 7.5)
     axes.grid(alpha=0.3)
     style.open_frame(axes)
-    note = f"{captions.setting(points)}; {captions.seeds(points)}"
-    note += "; band: standard deviation" if several_seeds else ""
-    style.save(figure, note, snakemake)
+
+
+def nothing(model: str, names: Names, snakemake) -> None:
+    """A figure that says that there is nothing to draw."""
+    figure, axes = plt.subplots(figsize=(SIZE[0], 1.6), layout="constrained")
+    axes.set_axis_off()
+    words = f"{names.model(model)}: not trained here,\nand no long run of it is kept."
+    axes.text(0.5, 0.5, words, ha="center", va="center", fontsize=11)
+    style.save(figure, "Set models.<name>.train_epochs above 0 to train it on this machine.", snakemake)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, model, value = Names.of(snakemake), snakemake.params.model, snakemake.params.value
+    points = pd.read_csv(snakemake.input.tidy)
+    tables = kept.read(snakemake.input.kept)
+    own, long = kept.instead_of(points, tables, model, set(points["ratio"].dropna()), names)
+    panes = [(rows, where) for rows, where in ((own, "\nthis run"), (long, "\nkept long run")) if len(rows)]
+    if not panes:
+        nothing(model, names, snakemake)
+        return
+    if long.empty:
+        panes = [(own, "")]
+    figure, panels = style.panels(len(panes), *SIZE)
+    for axes, (rows, where) in zip(panels, panes, strict=True):
+        draw(axes, rows, value, names, where)
+    notes = []
+    for rows, where in panes:
+        note = f"{captions.setting(rows)}; {captions.seeds(rows)}"
+        note += "; band: standard deviation" if rows["seed"].nunique() > 1 else ""
+        notes.append(f"{where.strip().capitalize()}: {note}" if where else note)
+    style.save(figure, ". ".join(notes), snakemake)
 
 
 main()

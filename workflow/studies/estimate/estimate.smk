@@ -15,6 +15,7 @@ use rule launch as trial with:
         data=data_of("trials"),
         plan=[],
         rate=rate_of("trials"),
+        length=[],
     output:
         run_files(
             "trials",

@@ -8,6 +8,7 @@ use rule launch as hybrid with:
         data=data_of("hybrid"),
         plan=[],
         rate=[],
+        length=[],
     output:
         run_files("hybrid", "iterations.csv", "sent.csv"),
     params:

@@ -1,6 +1,8 @@
-"""Planners, drawn: every planner's iteration, predicted beside measured, per model, variant and ratio.
+"""Planners, drawn: every planner's iteration divided by the exact plan's, predicted and measured, per model and ratio.
 
-The same runs as the table of planners; whiskers: the 95 % interval of a repeat, from the blocks of one run."""
+The same runs as the table of planners. Predicted values are divided by the predicted iteration of the exact plan,
+measured ones by its measured iteration. Planners that found the same groups share a row. Whiskers: the 95 % interval of
+a repeat, from the blocks of one run."""
 
 import pandas as pd
 
@@ -9,21 +11,25 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.topology import TOPOLOGIES
 
+ENDS = ("iteration_s", "iteration_s_low", "iteration_s_high")
+
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """Two bars for each planner of one run."""
-    y = range(len(rows))
-    axes.barh([i - 0.2 for i in y], rows["predicted_s"] * 1e3, 0.4, color="#CCCCCC", hatch="...", edgecolor="white",
-              label="predicted")  # fmt: skip
-    measured, least, most = (rows[column] * 1e3 for column in ("iteration_s", "iteration_s_low", "iteration_s_high"))
-    axes.barh([i + 0.2 for i in y], measured, 0.4, xerr=style.whiskers(measured, least, most), color="#0072B2",
-              error_kw={"lw": 0.8, "capsize": 2}, label="measured")  # fmt: skip
-    labels = [
-        f"{row.planner} ({row.groups})" + ("" if row.timed_as == row.planner else f" = {row.timed_as}")
-        for row in rows.itertuples()
-    ]
-    axes.set_yticks(y, labels, fontsize=8)
-    axes.invert_yaxis()
+    """A row of two points for each group of planners that found the same groups: predicted and measured."""
+    exact = rows[rows["planner"] == "exact"].iloc[0]
+    names = rows.groupby("timed_as", sort=False)["planner"].agg(", ".join)
+    own = rows[rows["planner"] == rows["timed_as"]].set_index("timed_as").loc[names.index]
+    y = range(len(own))
+    measured, least, most = (own[column] / exact["iteration_s"] for column in ENDS)
+    error = {"elinewidth": 1, "capsize": 2, "linestyle": "", "markersize": 6}
+    axes.errorbar(measured, y, xerr=style.whiskers(measured, least, most), color="#0072B2", marker="o",
+                  label="measured", **error)  # fmt: skip
+    axes.plot(own["predicted_s"] / exact["predicted_s"], y, color="#D55E00", marker="D", linestyle="",
+              fillstyle="none", label="predicted")  # fmt: skip
+    axes.axvline(1, color="0.4", linestyle="--", linewidth=0.8)
+    axes.set_yticks(y, [f"{names[name]} ({own.loc[name, 'groups']})" for name in own.index], fontsize=9)
+    axes.set_ylim(len(own) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
     style.open_frame(axes)
 
 
@@ -31,14 +37,15 @@ def main() -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     runs = [rows for _, rows in table.groupby("run", sort=False)]
-    figure, panels = style.panels(len(runs), 4.2, 2.1, most=2)
+    figure, panels = style.panels(len(runs), 5.2, 1.9, most=2)
     for axes, rows in zip(panels, runs, strict=True):
         draw(axes, rows)
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
-        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}", fontsize=8)
+        rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
+        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}{rate}", fontsize=8)
     for axes in panels[-2:]:
-        axes.set_xlabel("time of one iteration (ms)")
+        axes.set_xlabel("iteration divided by the exact plan's")
     style.legend(figure, *panels[0].get_legend_handles_labels())
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "

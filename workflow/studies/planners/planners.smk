@@ -8,6 +8,7 @@ use rule launch as time_planners with:
         data=data_of("planners"),
         plan=plan_of("planners"),
         rate=rate_of("planners"),
+        length=[],
     output:
         run_files("planners", "iterations.csv", "groups.csv"),
     params:
@@ -24,6 +25,7 @@ rule planners_table:
         plans=[f"{RUN_FOLDER}/plans/{run}.json" for run in studied("planners")],
     output:
         **table_files("planners", "Planners"),
+        timing=f"{RESULTS}/planners_timing.csv",
     params:
         **script_params("workflow/studies/planners/table.py"),
     log:

@@ -1,8 +1,9 @@
 """Planners: the iteration that each plan for merging layers gives, predicted and measured.
 
-All plans of one model, variant and ratio are timed in one run, in turns with uncompressed. Predicted by eqs 2-7
+All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with several
+ways of merging layers; speed-ups are against the fastest of these (column: uncompressed). Predicted by eqs 2-7
 from the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
-timed once. Times and speed-ups (against uncompressed) are medians over blocks; in brackets: the 95 %
+timed once. Times and speed-ups are medians over blocks; in brackets: the 95 %
 interval of a repeat, from the blocks of one run (Student's t)."""
 
 import json
@@ -11,27 +12,37 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import ABOUT, read
+from dlgs_bench.report.load_runs import ABOUT, at_best, read
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import compare
+from dlgs_bench.spec import RunSpec
 
 
-def rows_of(iterations: Path, plan: Path) -> list[dict]:
-    """One row per planner of the run in the folder of ``iterations``."""
-    timed, planned = read([iterations]), json.loads(plan.read_text())
+def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
+    """One row per planner of the run in the folder of ``iterations``, whose rows are ``timed``."""
+    planned = json.loads(plan.read_text())
     groups = pd.read_csv(iterations.with_name("groups.csv"))
     timed_as = groups.groupby("variant")["timed_as"].first()
-    dense = timed[timed["timed"] == "none"]
+    members = {label: m for label, m in RunSpec.in_folder(iterations.parent).members.items() if m.variant == "none"}
+    (fastest,) = at_best(timed, members)
+    dense = timed[timed["timed"] == fastest]
     rows = []
     for planner, predicted in planned["comparison"].items():
         own = timed[timed["timed"] == timed_as[planner]]
         row = {key: timed[key].iloc[0] for key in ABOUT}
-        row |= {"planner": planner, "timed_as": timed_as[planner], "groups": predicted["groups"]}
+        row |= {"planner": planner, "timed_as": timed_as[planner], "groups": predicted["groups"], "dense": fastest}
         row |= {"predicted_s": predicted["iteration_s"], **compare(own, dense), "n": len(own)}
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]
+
+
+def by_planner(iterations: Path, timed: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a run for each of its planners, and for each bucketing of uncompressed; column ``planner``."""
+    groups = pd.read_csv(iterations.with_name("groups.csv"))
+    timed_as = groups.groupby("variant", sort=False)["timed_as"].first()
+    return pd.concat(timed[timed["timed"] == own].assign(planner=planner) for planner, own in timed_as.items())
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -44,15 +55,24 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Above exact": f"{row['predicted_above_exact'] * 100:.1f} %",
             "Measured (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Speed-up": tables.spread(row, "speedup"),
+            "Uncompressed (ms)": f"{tables.spread(row, 'dense_s', 1e3, 0)}{merging(row['dense'])}",
             "n": row["n"],
         }
         for row in table.to_dict("records")
     )
 
 
+def merging(dense: str) -> str:
+    """How the fastest uncompressed merges layers, from the label of its scheme."""
+    _, _, bucketing = dense.partition("-")
+    return f", {bucketing}" if bucketing else ""
+
+
 log_errors(snakemake)
 names = Names.of(snakemake)
-pairs = zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True)
-table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(*pair)))
+pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
+timed = {iterations: read([iterations]) for iterations, _ in pairs}
+pd.concat(by_planner(*one) for one in timed.items()).to_csv(snakemake.output.timing, index=False)
+table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(timed[pair[0]], *pair)))
 caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
 tables.save_table(table, shown(table, names), caption, snakemake.output)

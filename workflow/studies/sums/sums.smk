@@ -7,6 +7,7 @@ use rule launch as sums with:
     input:
         plan=[],
         rate=[],
+        length=[],
     output:
         run_files("sums", "sums.csv"),
     params:
