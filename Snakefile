@@ -21,6 +21,9 @@ for study in studies.names():
     include: f"workflow/studies/{study}/{study}.smk"
 
 
+check_report()
+
+
 rule all:
     default_target: True
     input:

@@ -21,7 +21,7 @@ def seal(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.suffix in SEALED and path.exists():
             with suppress(OSError):
-                _beside(path).write_text(f"{of(path)}\n")
+                _beside(path).write_text(f"{of(path)}\n", encoding="utf-8")
 
 
 def unseal(path: Path) -> None:
@@ -32,14 +32,14 @@ def unseal(path: Path) -> None:
 def altered(path: Path) -> bool:
     """Whether a table is not what was sealed; of one without a checksum nobody knows."""
     known = _beside(path)
-    return known.exists() and known.read_text() != f"{of(path)}\n"
+    return known.exists() and known.read_text(encoding="utf-8") != f"{of(path)}\n"
 
 
 def read(path: Path) -> Any:
     """What a JSON file says; ValueError in one line if it is not what was sealed."""
     if altered(path):
         raise ValueError("it is not what was written")
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def signed(record: dict) -> dict:

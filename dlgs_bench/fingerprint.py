@@ -130,4 +130,4 @@ def _tree(path: Path) -> ast.Module:
     """The statements of a file, read by one thread at a time: Python 3.11 counts the depth of all threads' trees in one
     number, and ends in a SystemError when it finds the others' in it."""
     with READING:
-        return ast.parse(path.read_text())
+        return ast.parse(path.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
 """Plug-ins: methods, models and collectives, found by file name. The only dynamic import of plug-ins.
 
-``describe`` says what the workflow must know of each without importing torch into this process: a process of its
-own loads the plug-ins and looks at them (``dlgs_bench.describe``). What it found is kept under ``.cache/``, by the
-digest of the sources, so that it happens once after each change.
+``describe`` says what the workflow must know of one without importing torch into this process: a process of its
+own loads the plug-ins that are asked for and looks at them (``dlgs_bench.describe``). What it found is kept under
+``.cache/``, by the digest of the sources, so that it happens once after each change.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -42,7 +43,8 @@ def names(kind: str) -> list[str]:
 
 def usable(kind: str) -> list[str]:
     """The plug-ins of a kind that can be described."""
-    return [name for name in names(kind) if "error" not in _descriptions()[kind].get(name, {"error": "no file"})]
+    look_at((kind, name) for name in names(kind))
+    return [name for name in names(kind) if "error" not in _known[kind, name]]
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -50,31 +52,64 @@ def load(kind: str, name: str) -> ModuleType:
     return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, stem(name)]))
 
 
+def file_of(kind: str, name: str) -> str:
+    """The file of a plug-in, as a person would name it."""
+    return f"{kind}/{stem(name)}.py"
+
+
 def describe(kind: str, name: str) -> dict:
     """What ``dlgs_bench.describe`` says of a plug-in; ValueError in one line if it cannot be used."""
-    described = _descriptions()[kind].get(name)
-    if described is None:
-        raise ValueError(f"no file {kind}/{name}.py; known: {', '.join(names(kind))}")
+    if name not in names(kind):
+        raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
+    look_at([(kind, name)])
+    described = _known[kind, name]
     if "error" in described:
-        raise ValueError(f"{kind}/{name}.py cannot be used: {described['error']}")
+        raise ValueError(f"{file_of(kind, name)} cannot be used: {described['error']}")
     return described
 
 
+_known: dict[tuple[str, str], dict] = {}  # (kind, name) -> description, or {"error": one line}
+
+
+def look_at(plug_ins: Iterable[tuple[str, str]]) -> None:
+    """Have these plug-ins, (kind, name), described, those that are not yet in one process. The others are not run."""
+    unknown = [one for one in dict.fromkeys(plug_ins) if one not in _known and one[1] in names(one[0])]
+    for kind, name in unknown:
+        with suppress(OSError, ValueError):  # there is none, or none that can be read
+            _known[kind, name] = json.loads(_kept(kind, name).read_text(encoding="utf-8"))
+    unknown = [one for one in unknown if one not in _known]
+    if not unknown:
+        return
+    command = [sys.executable, "-m", "dlgs_bench.describe", *(f"{kind}/{name}" for kind, name in unknown)]
+    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8")
+    if said.returncode:
+        raise ValueError(f"the plug-ins cannot be described: dlgs_bench.describe ended with status {said.returncode}")
+    found = json.loads(said.stdout)
+    for kind, name in unknown:
+        _known[kind, name] = found[kind][name]
+        _keep(_kept(kind, name), json.dumps(found[kind][name]))
+
+
+def forget_errors() -> None:
+    """Have plug-ins that could not be used described again: what they lacked may be there now, such as a library."""
+    for path in (CACHE / _sources()).glob("*.json"):
+        with suppress(OSError):
+            if path.read_text(encoding="utf-8").startswith('{"error"'):
+                path.unlink()
+
+
+def _kept(kind: str, name: str) -> Path:
+    return CACHE / _sources() / f"{kind}-{name}.json"
+
+
 @cache
-def _descriptions() -> dict[str, dict]:
-    """kind -> plug-in -> description."""
+def _sources() -> str:
+    """A digest of all that a description may depend on."""
     sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
     sources += [*(PACKAGE / "exchange").glob("*.py"), *(PACKAGE / "data").glob("*.py")]
-    sources += [PACKAGE / "describe.py", PACKAGE / "training" / "head.py"]
+    sources += [PACKAGE / "describe.py", PACKAGE / "training" / "build.py", PACKAGE / "training" / "head.py"]
     about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
-    kept = CACHE / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
-    with suppress(OSError, ValueError):  # there is none, or none that can be read
-        return json.loads(kept.read_text())
-    said = subprocess.run([sys.executable, "-m", "dlgs_bench.describe"], cwd=ROOT, capture_output=True, text=True)
-    if said.returncode:
-        raise ValueError(f"the plug-ins cannot be looked at: {said.stderr.strip().splitlines()[-1]}")
-    _keep(kept, said.stdout)
-    return json.loads(said.stdout)
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
 
 
 def _bytes(path: Path) -> str:
@@ -86,7 +121,7 @@ def _keep(path: Path, text: str) -> None:
     read-only."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         Path(file.name).chmod(0o644)
         Path(file.name).replace(path)

@@ -206,7 +206,7 @@ class RunSpec:
     @classmethod
     def in_folder(cls, folder: Path) -> "RunSpec":
         """The spec of the finished run in ``folder``."""
-        return cls.from_dict(json.loads((folder / "run.json").read_text())["spec"])
+        return cls.from_dict(json.loads((folder / "run.json").read_text(encoding="utf-8"))["spec"])
 
     @classmethod
     def from_dict(cls, values: dict) -> "RunSpec":

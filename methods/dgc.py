@@ -29,6 +29,7 @@ class DGC(Momentum, Selects, Ratio):
     title = "DGC"
     scope = "layer"
     sum_kind = "sparse"
+    conserves_mass = None  # what it sends and keeps is velocity
 
     masking: bool = True
     warmup: Annotated[int, ">= 0"] = 0

@@ -324,6 +324,9 @@ def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
+LOOK_AT_ALL = "from dlgs_bench import plugins as p; p.look_at((k, n) for k in p.FOLDERS for n in p.names(k))"
+
+
 @pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory) -> Path:
     """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins. Made once a session.
@@ -336,9 +339,7 @@ def tiny_source(tmp_path_factory) -> Path:
     with alone("tiny-source"):
         if not project.exists():
             made = copy_tiny(root / "tiny-source.partial")
-            done = subprocess.run(
-                [sys.executable, "-c", "from dlgs_bench import plugins; plugins._descriptions()"], cwd=made
-            )
+            done = subprocess.run([sys.executable, "-c", LOOK_AT_ALL], cwd=made)
             assert done.returncode == 0
             made.rename(project)
     return project

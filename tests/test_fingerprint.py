@@ -31,14 +31,28 @@ def test_threads_may_read_code_at_the_same_time(interrupted):
 
 
 def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobody_can(tmp_path, monkeypatch):
+    known = plugins.describe("methods", "topk")
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
-    known = plugins._descriptions()
-    described = SimpleNamespace(returncode=0, stdout=json.dumps(known))  # importing every plug-in takes seconds
+    monkeypatch.setattr(plugins, "_known", {})
+    described = SimpleNamespace(returncode=0, stdout=json.dumps({"methods": {"topk": known}}))  # torch takes seconds
     monkeypatch.setattr(plugins.subprocess, "run", lambda *_, **__: described)
-    assert plugins._descriptions.__wrapped__() == known
-    (kept,) = tmp_path.iterdir()
-    whole = kept.read_text()
+    assert plugins.describe("methods", "topk") == known
+    (kept,) = tmp_path.rglob("*.json")
+    whole = kept.read_text(encoding="utf-8")
     assert kept.stat().st_mode & 0o777 == 0o644 and json.loads(whole) == known
     for half in ("", whole[:100]):
-        kept.write_text(half)
-        assert plugins._descriptions.__wrapped__() == known and kept.read_text() == whole
+        kept.write_text(half, encoding="utf-8")
+        plugins._known.clear()
+        assert plugins.describe("methods", "topk") == known and kept.read_text(encoding="utf-8") == whole
+
+
+def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path, monkeypatch):
+    """What it lacked may be there now: a library, a file of weights, the network."""
+    monkeypatch.setattr(plugins, "CACHE", tmp_path)
+    monkeypatch.setattr(plugins, "_known", {("methods", "topk"): {"error": "no weights"}})
+    plugins._keep(plugins._kept("methods", "topk"), json.dumps(plugins._known["methods", "topk"]))
+    plugins._keep(plugins._kept("methods", "none"), json.dumps({"title": "Uncompressed"}))
+    with pytest.raises(ValueError, match=r"^methods/topk\.py cannot be used: no weights$"):
+        plugins.describe("methods", "topk")
+    plugins.forget_errors()
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["methods-none.json"]

@@ -4,7 +4,9 @@ A class declares which laws it keeps; every declared law is tested here, and a c
 """
 
 import copy
+import sys
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Sum
+from dlgs_bench.exchange.feedback import ErrorFeedback
+from dlgs_bench.exchange.plugin import about
 from dlgs_bench.exchange.transport import COUNT_BYTES
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import TOPOLOGIES, Traffic
@@ -28,11 +32,13 @@ EXACT = [m for m in METHODS if CLASSES[m].exact_when is not None]
 CONSERVING = [m for m in METHODS if CLASSES[m].conserves_mass]
 UNBIASED = [m for m in METHODS if CLASSES[m].unbiased_when is not None]
 BOUNDED = [m for m in METHODS if CLASSES[m].relative_error is not None]
+SIGNED = [m for m in METHODS if CLASSES[m].keeps_signs]
+GLOBAL = "draw from a torch.Generator of the method's own, which follows from a seed, not from torch's global generator"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_declares_a_law(name):
-    assert name in EXACT + CONSERVING + UNBIASED + BOUNDED, (
+    assert name in EXACT + CONSERVING + UNBIASED + BOUNDED + SIGNED, (
         f"methods/{name}.py declares no law: see dlgs_bench.exchange.Method"
     )
 
@@ -44,11 +50,26 @@ def test_all_workers_end_with_the_same_bits_and_so_does_a_second_run(name, devic
 
     first, *others = run_workers(WORKERS, work)
     again = run_workers(WORKERS, work)[0]
-    for worker in [*others, again]:
-        for step, other in zip(first, worker, strict=True):
-            for a, b in zip(step, other, strict=True):
-                assert torch.equal(a, b)
-                assert a.dtype == torch.float32 and a.shape == b.shape
+    assert all(a.dtype == torch.float32 for step in first for a in step)
+    for rank, other in enumerate(others, start=1):
+        cause = f"return what depends on the answers alone, not on this worker's gradient; {GLOBAL}"
+        assert_same_steps(first, other, f"{name}: workers 0 and {rank} differ", cause)
+    assert_same_steps(first, again, f"{name}: worker 0 differs in a second run", GLOBAL)
+
+
+def assert_same_steps(some: list, others: list, who: str, cause: str, first: int = 1) -> None:
+    """The same bits in each bucket of each step, or a message with the first step that has others."""
+    for step, (one, other) in enumerate(zip(some, others, strict=True), start=first):
+        for bucket, (a, b) in enumerate(zip(one, other, strict=True)):
+            if not torch.equal(a, b):
+                entries = int((a != b).sum()) if a.shape == b.shape else f"shapes {tuple(a.shape)}, {tuple(b.shape)}:"
+                pytest.fail(f"{who} in step {step}, bucket {bucket}: {entries} of {a.numel()} entries; {cause}", False)
+
+
+def test_a_message_of_a_law_names_the_step_the_workers_and_the_cause():
+    steps = [[torch.zeros(3)], [torch.tensor([0.0, 1.0, 2.0])]]
+    with pytest.raises(pytest.fail.Exception, match=r"^who in step 2, bucket 0: 1 of 3 entries; a cause$"):
+        assert_same_steps(steps, [steps[0], [torch.tensor([0.0, 1.0, 3.0])]], "who", "a cause")
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -138,7 +159,22 @@ def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measur
         measured(name, "norm of the error / norm of the gradient, one worker", error, at_most=most)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SIGNED)
+@given(size=st.integers(1, 2000), seed=st.integers(0, 2**16))
+@examples(0.5)
+def test_no_entry_goes_against_the_sign_of_its_gradient(name, device, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    steps = [[torch.randn(size, generator=generator).to(device)] for _ in range(3)]
+    results = run_workers(1, lambda comm: exchange_steps(comm, make(name), steps))[0]
+    for number, ((aggregate,), (gradient,)) in enumerate(zip(results, steps, strict=True), start=1):
+        against = int((aggregate * gradient < 0).sum())
+        assert not against, (
+            f"{name}: step {number}: {against} of {size} entries have the opposite sign of their gradient"
+        )
+        assert torch.dot(aggregate, gradient) > 0, f"{name}: step {number}: nothing of the gradient is left"
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if m in EXACT + CONSERVING + UNBIASED + BOUNDED])
 def test_a_zero_gradient_gives_a_zero_aggregate(name, device):
     zeros = [[torch.zeros(50, device=device)]] * 3
     for step in run_workers(2, lambda comm: exchange_steps(comm, make(name), zeros))[0]:
@@ -158,8 +194,9 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(name, device):
         second.load_state_dict(copy.deepcopy(first.state_dict()))
         return exchange_steps(comm, second, steps[3:], first=4)
 
-    for a, b in zip(run_workers(2, whole)[0], run_workers(2, in_two)[0], strict=True):
-        assert all(map(torch.equal, a, b))
+    cause = "name every field that a resumed run needs in the class's state"
+    results = run_workers(2, whole)[0], run_workers(2, in_two)[0]
+    assert_same_steps(*results, f"{name}: a resumed run differs", cause, first=4)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -271,3 +308,37 @@ def test_the_workflow_is_told_what_the_class_says(name):
     described, cls = plugins.describe("methods", name), CLASSES[name]
     assert (described["scope"], described["sum_kind"]) == (cls.scope, cls.sum_kind)
     assert described["exact"] == make(name).exact
+
+
+FEEDBACK = """
+from dataclasses import dataclass
+from dlgs_bench.exchange import Sum
+from dlgs_bench.exchange.sparsifier import Ratio
+
+@dataclass
+class Forgets(Ratio):
+    {declared}
+    def exchange(self, bucket, at):
+        aggregate = yield Sum(self.accumulate(bucket))
+        return aggregate
+"""
+
+
+@pytest.mark.parametrize("declared", ["pass", 'conserves_mass = "bits"', "conserves_mass = None"])
+def test_a_class_with_error_feedback_says_whether_it_conserves_mass(declared, monkeypatch):
+    """``Ratio`` brings another law, which a method that forgets its residual keeps."""
+    module = ModuleType("methods.forgets")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(FEEDBACK.format(declared=declared), vars(module))
+    if declared != "pass":
+        assert about("forgets")["scope"] == "layer"
+        return
+    with pytest.raises(
+        ValueError, match=r"^Forgets\.conserves_mass: missing in a class with error feedback; give bits"
+    ):
+        about("forgets")
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if issubclass(CLASSES[m], ErrorFeedback)])
+def test_every_method_with_error_feedback_declares_it(name):
+    assert about(name)["title"]

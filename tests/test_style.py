@@ -1,5 +1,8 @@
 """How tables and figures look: variants told apart, names in order, columns that say something."""
 
+import os
+import subprocess
+import sys
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -59,3 +62,29 @@ def test_tables_show_columns_only_where_they_say_something(column, usual, other,
         shown = pd.DataFrame(tables.run_columns(row | {column: value}, Names({}, {})) for value in values)
         tables.save_table(shown, shown, "caption", paths)
         assert (heading in paths.md.read_text()) == said
+
+
+DRAW = """
+import sys
+from types import SimpleNamespace
+from dlgs_bench.report import captions, looks
+captions.of_script = lambda script: "a caption"
+figure, axes = looks.plt.subplots()
+axes.plot([0, 1, 2], [1, 3, 2], label="a line")
+axes.fill_between([0, 1, 2], [1, 3, 2], hatch="///")
+axes.legend()
+output = SimpleNamespace(svg=sys.argv[1] + ".svg", png=sys.argv[1] + ".png")
+looks.save(figure, "a note", SimpleNamespace(output=output))
+"""
+SETTINGS = "text.usetex: True\nfont.size: 23\nlines.linewidth: 9\naxes.facecolor: red\nsvg.fonttype: none\n"
+
+
+def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path):
+    (tmp_path / "matplotlibrc").write_text(SETTINGS, encoding="utf-8")
+    for name, home in {"here": "", "there": str(tmp_path)}.items():
+        environment = {**os.environ, "MPLCONFIGDIR": home or str(tmp_path / "none")}
+        command = [sys.executable, "-c", DRAW, str(tmp_path / name)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+    for kind in ("svg", "png"):
+        assert (tmp_path / f"here.{kind}").read_bytes() == (tmp_path / f"there.{kind}").read_bytes()

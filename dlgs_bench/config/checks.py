@@ -291,7 +291,7 @@ def gains_from_bfloat16() -> bool:
 def _processor() -> set[str]:
     """The words with which Linux describes the processor; empty elsewhere."""
     path = Path("/proc/cpuinfo")
-    return set(path.read_text().split()) if path.exists() else set()
+    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
 
 def writable(values: dict) -> str | None:

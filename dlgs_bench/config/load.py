@@ -13,6 +13,7 @@ from functools import cache
 import jsonschema
 import yaml
 
+from dlgs_bench import plugins
 from dlgs_bench.config import checks, grid, studies, variants
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
@@ -65,6 +66,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
     _require(values, where, variants.wrong_together)
     values = _with_defaults(values, schema)
+    _look_at_plug_ins(values)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (old_names, warning, variants.idle(values), checks.unanswered(values))))
@@ -77,6 +79,19 @@ def load(values: dict, where: str) -> Config:
         )
     except ConfigError as error:  # a study's own
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _look_at_plug_ins(values: dict) -> None:
+    """Describe at once what the configuration names; each by itself would be a process of its own."""
+    study = values["studies"]["methods"]
+    names = {"models": [*values["models"]], "collectives": [values["collective"]]}
+    if "all" in (values["methods"], study["methods"]):
+        names["methods"] = plugins.names("methods")
+    else:
+        listed_variants = [*values["methods"], *study["methods"], *values["variants"], *study["variants"]]
+        given = study["variants"] | values["variants"]
+        names["methods"] = ["none", study["baseline"], *(given.get(n, {}).get("method", n) for n in listed_variants)]
+    plugins.look_at((kind, name) for kind, some in names.items() for name in some)
 
 
 def check_places(values: dict, where: str) -> None:
@@ -106,7 +121,7 @@ def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) 
 @cache
 def _schema() -> dict:
     """The schema in ``SCHEMA`` with the names that the code knows and the parts of the studies."""
-    schema = yaml.safe_load(SCHEMA.read_text())
+    schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     servers = [name for name, topology in TOPOLOGIES.items() if topology.servers]
     known = {"engine": list(ENGINES), "topology": list(TOPOLOGIES), "server_topology": servers}
     for name, words in known.items():

@@ -28,7 +28,7 @@ def names() -> list[str]:
 def schemas() -> dict[str, dict]:
     """study -> the schema of its part of a configuration, of those that have one."""
     files = {name: FOLDER / name / "schema.yaml" for name in names()}
-    return {name: yaml.safe_load(file.read_text()) for name, file in files.items() if file.exists()}
+    return {name: yaml.safe_load(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
 
 
 def runs(values: dict) -> dict[str, dict[str, RunSpec]]:

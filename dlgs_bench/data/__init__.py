@@ -34,10 +34,12 @@ class Shard:
 class DataSet(ABC):
     """Training and test samples on a device; one object serves one worker.
 
-    ``title``: the name to show. ``train_size``, ``test_size``: samples.
+    ``title``: the name to show. ``train_size``, ``test_size``: samples. ``classes``: targets are 0 .. classes - 1; a
+    model with fewer outputs is then refused before anything runs.
     """
 
     title: ClassVar[str]
+    classes: ClassVar[int | None] = None
     train_size: int
     test_size: int
 

@@ -44,6 +44,7 @@ class Cifar10(DataSet):
     """50,000 and 10,000 images of 32x32 pixels in 10 classes, kept on the device as uint8."""
 
     title = "CIFAR-10"
+    classes = 10
     train_size, test_size = 50_000, 10_000
 
     def __init__(self, root: Path, device: torch.device):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dlgs_bench.data import DataSet, Shard, evaluation_indices, normalise, training_indices
 from dlgs_bench.data.fetch import DataError
-from dlgs_bench.data.fetch.imagenet100 import Images
+from dlgs_bench.data.fetch.imagenet100 import CLASSES, Images
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
@@ -46,6 +46,7 @@ class ImageNet100(DataSet):
     """
 
     title = "ImageNet-100"
+    classes = len(CLASSES)
     PROCESSES = min(4, len(os.sched_getaffinity(0)))  # that read and crop images
 
     def __init__(self, root: Path, device: torch.device):

@@ -16,6 +16,7 @@ class Images224(DataSet):
     """As many training and test images as ImageNet-100 has, of which every ``KEPT`` are the same: noise, 224x224."""
 
     title = "synthetic images, 224x224"
+    classes = CLASSES
     train_size, test_size = 130_000, 5_000
 
     def __init__(self, root: Path, device: torch.device):

@@ -22,6 +22,7 @@ class Text(DataSet):
     """
 
     title = "Python's documentation (bytes)"
+    classes = 256
 
     def __init__(self, root: Path, device: torch.device):
         text = "".join(topics[name] for name in sorted(topics)).encode()

@@ -124,11 +124,14 @@ class Method:
     What the class promises; ``tests/test_methods.py`` holds it to these laws:
     ``exact_when``: parameters with which the first exchange returns the dense mean; {}: it always does, in every
     exchange. Such a method compresses nothing, so its copies are not counted as sparsification.
-    ``conserves_mass``: sent + residual == gradient + old residual, to the "bits", to "rounding", or "at most".
+    ``conserves_mass``: sent + residual == gradient + old residual, to the "bits", to "rounding", or "at most". A class
+    with error feedback says it, or ``conserves_mass = None`` if it keeps something else.
     ``conserves_when``: parameters with which it does; {}: it always does.
     ``unbiased_when``: parameters with which the mean over many draws is the dense mean; {}: it always is.
     ``relative_error``: with one worker, |aggregate - gradient| is always at most this part of |gradient| (2-norms),
     for gradients whose largest magnitude is 1.
+    ``keeps_signs``: with one worker, no entry of the aggregate has the opposite sign of its gradient, and their inner
+    product is positive. For biased methods without error feedback, such as signSGD; a zero may become any entry.
     """
 
     title: ClassVar[str]
@@ -147,6 +150,7 @@ class Method:
     conserves_when: ClassVar[dict[str, Any]] = {}
     unbiased_when: ClassVar[dict[str, Any] | None] = None
     relative_error: ClassVar[float | None] = None
+    keeps_signs: ClassVar[bool] = False
 
     @property
     def exact(self) -> bool:

@@ -5,6 +5,7 @@ import inspect
 import typing
 
 from dlgs_bench import plugins
+from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Method
 
 
@@ -21,6 +22,11 @@ def method_class(name: str) -> type[Method]:
 def about(name: str) -> dict:
     """Its parameters, and what its class says to the planner, the topologies and the tables, as plain values."""
     cls = method_class(name)
+    if issubclass(cls, ErrorFeedback) and not any("conserves_mass" in vars(c) for c in cls.__mro__ if c is not Method):
+        raise ValueError(
+            f"{cls.__name__}.conserves_mass: missing in a class with error feedback; give bits, rounding or at most, "
+            "or None if it does not conserve gradient + residual"
+        )
     hints = typing.get_type_hints(cls, include_extras=True)
     fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {

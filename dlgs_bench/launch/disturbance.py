@@ -48,7 +48,7 @@ def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
     if others > MAX_OTHER_WORK:
         return f"other work took {others:.0%} of the machine"
     if forward_s and iterations.exists():
-        with iterations.open() as file:
+        with iterations.open(encoding="utf-8") as file:
             timed = [float(row["forward_s"]) / float(row["slowdown"]) for row in csv.DictReader(file)]
         ratio = statistics.median(timed) / forward_s
         if abs(ratio - 1) > MAX_SPEED_CHANGE:

@@ -49,7 +49,7 @@ def taken(count: int) -> Iterator[list[str]]:
         with ExitStack() as locks:
             found: list[str] = []
             for gpu in visible():
-                if len(found) < count and locked(locks.enter_context((folder / gpu).open("w"))):
+                if len(found) < count and locked(locks.enter_context((folder / gpu).open("w", encoding="utf-8"))):
                     found.append(gpu)
             if len(found) == count:
                 yield found

@@ -80,7 +80,7 @@ def _alone(folder: Path) -> Iterator[None]:
     lock, end = folder.with_name(f".{folder.name}.lock"), time.monotonic() + 2 * SAVING_S
     lock.parent.mkdir(parents=True, exist_ok=True)
     while time.monotonic() < end:
-        with lock.open("w") as file:
+        with lock.open("w", encoding="utf-8") as file:
             if locked(file) and os.fstat(file.fileno()).st_nlink:  # the one before takes its lock away
                 try:
                     yield
@@ -149,8 +149,8 @@ def once(
     """Start the processes, which leave their results in the new folder ``part``, and watch them to their end; ``own``:
     the GPUs that they use."""
     part.mkdir(parents=True)
-    (part / "spec.json").write_text(spec.to_json())
-    (part / "launch_settings.json").write_text(settings.to_json())
+    (part / "spec.json").write_text(spec.to_json(), encoding="utf-8")
+    (part / "launch_settings.json").write_text(settings.to_json(), encoding="utf-8")
     process, trouble, ranks = None, "", Ranks(part, spec.processes)
     with Heartbeat(part):
         try:
@@ -180,7 +180,7 @@ def _failure(spec: RunSpec, ranks: Ranks, part: Path, log: Path) -> str:
         return f"{why}; more in {log}"
     if shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong
         return f"no space is left on the disk of {part.parent.parent}"
-    return f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(errors='replace'))}"
+    return f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(encoding='utf-8', errors='replace'))}"
 
 
 def _end_politely(spec: RunSpec, settings: LaunchSettings, process: subprocess.Popen, ranks: Ranks) -> None:
@@ -197,7 +197,7 @@ def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
     """The rank that died without a word, if the run failed for that: other ranks say so, or the engine's launcher."""
     if ranks.error() is not None:
         return ranks.died()
-    found = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(errors="replace"))
+    found = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(encoding="utf-8", errors="replace"))
     return int(found[1]) if found else None
 
 
@@ -249,14 +249,14 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, la
     last, _ = launches[-1]
     for table in OBSERVED if len(launches) > 1 else ():
         if (last / table).exists():
-            texts = [(part / table).read_text().splitlines() for part, _ in launches]
+            texts = [(part / table).read_text(encoding="utf-8").splitlines() for part, _ in launches]
             rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
-            (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]))
+            (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]), encoding="utf-8")
     about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
     about["launched"] = launched
     about["files"] = {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))}
-    run = checksums.signed(json.loads((last / "run.json").read_text()) | about)
-    (last / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | about)
+    (last / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
     folder.mkdir(parents=True, exist_ok=True)
     for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:
         _to_disk(path)

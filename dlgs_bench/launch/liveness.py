@@ -48,7 +48,7 @@ class Progress:
     def __init__(self, folder: Path, rank: int):
         self._folder, self._rank = folder, rank
         with suppress(OSError):
-            _process_of(folder, rank).write_text(f"{socket.gethostname()} {os.getpid()}")
+            _process_of(folder, rank).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
         self._now: tuple[int, int] | None = None
         _in_background(self._write)
 
@@ -57,7 +57,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Have the launcher tell a person."""
-        with suppress(OSError), _said_by(self._folder, self._rank).open("a") as file:
+        with suppress(OSError), _said_by(self._folder, self._rank).open("a", encoding="utf-8") as file:
             file.write(text + "\n")
 
     def _write(self) -> None:
@@ -98,7 +98,7 @@ def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = L
 
 def _leave(folder: Path, error: str) -> NoReturn:
     """End this process, and have the launcher know why, unless another rank was first."""
-    with suppress(OSError), (folder / ERROR).open("x") as file:
+    with suppress(OSError), (folder / ERROR).open("x", encoding="utf-8") as file:
         file.write(error)
     os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
 
@@ -264,7 +264,7 @@ def _said_by(folder: Path, rank: int) -> Path:
 
 def _overwrite(path: Path, text: str) -> None:
     """Write a file in place; readers may see a part of the old text and of the new one."""
-    with path.open("r+" if path.exists() else "w") as file:
+    with path.open("r+" if path.exists() else "w", encoding="utf-8") as file:
         file.write(f"{text:{WIDTH}}")
 
 
@@ -274,7 +274,7 @@ def _words(path: Path) -> list[str]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return None
 

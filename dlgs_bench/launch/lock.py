@@ -33,14 +33,14 @@ def locked(file: IO) -> bool:
 
 def hold() -> None:
     """Say that this process has taken Snakemake's lock."""
-    HOLDER.write_text(json.dumps(_signature(os.getpid())))
+    HOLDER.write_text(json.dumps(_signature(os.getpid())), encoding="utf-8")
 
 
 def free() -> None:
     """Take Snakemake's lock away if the process that took it is gone. One that nobody signed for stays, and so does one
     of another machine or container, whose processes cannot be seen from here."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        holder = json.loads(HOLDER.read_text())
+        holder = json.loads(HOLDER.read_text(encoding="utf-8"))
         now = _signature(holder["process"])
         restarted, seen = holder["start"] != now["start"], holder["numbers"] == now["numbers"]
         if holder["machine"] == now["machine"] and (restarted or (seen and holder != now)):
@@ -51,6 +51,6 @@ def free() -> None:
 def _signature(process: int) -> dict:
     """A process, as no other is or was."""
     return {
-        "machine": socket.gethostname(), "start": START.read_text().strip(),
+        "machine": socket.gethostname(), "start": START.read_text(encoding="utf-8").strip(),
         "numbers": str(NUMBERS.readlink()), "process": process, "born": born(process),
     }  # fmt: skip

@@ -18,7 +18,7 @@ def born(pid: int) -> str:
     """When a process started, in the kernel's ticks since the machine did, or nothing if it is gone: tells it from a
     later one with its number, whatever becomes of the clock."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except OSError:
         return ""
 
@@ -46,9 +46,9 @@ def own_network() -> list[int]:
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
     unshare(NEWUSER)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="utf-8")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="utf-8")
     unshare(NEWNET)
     return [current("user"), current("net")]
 

@@ -27,7 +27,7 @@ def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path
         environment[VISIBLE] = ",".join(gpus)
     launcher = _launcher(spec, settings, program, environment)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as output:
+    with log.open("w", encoding="utf-8") as output:
         return subprocess.Popen(
             launcher, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )

@@ -20,7 +20,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     """Write down all runs of the workflow, name below ``folder`` -> spec; return in words how many are left and what
     they are expected to take."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}))
+    (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}), encoding="utf-8")
     left = [name for name in runs if _wall_s(folder / name) is None]
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
     expected_s = sum(known.values()) + REST_S
@@ -103,7 +103,7 @@ def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> flo
 def _read(path: Path) -> dict | None:
     """What the file says, or None where there is none yet."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

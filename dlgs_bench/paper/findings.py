@@ -48,7 +48,7 @@ def write(results: Path, names: Names) -> list[str]:
     """The sentences, also as a list of their own among the results."""
     tables = {name: pd.read_csv(results / f"{name}.csv") for name in TIDY if (results / f"{name}.csv").exists()}
     found = sentences(tables, names)
-    (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in found))
+    (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in found), encoding="utf-8")
     return found
 
 

@@ -130,7 +130,7 @@ def _stretches(points: Path) -> pd.DataFrame:
 
 def about_run(folder: Path, label: str = "") -> dict:
     """The columns ``ABOUT`` the run in a folder, or about one of the schemes that took turns in it."""
-    run = json.loads((folder / "run.json").read_text())
+    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
     spec = spec.members[label] if label else spec
     fields = plugins.fields(spec.scheme.method)

@@ -18,7 +18,7 @@ def log_errors(snakemake) -> None:
     At its end a checksum of each of its own tables is left beside it.
     """
     log = Path(snakemake.log[0])
-    sys.stderr = log.open("w", buffering=1)
+    sys.stderr = log.open("w", encoding="utf-8", buffering=1)
 
     def failed(kind, error, trace) -> None:
         traceback.print_exception(kind, error, trace)

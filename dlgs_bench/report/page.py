@@ -35,12 +35,10 @@ def write(page: Path, results: Path, files: list[str], found: list[str], terms: 
     drawn = [path for path in there if path.suffix == ".svg"]
     sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
-    template = jinja2.Template(TEMPLATE.read_text(), autoescape=True, undefined=jinja2.StrictUndefined)
-    page.write_text(
-        template.render(
-            title=TITLE, about=list(map(captions.unbroken, about)), sections=[EMPTY | section for section in sections]
-        )
-    )
+    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True, undefined=jinja2.StrictUndefined)
+    shown = [EMPTY | section for section in sections]
+    text = template.render(title=TITLE, about=list(map(captions.unbroken, about)), sections=shown)
+    page.write_text(text, encoding="utf-8")
 
 
 EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width", "caption", "facts"))
@@ -48,7 +46,7 @@ EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width
 
 def table(csv: Path) -> dict:
     """The section of a table, from the HTML that ``tables.save_table`` wrote."""
-    html = csv.with_suffix(".html").read_text()
+    html = csv.with_suffix(".html").read_text(encoding="utf-8")
     longest = max((len(cell) for cell in CELL.findall(html)), default=0)
     html = CELL.sub(lambda cell: f'<td class="long">{cell[1]}</td>' if len(cell[1]) > WRAPS else cell[0], html)
     html, caption = re.fullmatch(r"(.*)<p>(.*?)</p>\s*", html, re.S).groups()
@@ -77,7 +75,7 @@ def heading(caption: str) -> str:
 
 def facts(results: Path) -> dict[str, str]:
     """What the runs share, and the values in which they differ."""
-    merged = json.loads((results / "provenance.json").read_text())
+    merged = json.loads((results / "provenance.json").read_text(encoding="utf-8"))
     return {key.replace("_", " ").capitalize(): words(value) for key, value in merged.items()}
 
 

@@ -19,7 +19,7 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
     if not record.exists():
         return f"{record} is missing" if asked else ""
     try:
-        run = json.loads(record.read_text())
+        run = json.loads(record.read_text(encoding="utf-8"))
         spec = RunSpec.from_dict(run["spec"])
         damaged = [name for name, known in run["files"].items() if checksums.of(folder / name) != known]
     except (ValueError, TypeError, KeyError, AttributeError):

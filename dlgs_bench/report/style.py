@@ -16,7 +16,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from dlgs_bench.report import captions
 from dlgs_bench.report.names import Names
 
+# The same data give the same figure on every machine, whatever a user's matplotlibrc says.
+matplotlib.rcdefaults()
 matplotlib.use("Agg")
+plt.rcParams["svg.hashsalt"] = "figure"  # names parts of an SVG; drawn at random otherwise
 
 # Their lengths share no factor: no two of the first 280 variants have all three in common.
 COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]

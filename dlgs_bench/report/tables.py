@@ -57,10 +57,12 @@ def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> 
     shown = _without_the_usual(shown)
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     piped = shown.map(lambda cell: cell.replace("|", r"\|") if isinstance(cell, str) else cell)
-    Path(paths.md).write_text(f"{piped.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n")
-    Path(paths.tex).write_text(latex(shown, caption))
+    Path(paths.md).write_text(
+        f"{piped.to_markdown(index=False, disable_numparse=True)}\n\n{caption}\n", encoding="utf-8"
+    )
+    Path(paths.tex).write_text(latex(shown, caption), encoding="utf-8")
     table = shown.to_html(index=False, border=0)
-    Path(paths.html).write_text(captions.unbroken(f"{table}\n<p>{escape(caption)}</p>\n"))
+    Path(paths.html).write_text(captions.unbroken(f"{table}\n<p>{escape(caption)}</p>\n"), encoding="utf-8")
 
 
 LATEX = r"""\begin{ENVIRONMENT}

@@ -105,12 +105,12 @@ def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, Cost]) -> None:
     """Write down the estimates ``costs`` of runs beside those of runs that have finished since."""
     now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(kept(file) | now, indent=1) + "\n")
+    file.write_text(json.dumps(kept(file) | now, indent=1) + "\n", encoding="utf-8")
 
 
 def kept(file: Path) -> dict[str, dict]:
     """run -> its last estimate before it finished."""
-    return json.loads(file.read_text()) if file.exists() else {}
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def off(estimates: dict[str, dict], runs: dict[str, RunSpec], real_s: dict[str, float]) -> pd.Series:

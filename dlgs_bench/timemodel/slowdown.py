@@ -60,7 +60,7 @@ def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
 
 def slowdowns(paths: Iterable[Path]) -> dict[str, float]:
     """model -> how many times as slowly this machine computes it, from the files of their rates."""
-    rates = [json.loads(Path(path).read_text()) for path in paths]
+    rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
     return {rate["model"]: rate["slowdown"] for rate in rates}
 
 

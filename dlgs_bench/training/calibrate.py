@@ -22,6 +22,7 @@ from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.spec import LaunchSettings, RunSpec
+from dlgs_bench.training.build import build_shapes, trained
 from dlgs_bench.training.clock import Clock, moment, seconds
 from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.rows import joined
@@ -245,8 +246,8 @@ def cases_of(spec: RunSpec, largest: int) -> list[tuple[Shapes, int, bool]]:
 def _of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
     """Layers by entries, the fewest first: of buckets that the scope cuts from the run's model, and of single layers
     with several dimensions, so that some are small."""
-    with torch.device("meta"):
-        flat = FlatGradients(plugins.load("models", spec.training.model).build().parameters())
+    net = build_shapes(plugins.load("models", spec.training.model))
+    flat = FlatGradients(trained(net).values())
     own, single = (
         {sum(flat.sizes[i:j]): tuple(flat.shapes[i:j]) for i, j in assign_buckets(flat.sizes, how, "size", most)}
         for how, most in ((scope, spec.scheme.bucket_bytes // 4), ("layer", 0))

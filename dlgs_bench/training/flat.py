@@ -6,15 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from dlgs_bench.exchange.flat import FlatGradients, layout
+from dlgs_bench.training.build import trained
 
 
 class FlatModel(FlatGradients):
-    """``parameters``: shape (d,), in the order of ``gradients``; the model's own are views of it."""
+    """``parameters``: shape (d,), in the order of ``gradients``; the model's own are views of it. Frozen parameters are
+    in none of these."""
 
     def __init__(self, model: nn.Module):
-        super().__init__(model.parameters())
+        super().__init__(trained(model).values())
         self.model = model
-        self.names = [name for name, _ in model.named_parameters()][::-1]
+        self.names = list(trained(model))[::-1]
         self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
         for (p, _), start in zip(self.views, self.starts, strict=False):
             p.data = self.parameters.as_strided(p.shape, layout(p), start)

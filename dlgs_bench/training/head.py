@@ -12,6 +12,8 @@ def cut_off(model: nn.Module) -> list[nn.Sequential]:
 
     The head is the end of the model's last child, an ``nn.Linear`` or a sequence. ValueError if there is none.
     """
+    if frozen := next((name for name, p in model.named_parameters() if not p.requires_grad), None):
+        raise ValueError(f"{frozen} is frozen; a model whose head is cut off trains all parameters")
     name, last = next(reversed(dict(model.named_children()).items()), ("", model))
     modules = list(last) if isinstance(last, nn.Sequential) else [last]
     start = len(modules)

@@ -19,6 +19,7 @@ from dlgs_bench.comm.collectives import PeerExchanges
 from dlgs_bench.comm.hybrid import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
 from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.spec import RunSpec, Training
+from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.head import cut_off, outputs, slice_of
 from dlgs_bench.training.optimizer import SGD
@@ -65,7 +66,7 @@ class Worker:
     def collect(self) -> None:
         """Bring the gradients into the flat tensor."""
         for parameter, view in self.flat.views:
-            view.copy_(parameter.grad)
+            view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
             parameter.grad = None
 
 
@@ -154,7 +155,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     training, module = spec.training, plugins.load("models", spec.training.model)
     layout = Layout(comm.world_size, spec.scheme.options["heads"], training.batch)
     torch.manual_seed(training.seed)  # the same weights everywhere
-    model = module.build().to(device, memory_format=torch.channels_last)
+    model = to_device(build(module), device)
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
     worker.optimizer.lr = 1e-4  # as in timing runs
     del model

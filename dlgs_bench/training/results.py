@@ -61,7 +61,7 @@ def _installed(package: str) -> bool:
 
 
 def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
@@ -77,7 +77,7 @@ def _commit() -> str:
 def write_rows(path: Path, rows: list[dict]) -> None:
     """The rows as CSV; a row leaves empty what only others have."""
     columns = dict.fromkeys(column for row in rows for column in row)
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
@@ -119,8 +119,8 @@ def write_run(folder: Path, spec: RunSpec, found: dict, data: DataSet | None) ->
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
-        (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n")
+        (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n", encoding="utf-8")
     run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | found.get("about", {})
     if data:
         run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
-    (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

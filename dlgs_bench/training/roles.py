@@ -17,6 +17,7 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, LocalSteps, Method
 from dlgs_bench.exchange.driver import Exchange, LocalExchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.transport import Transport
+from dlgs_bench.training.build import evaluating
 
 if TYPE_CHECKING:
     from dlgs_bench.training.session import Session
@@ -76,6 +77,7 @@ class Worker(Role):
         begun()
         with session.clock("backward"):
             loss.backward()
+        session.complete_gradient()
         return Outcome(outputs.detach(), targets, loss.detach())
 
     def update(self):
@@ -91,12 +93,10 @@ class Worker(Role):
     def test_sums(self, limit):
         session = self.session
         sums = torch.zeros_like(session.sums)
-        session.flat.model.eval()
-        with torch.no_grad():
+        with evaluating(session.flat.model), torch.no_grad():
             for inputs, targets in session.data.test(250, session.shard, limit):
                 outputs = session.outputs(inputs)
                 sums += _sums(outputs, targets, session.model.loss(outputs, targets, reduction="sum"))
-        session.flat.model.train()
         return sums
 
 

@@ -21,8 +21,8 @@ PLACED = ("accuracy", "timing", "planners", "layers", "exchanges")
 
 
 def main(folder: Path) -> None:
-    spec = RunSpec.from_json((folder / "spec.json").read_text())
-    settings = LaunchSettings.from_json((folder / "launch_settings.json").read_text())
+    spec = RunSpec.from_json((folder / "spec.json").read_text(encoding="utf-8"))
+    settings = LaunchSettings.from_json((folder / "launch_settings.json").read_text(encoding="utf-8"))
     training, cluster = spec.training, spec.cluster
     torch.set_num_threads(cluster.threads)
     # What cuDNN takes otherwise may add in another order each time; an accuracy run repeats its bits.

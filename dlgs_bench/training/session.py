@@ -19,7 +19,9 @@ from dlgs_bench.exchange import Method, StepContext
 from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
+from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.error_probe import ErrorProbe
 from dlgs_bench.training.finite_check import FiniteCheck
@@ -45,9 +47,10 @@ class Session:
         self.model = plugins.load("models", training.model)
         with _SEEDING:
             torch.manual_seed(training.seed)
-            net = self.model.build()
-        self.flat = FlatModel(net.to(device, memory_format=torch.channels_last))
+            net = build(self.model)
+        self.flat = FlatModel(to_device(net, device))
         comm.broadcast(self.flat.parameters)
+        self._broadcast_frozen()
         torch.manual_seed(training.seed * workers + comm.rank)  # from here on workers draw their own
         self.shard = Shard(training.batch, workers, comm.rank, training.seed)
         self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
@@ -58,11 +61,19 @@ class Session:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
         self._listener = None
+        self._arrived: set[int] = set()  # layers, in this backward pass
         self._begun = time.perf_counter()
         role = Server if spec.topology.serves(comm.rank, workers) else Worker
         self.role: Role = role(self)
         for layer, (parameter, view) in enumerate(self.flat.views):
             parameter.register_post_accumulate_grad_hook(self._hook(layer, view))
+
+    def _broadcast_frozen(self) -> None:
+        for parameter in self.flat.model.parameters():
+            if not parameter.requires_grad and parameter.numel():
+                values = parameter.detach().flatten()
+                self.comm.broadcast(values.view(torch.uint8))  # whatever their type
+                parameter.data.copy_(values.view_as(parameter))
 
     def _hook(self, layer: int, view: Tensor):
         """Put the gradient into its bucket, already divided by the workers: sums become means."""
@@ -70,14 +81,34 @@ class Session:
 
         def hook(parameter: Tensor) -> None:
             with self.clock("other"):
-                torch.mul(parameter.grad, share, out=view)
+                gradient = parameter.grad if parameter.grad.layout is torch.strided else parameter.grad.to_dense()
+                torch.mul(gradient, share, out=view)
                 if self._joining_decay:
                     view.add_(parameter.detach(), alpha=self._joining_decay * share)
                 parameter.grad = None
-            if self._listener is not None:
-                self._listener.ready(layer)
+            self._arrive(layer)
 
         return hook
+
+    def _arrive(self, layer: int) -> None:
+        if layer in self._arrived:
+            name = self.flat.names[layer]
+            raise Ended(
+                f"backward gives the gradient of {name} in several parts, as checkpoint with use_reentrant=True does "
+                "for a shared layer; give use_reentrant=False"
+            )
+        self._arrived.add(layer)
+        if self._listener is not None:
+            self._listener.ready(layer)
+
+    def complete_gradient(self) -> None:
+        """After backward: layers that took no part in it have a gradient of zeros, so workers may skip different
+        ones."""
+        for layer, (_, view) in enumerate(self.flat.views):
+            if layer not in self._arrived:
+                view.zero_()
+                self._arrive(layer)
+        self._arrived.clear()
 
     @property
     def epoch_steps(self) -> int:

@@ -19,6 +19,7 @@ class Vectors(DataSet):
     """400 and 200 normal vectors (16,); a fixed linear map says the class. There is nothing to fetch."""
 
     title = "Vectors"
+    classes = CLASSES
     train_size, test_size = 400, 200
 
     def __init__(self, root: Path, device: torch.device):

@@ -2,6 +2,7 @@
 import json
 import os
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +50,20 @@ def where():
     )
 
 
+for folder in (workflow.basedir, os.getcwd()):
+    if "{" in folder or "}" in folder:  # Snakemake would read them as wildcards
+        stop(f"{folder}: a path with braces; move the project to a folder without")
+
 if workflow.is_main_process:
     lock.free()  # before Snakemake style at it
+    plugins.forget_errors()
+
+CONDA = [m for m in workflow.deployment_settings.deployment_method if m.name == "CONDA"]
+if CONDA and not shutil.which("conda"):
+    workflow.deployment_settings.deployment_method -= {*CONDA}
+    if workflow.is_main_process:
+        said = "--software-deployment-method conda: there is no conda here"
+        print(f"warning: {said}; the active environment is used", file=sys.stderr)
 
 for file in workflow.configfiles:
     if wrong := files.problem(Path(file)):
@@ -124,6 +137,17 @@ def queue():
         os.path.relpath(f"{FOLDERS[spec.kind]}/{name}", RUN_FOLDER): spec
         for name, spec in own.items()
     }
+
+
+def check_report():
+    """Stop if the page of all tables and figures would overwrite the output of a rule."""
+    page = os.path.normpath(VALUES["output"]["report"])
+    for one in workflow.rules:
+        if any(output.match(page) for output in one.output):
+            stop(
+                f"{where()}: output.report: {page} is written by {one.name}; give another file, such as "
+                f"{RESULTS}/report.html"
+            )
 
 
 def make_report():

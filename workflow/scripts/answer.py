@@ -123,7 +123,9 @@ def main() -> None:
     if table.empty:
         refuse("every run of a method over all-gather was disturbed; repeat the timing runs")
     calibrations = Calibrations(Path(run).parent for run in inputs.calibration)
-    rates = {rate["model"]: rate for rate in (json.loads(Path(path).read_text()) for path in inputs.rates)}
+    rates = {
+        rate["model"]: rate for rate in (json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates)
+    }
     points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
     rows = table.to_dict("records")
     table["break_even_mbit"] = [break_even(row, calibrations, rates) for row in rows]

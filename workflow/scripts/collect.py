@@ -11,7 +11,7 @@ def provenance(paths: list[str]) -> dict:
     """What the runs share, and the values in which they differ."""
     values: dict[str, set] = {}
     for path in map(Path, paths):
-        run = json.loads((path.parent / "run.json").read_text())
+        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
         for key, value in run["provenance"].items():
             values.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
     merged = {key: sorted(map(json.loads, found), key=str) for key, found in values.items()}
@@ -25,4 +25,4 @@ read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
 if inputs.timing:
     read_members(inputs.timing).to_csv(output.timing, index=False)
 merged = provenance([*inputs.accuracy, *inputs.timing])
-Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n")
+Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")

@@ -48,15 +48,17 @@ def keep() -> None:
 
 def show() -> None:
     """Write the page of results, and replace the README's lines between the markers by the answers and a figure."""
-    provenance = json.loads((KEPT / "provenance.json").read_text())
+    provenance = json.loads((KEPT / "provenance.json").read_text(encoding="utf-8"))
     machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
     source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}."
-    found = (KEPT / "findings.md").read_text()
-    (KEPT / "README.md").write_text(page(source, found))
-    answers = (KEPT / "answer.md").read_text().partition("\n\n")[0]
+    found = (KEPT / "findings.md").read_text(encoding="utf-8")
+    (KEPT / "README.md").write_text(page(source, found), encoding="utf-8")
+    answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]
     text = f"{answers}\n\n{NOTES} {source}\n{picture()}"
     readme = ROOT / "README.md"
-    readme.write_text(MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text()))
+    readme.write_text(
+        MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text(encoding="utf-8")), encoding="utf-8"
+    )
 
 
 def picture() -> str:
@@ -80,7 +82,7 @@ def page(source: str, found: str) -> str:
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
     for path in [*first, *others]:
-        parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text()}")
+        parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text(encoding='utf-8')}")
     for svg in sorted(KEPT.glob("*.svg")):
         caption = ElementTree.parse(svg).findtext(f".//{DESCRIPTION}") or ""
         parts.append(f"![{svg.stem}]({svg.name})\n\n{caption}\n")

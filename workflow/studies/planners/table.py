@@ -21,7 +21,7 @@ from dlgs_bench.spec import RunSpec
 
 def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
     """One row per planner of the run in the folder of ``iterations``, whose rows are ``timed``."""
-    planned = json.loads(plan.read_text())
+    planned = json.loads(plan.read_text(encoding="utf-8"))
     groups = pd.read_csv(iterations.with_name("groups.csv"))
     timed_as = groups.groupby("variant")["timed_as"].first()
     members = {label: m for label, m in RunSpec.in_folder(iterations.parent).members.items() if m.variant == "none"}

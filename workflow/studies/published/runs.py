@@ -12,7 +12,7 @@ PUBLISHED, MODEL = Path(__file__).with_name("published.csv"), "resnet20"
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    with PUBLISHED.open() as file:
+    with PUBLISHED.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     if MODEL not in values["models"] or not {row["method"] for row in rows} <= set(plugins.usable("methods")):
         return {}

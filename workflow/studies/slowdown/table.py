@@ -37,7 +37,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 log_errors(snakemake)
 names = Names.of(snakemake)
-rates = [json.loads(Path(path).read_text()) for path in snakemake.input.rates]
+rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in snakemake.input.rates]
 calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
 nodes = Nodes(**rates[0]["nodes"])
 table = pd.DataFrame(
