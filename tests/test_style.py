@@ -69,12 +69,12 @@ import sys
 from types import SimpleNamespace
 from dlgs_bench.report import captions, looks
 captions.of_script = lambda script: "a caption"
-figure, axes = looks.plt.subplots()
+figure, axes = style.plt.subplots()
 axes.plot([0, 1, 2], [1, 3, 2], label="a line")
 axes.fill_between([0, 1, 2], [1, 3, 2], hatch="///")
 axes.legend()
 output = SimpleNamespace(svg=sys.argv[1] + ".svg", png=sys.argv[1] + ".png")
-looks.save(figure, "a note", SimpleNamespace(output=output))
+style.save(figure, "a note", SimpleNamespace(output=output))
 """
 SETTINGS = "text.usetex: True\nfont.size: 23\nlines.linewidth: 9\naxes.facecolor: red\nsvg.fonttype: none\n"
 

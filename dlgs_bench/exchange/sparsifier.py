@@ -107,7 +107,7 @@ class Sparsifier(Selects, Ratio):
             workspace = self.selector.workspace(corrected)
         values, indices = self.selector.take(
             corrected, selected, gradient, workspace
-        )  # what stays in acc is the new residual
+        )  # what stays in ``corrected`` is the new residual
         aggregate = yield Sum(values, indices, out=bucket.gradient)
         self.workspaces[bucket.index] = workspace
         return aggregate

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
-from dlgs_bench.exchange.async_device import DeferredScalar, is_queued
+from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.driver import WorkerExchange, _Open
 from dlgs_bench.exchange.transport import Transport
 
@@ -37,7 +37,7 @@ class FiniteExchange(WorkerExchange):
         """The step has ended; ``delivered`` is what the script gets, the same bits on all workers."""
         for tensor in delivered:
             self._note(tensor)
-        if is_queued(self._flag):
+        if is_async(self._flag):
             for tensor in delivered:
                 tensor.masked_fill_(self._flag > 0, torch.nan)
         elif self._flag:
@@ -65,7 +65,7 @@ class FiniteExchange(WorkerExchange):
 
     def _note(self, tensor: Tensor) -> bool:
         """Raise the flag if ``tensor`` is not finite; whether the caller must clear it."""
-        if is_queued(tensor):
+        if is_async(tensor):
             finite = tensor.isfinite()
             self._flag.copy_(self._flag.maximum((~finite.all()).float()))
             tensor.masked_fill_(~finite, 0)

@@ -19,7 +19,7 @@ from dlgs_bench.buckets import assign_buckets
 from dlgs_bench.comm import Communicator
 from dlgs_bench.errors import listed, meant, wrong_options
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
-from dlgs_bench.exchange.async_device import is_queued
+from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients, layout
 from dlgs_bench.exchange.plugin import about, method_class
@@ -169,7 +169,7 @@ class Hook:
         """The script gets ``delivered``; a step that is not finite becomes NaN on all workers."""
         if isinstance(self._exchange, FiniteExchange):
             self._exchange.conclude(delivered)
-            if not is_queued(self._flat.gradients):
+            if not is_async(self._flat.gradients):
                 self._restore()
 
     def _restore(self) -> None:

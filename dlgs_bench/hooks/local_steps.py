@@ -85,7 +85,7 @@ class LocalSteps:
     def step(self) -> None:
         """The optimizer has made a step; every ``local_steps`` of them, exchange and continue from shared weights."""
         self.steps += 1
-        if not self.method.sends(self.steps):
+        if not self.method.exchanges_at(self.steps):
             return
         with plain_context(self._comm.device):
             self._read()

@@ -1,6 +1,7 @@
 """What a hook must know of the optimizers in somebody's script: momentum, weight decay, and what they step on."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ COUPLED = (
 
 def listed_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """The optimizers of a model as a list; ValueError in one line if one is not an optimizer."""
-    optimizers = list(given) if isinstance(given, list | tuple) else [given]
+    optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"

@@ -7,23 +7,9 @@ import numpy as np
 import pandas as pd
 
 from dlgs_bench import stats
+from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import Traffic
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Seconds by entries, along straight lines between measured sizes.
-
-    Beyond the measured sizes the cost of an entry stays, below them that of a bucket.
-    """
-
-    entries: tuple[float, ...]
-    seconds: tuple[float, ...]
-
-    def __call__(self, entries):
-        inside = np.interp(entries, self.entries, self.seconds)
-        return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])
 
 
 def curve(entries, seconds) -> Curve:

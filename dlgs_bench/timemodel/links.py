@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dlgs_bench.timemodel.costs import Curve
+from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import PeerExchanges, Topology, Traffic, ring_rounds
 

@@ -11,7 +11,8 @@ import pandas as pd
 from dlgs_bench import plugins
 from dlgs_bench.buckets import Plan, planner_of
 from dlgs_bench.spec import RunSpec
-from dlgs_bench.timemodel.costs import Calibration, Curve, calibration
+from dlgs_bench.timemodel.costs import Calibration, calibration
+from dlgs_bench.timemodel.iterations import saved
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.planner import planners
 from dlgs_bench.timemodel.timeline import Costs, schedule
@@ -127,20 +128,8 @@ class Projection:
         """
         costs = self._costs(there)
         plan = self._plan(costs)
-        nothing = Curve((1.0,), (0.0,))
-        turn = costs.communicate
-        without = {
-            "selection": replace(costs, sparsify=nothing),
-            "link": self._costs(replace(there, rate_mbit=math.inf)),
-            "messages": replace(
-                costs,
-                communicate=Curve(turn.entries, tuple(seconds - turn.seconds[0] for seconds in turn.seconds)),
-                latency=nothing,
-                contention_s=0.0,
-            ),
-        }
-        whole_s = self._iteration_s(costs, plan)
-        return {what: whole_s - self._iteration_s(other, plan) for what, other in without.items()}
+        unlimited = self._costs(replace(there, rate_mbit=math.inf))
+        return saved(costs, unlimited, lambda other: self._iteration_s(other, plan))
 
     def _plan(self, costs: Costs) -> Plan:
         plans = [planner(self._known.sizes, costs) for planner in self._planners]

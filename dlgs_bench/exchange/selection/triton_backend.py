@@ -25,7 +25,7 @@ LAYOUTS = {
 
 @triton.jit
 def _sum(corrected, gradient, place, here, ADD: tl.constexpr):
-    """The entries of acc at ``place``; with ADD, after gradient was added to them."""
+    """The entries of ``corrected`` at ``place``; with ADD, after gradient was added to them."""
     found = tl.load(corrected + place, here, 0.0)
     if ADD:
         more = tl.load(gradient + place, here, 0.0).to(tl.float32)
@@ -81,7 +81,7 @@ def _count(
 def _move(
     corrected, least, ties, first_tie, first, values, indices, size, most, BITS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Move out of acc what is above ``least`` and the first ``ties`` of what equals it, in order, ``most`` in all."""
+    """Move out of ``corrected`` what is above ``least`` and the first ``ties`` of what equals it, in order, ``most`` in all."""
     block = tl.program_id(0)
     place = block * BLOCK + tl.arange(0, BLOCK)
     here = place < size
@@ -104,7 +104,7 @@ def fits(corrected: Tensor) -> bool:
 
 
 def _kth_bits(corrected: Tensor, k: int, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The bits of the k-th largest magnitude of acc (+ gradient), and how many of the first k equal it: (1,) each."""
+    """The bits of the k-th largest magnitude of ``corrected`` (+ gradient), and how many of the first k equal it: (1,) each."""
     _, _, digits = LAYOUTS[corrected.dtype]
     prefix, left = corrected.new_zeros(1, dtype=torch.int32), corrected.new_full((1,), k, dtype=torch.int64)
     for shift, width in digits:
@@ -145,7 +145,7 @@ def take_at_most(
 
 def _counted(corrected: Tensor, rule: TopK | Threshold, gradient: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The bits that magnitudes must reach, how many may equal them, (1,) each, and what ``_count`` finds, (blocks, 3);
-    the gradient is added to acc."""
+    the gradient is added to ``corrected``."""
     integer, infinity, _ = LAYOUTS[corrected.dtype]
     size, grid = corrected.numel(), (triton.cdiv(corrected.numel(), BLOCK),)
     if isinstance(rule, Threshold):
@@ -171,7 +171,7 @@ def _totals(counts: Tensor, ties: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moved(corrected: Tensor, least: Tensor, ties: Tensor, counts: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The first ``most`` entries, moved out of acc: values, and int32 indices; zeros behind the last."""
+    """The first ``most`` entries, moved out of ``corrected``: values, and int32 indices; zeros behind the last."""
     above, tied, _ = counts.long().cumsum(0).unbind(1)
     first_tie = tied - counts[:, 1]
     first = above - counts[:, 0] + first_tie.minimum(ties)

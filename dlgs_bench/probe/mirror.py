@@ -1,0 +1,226 @@
+"""Methods measured on one worker alone: the others are mirrors, whose messages are like this worker's."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlgs_bench import plugins, statistics
+from dlgs_bench.comm import Communicator
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.exchange import Bucket, LocalSteps, Method, StepContext
+from dlgs_bench.exchange.method import Max, Sum
+from dlgs_bench.exchange.plugin import about, method_class
+from dlgs_bench.exchange.transport import CollectiveTransport
+from dlgs_bench.probe.marks import Marks
+from dlgs_bench.topology import ALL_GATHER
+
+WORKERS = (2, 8)  # two numbers tell apart what grows with the workers and what does not
+TARGETS = (2**10, 2**14, 2**18, 2**22)  # entries of the buckets
+REPEATS = 3
+LIMIT_S = 1.0  # a method that has taken longer is not measured on the next larger bucket
+RATIO = 0.01
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class _Answered:
+    """A request that was answered at once."""
+
+    ended_at = None
+
+    def __init__(self, answer: Any):
+        self._answer = answer
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> Any:
+        return self._answer
+
+
+class Mirror(Communicator):
+    """Rank 0 of ``workers`` that all have this rank's tensors. Nothing is sent, so that only local work takes time."""
+
+    def __init__(self, workers: int, device: torch.device):
+        self.rank, self.world_size, self.device = 0, workers, device
+
+    def start_allreduce(self, tensor: Tensor) -> _Answered:
+        return _Answered(tensor)  # the mean: a sum that is not divided would overflow residuals in long cycles
+
+    def start_max(self, tensor: Tensor) -> _Answered:
+        return _Answered(tensor)
+
+    def start_allgather(self, tensor: Tensor, equal: bool = False) -> _Answered:
+        return _Answered([tensor] * self.world_size)
+
+    def start_round(self, round: PeerExchange) -> _Answered:
+        like = next(iter(round.sends.values()), torch.zeros(1, dtype=round.dtype, device=self.device))
+        sent = {peer: round.sends.get(peer, like) for peer in round.receives}
+        return _Answered({peer: _of_length(sent[peer], entries) for peer, entries in round.receives.items()})
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _starter(self):
+        raise NotImplementedError("a mirror has no streams")
+
+
+def _of_length(tensor: Tensor, entries: int | None) -> Tensor:
+    if entries is None or len(tensor) == entries:
+        return tensor.clone()
+    return torch.cat([tensor, tensor.new_zeros(max(0, entries - len(tensor)))])[:entries]
+
+
+def bucket_shapes(layers: Sequence[Sequence[int]], target: int) -> Shapes:
+    """The job's first layers, in the order of their gradients, up to ``target`` entries; the last one is cut to fit."""
+    shapes: list[tuple[int, ...]] = []
+    left = target
+    for shape in layers:
+        entries = math.prod(shape)
+        if entries > left:
+            columns = entries // shape[0] if shape else 1
+            rows = left // columns
+            if rows or not shapes:
+                shapes.append((rows, *shape[1:]) if rows else (left,))
+            break
+        shapes.append(tuple(shape))
+        left -= entries
+        if not left:
+            break
+    return tuple(shapes)
+
+
+def measure(
+    names: Sequence[str] | None, layers: Sequence[Sequence[int]], marks: Marks, device: torch.device
+) -> tuple[list[dict], dict[str, str]]:
+    """What each method's own work and messages are, and why others are left out.
+
+    ``names``: the methods, all if None; baselines are always measured. ``layers``: the shapes of the job's parameters,
+    in the order of their gradients.
+    """
+    shapes = list(dict.fromkeys(bucket_shapes(layers, target) for target in TARGETS))
+    found, left_out = [], {}
+    for name in plugins.names("methods"):
+        try:
+            method = about(name)
+            if method["exact"] or (names is not None and name not in names and not method["baseline"]):
+                continue
+            if issubclass(method_class(name), LocalSteps):
+                left_out[name] = "it exchanges weights after local steps"
+                continue
+            options, samples = _samples(name, method["fields"], shapes, marks, device)
+        except Exception as error:  # whatever a plug-in raises, the job goes on
+            left_out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            known = {key: method[key] for key in ("title", "scope", "baseline")}
+            found.append({"name": name, **known, "options": options, "samples": samples})
+    return found, left_out
+
+
+def _samples(
+    name: str, fields: dict, shapes: Sequence[Shapes], marks: Marks, device: torch.device
+) -> tuple[dict, list[dict]]:
+    """The options and samples of a method, with compiled selection where that works on this device."""
+    options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
+    # The compiled selection comes first; a device that it does not support has torch's.
+    for selection in reversed(fields.get("selection", {}).get("choices", [None])):
+        chosen = options | ({"selection": selection} if selection else {})
+        with suppress(ImportError, NotImplementedError):
+            return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, marks, device)  # noqa: B023
+    raise NotImplementedError("no selection works on this device")
+
+
+def _sampled(make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks, device: torch.device) -> list[dict]:
+    samples: list[dict] = []
+    for of_bucket in shapes:
+        took_s = 0.0
+        for workers in WORKERS:
+            try:
+                sample, seconds = _sample(make(), of_bucket, workers, marks, device)
+            except torch.OutOfMemoryError:
+                return samples
+            samples.append(sample)
+            took_s += seconds
+        if took_s > LIMIT_S:
+            break
+    return samples
+
+
+def _sample(
+    method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device
+) -> tuple[dict, float]:  # fmt: skip
+    """The amortised work and traffic of one exchange of one bucket, and how long it took to measure."""
+    size = sum(map(math.prod, shapes))
+    generator = torch.Generator(device).manual_seed(size)
+    bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
+    method.warm_start(bucket)
+    transport = CollectiveTransport(ALL_GATHER, Mirror(workers, device), "indices", "engine", {})
+    phases: dict[str, list[int]] = {}
+    for step in range(1, method.cycle + 1):
+        phases.setdefault(method.phase(step), []).append(step)
+    rows, took_s = [], 0.0
+    for phase, steps in phases.items():
+        for repeat in range(1 + REPEATS):
+            bucket.gradient.normal_(generator=generator).div_(workers)  # another one each time, as in training
+            transport.reset()
+            kinds = {"sums": 0, "gathers": 0, "messages": 0}
+            at = StepContext(steps[repeat % len(steps)], 0, workers, 0.1)
+            seconds = marks.timed(lambda: _exchange(method, bucket, at, transport, kinds))  # noqa: B023
+            if repeat:  # the first one compiles and warms up
+                took_s += seconds
+                traffic = transport.traffic
+                rows.append((phase, len(steps) / method.cycle, {
+                    "seconds": seconds, **kinds, "summed_bytes": traffic.summed,
+                    "gathered_bytes": traffic.gathered, "message_bytes": traffic.messages,
+                }))  # fmt: skip
+    amortised = {
+        key: float(statistics.amortised((values[key], phase, share) for phase, share, values in rows))
+        for key in rows[0][2]
+    }
+    return {"entries": size, "workers": workers, **amortised}, took_s
+
+
+def _exchange(
+    method: Method, bucket: Bucket, at: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
+) -> None:
+    segments = method.exchange(bucket, at)
+    request = next(segments)
+    while True:
+        summed = isinstance(request, Max) or (isinstance(request, Sum) and request.indices is None)
+        kinds["sums" if summed else "messages" if isinstance(request, PeerExchange) else "gathers"] += 1
+        answer = transport.finish(request, transport.start(request))
+        try:
+            request = segments.send(answer)
+        except StopIteration as end:
+            if end.value is not bucket.gradient:
+                bucket.gradient.copy_(end.value)
+            return
+
+
+def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dict]:
+    """Selecting a hundredth of the entries, by each implementation, and rounding to 16 bits and back."""
+    from dlgs_bench.exchange.selection import IMPLEMENTATIONS, Threshold, TopK, implementation
+
+    generator = torch.Generator(device).manual_seed(entries)
+    gradient = torch.randn(entries, generator=generator, device=device)
+    works: dict[tuple[str, str], Callable[[], Any]] = {}
+    for name in IMPLEMENTATIONS:
+        take = implementation(name).take
+        rules = {"top-k": TopK(max(1, entries // 100)), "threshold": Threshold(2.576)}  # a hundredth of normal entries
+        for operation, rule in rules.items():
+            works[operation, name] = lambda take=take, rule=rule: take(gradient.clone(), rule)
+    for dtype in ("float16", "bfloat16"):
+        works[dtype, "torch"] = lambda dtype=dtype: gradient.to(getattr(torch, dtype)).float()
+    rows = []
+    for (operation, name), work in works.items():
+        with suppress(ImportError, NotImplementedError, torch.OutOfMemoryError):
+            seconds = median([marks.median(work)])
+            rows.append({"operation": operation, "implementation": name, "entries": entries, "seconds": seconds})
+    return rows

@@ -1,0 +1,76 @@
+"""The job's own process group, measured between two steps."""
+
+import sys
+import time
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from dlgs_bench.comm import Communicator
+from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.timemodel.job_profile import OPERATIONS
+
+SIZES = (4, 2**12, 2**16, 2**20, 2**23, 2**25)  # bytes of one worker's tensor
+MOST_GATHERED = 2**28  # bytes of all workers' tensors
+REPEATS, LIMIT_S = 3, 5.0  # a size that is expected to take longer is left out
+
+
+def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> tuple[str, str, Communicator | None]:
+    """The kind of job, its backend, and its process group, which is None for one process."""
+    engine = sys.modules.get("horovod.torch")
+    if engine is not None and engine.is_initialized() and engine.size() > 1:
+        from dlgs_bench.comm.horovod_engine import Horovod
+
+        return "horovod", "horovod", Horovod(device)
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return "single", "none", None
+    from dlgs_bench.comm.torch_dist_engine import TorchDist
+
+    parallel = isinstance(model, DistributedDataParallel)
+    group = model.process_group if parallel else None
+    if dist.get_world_size(group) == 1:
+        return "single", "none", None
+    return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
+
+
+def leave(comm: Communicator | None) -> None:
+    """Stop the communicator's thread; the job's process group stays."""
+    if comm is not None:
+        comm._calls.close()
+
+
+def measure(comm: Communicator) -> list[dict]:
+    """Seconds of each operation by the bytes of one worker's tensor; the slowest rank counts."""
+    rows = []
+    for operation in OPERATIONS:
+        expected_s = 0.0
+        for size in SIZES:
+            largest = operation == "all-gather" and size * comm.world_size > MOST_GATHERED
+            if largest or expected_s > LIMIT_S:
+                break
+            tensor = torch.zeros(size // 4, device=comm.device)
+            seconds = median(_slowest(comm, operation, tensor) for _ in range(1 + REPEATS))
+            rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds})
+            expected_s = seconds * 8
+    return rows
+
+
+def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> float:
+    """Seconds of one call on the slowest rank; the same number on all ranks, so that they measure the same sizes."""
+    comm.barrier()
+    begin = time.perf_counter()
+    if operation == "all-reduce":
+        comm.start_allreduce(tensor).wait()
+    elif operation == "all-gather":
+        comm.start_allgather(tensor, equal=True).wait()
+    else:  # to the next rank, and from the one before
+        following, before = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
+        comm.start_round(PeerExchange({following: tensor}, {before: len(tensor)}, tensor.dtype)).wait()
+    if comm.device.type == "cuda":
+        torch.cuda.synchronize(comm.device)
+    seconds = torch.tensor([time.perf_counter() - begin], device=comm.device)
+    return float(comm.start_max(seconds).wait().item())

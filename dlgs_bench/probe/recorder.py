@@ -1,0 +1,302 @@
+"""``record``: times the steps of a training loop that is not ours, and measures what the job's advice needs."""
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from dlgs_bench import plugins
+from dlgs_bench.errors import listed, meant
+from dlgs_bench.probe import mirror, network
+from dlgs_bench.probe.marks import Marks
+from dlgs_bench.timemodel.job_profile import DTYPES, FORMAT, PARTS, VERSION, check
+
+WARM_UP = 2  # steps before the recorded ones: DDP orders its buckets anew after the first
+
+
+@contextmanager
+def record(
+    model: nn.Module,
+    optimizer: Optimizer,
+    path: str | Path,
+    steps: int = 30,
+    methods: Sequence[str] | None = None,
+) -> Iterator[None]:
+    """Record a profile of the training inside the context, and write it to ``path`` on rank 0.
+
+    Example: ``with record(model, optimizer, "profile.json"): train()``. The training's weights keep their bits. After
+    two steps the next ``steps`` are timed. Between them and the next step, or at the end of the context, the process
+    group and the compression methods are measured, which takes seconds to a few minutes; all ranks must come there.
+    ``methods``: names of the methods to measure, all if None. Nothing is written if the training raises an exception.
+    ValueError in one line for what cannot be recorded.
+    """
+    recorder = Recorder(model, optimizer, Path(path), steps, methods)
+    recorder.start()
+    try:
+        yield
+        recorder.finish()
+    finally:
+        recorder.remove_hooks()
+
+
+@dataclass
+class _Step:
+    """The marks of one optimizer step; ``passes``: begin and end of each forward pass."""
+
+    passes: list[list[Any]] = field(default_factory=list)
+    backward: Any = None
+    arrived: dict[int, Any] = field(default_factory=dict)
+    last: Any = None
+    optimizer: Any = None
+
+
+class Recorder:
+    """Hooks on a model and its optimizer; see ``record``."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
+    ):  # fmt: skip
+        self._parameters = _recordable(model, optimizer, path, steps, methods)
+        self._model, self._optimizer, self._path = model, optimizer, path
+        self._steps, self._methods = steps, methods
+        self._device = self._parameters[0].device
+        self._marks = Marks(self._device)
+        self._handles: list[Any] = []
+        self._output_handles: list[Any] = []
+        self._recorded: list[dict[str, Any]] = []
+        self._step, self._began, self._seen, self._depth = _Step(), None, 0, 0
+        self._finished = False
+
+    def start(self) -> None:
+        self._handles = [
+            self._model.register_forward_pre_hook(self._forward_begins),
+            self._model.register_forward_hook(self._forward_ended),
+            self._optimizer.register_step_pre_hook(self._optimizer_begins),
+            self._optimizer.register_step_post_hook(self._optimizer_ended),
+        ]
+        for index, parameter in enumerate(self._parameters):
+            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._gradient_arrived, index)))
+
+    def remove_hooks(self) -> None:
+        for handle in (*self._handles, *self._output_handles):
+            handle.remove()
+        self._handles, self._output_handles = [], []
+
+    def finish(self) -> None:
+        """Remove the hooks, measure what was not measured in steps, and write the file."""
+        if self._finished:
+            return
+        self._finished = True
+        self.remove_hooks()
+        if not self._recorded:
+            raise ValueError(f"record: no step was recorded; train for more than {WARM_UP + 1} steps in the context")
+        self._marks.synchronize()
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            profile, rank = self._profile()
+        if rank == 0:
+            check(profile)
+            _write(self._path, profile)
+
+    def _forward_begins(self, model: nn.Module, inputs: tuple) -> None:
+        if not torch.is_grad_enabled() or self._finished:
+            return
+        if len(self._recorded) == self._steps:
+            self.finish()
+            return
+        self._step.passes.append([self._marks.mark(), None])
+        self._step.backward, self._step.last = None, None
+        self._step.arrived.clear()
+
+    def _forward_ended(self, model: nn.Module, inputs: tuple, outputs: Any) -> None:
+        if not torch.is_grad_enabled() or self._finished or not self._step.passes:
+            return
+        self._step.passes[-1][1] = self._marks.mark()
+        for handle in self._output_handles:
+            handle.remove()
+        self._output_handles = [tensor.register_hook(self._backward_begins) for tensor in _tensors(outputs)]
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._step.backward is None:
+            self._step.backward = self._marks.mark()
+
+    def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
+        self._step.last = self._step.arrived[index] = self._marks.mark()
+
+    def _optimizer_begins(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        # Horovod's optimizer calls the one that it wraps: the inner call begins after the exchange.
+        self._depth += 1
+        self._step.optimizer = self._marks.mark()
+
+    def _optimizer_ended(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        self._depth -= 1
+        if self._depth or self._finished:
+            return
+        ended, step, began = self._marks.mark(), self._step, self._began
+        self._step, self._began = _Step(), ended
+        if step.last is None or not step.passes or step.passes[-1][1] is None:
+            return
+        self._seen += 1
+        if self._seen > WARM_UP and began is not None and len(self._recorded) < self._steps:
+            self._recorded.append({"step": step, "began": began, "ended": ended})
+
+    def _times(self) -> tuple[dict[str, list[float]], list[list[float | None]]]:
+        """By part, the seconds of each step; by step, when each gradient arrived."""
+        parts: dict[str, list[float]] = {part: [] for part in PARTS}
+        arrivals = []
+        between = self._marks.seconds
+        for row in self._recorded:
+            step: _Step = row["step"]
+            (first, _), (last, forward) = step.passes[0], step.passes[-1]
+            backward = step.backward if step.backward is not None else forward
+            values = {
+                # With several passes, all but the last backward pass count as forward: they exchange nothing.
+                "forward": between(first, last) + between(last, forward),
+                "loss": between(forward, backward),
+                "backward": between(backward, step.last),
+                "waiting": between(step.last, step.optimizer),
+                "optimizer": between(step.optimizer, row["ended"]),
+                "other": between(row["began"], first),
+                "iteration": between(row["began"], row["ended"]),
+            }
+            for part, seconds in values.items():
+                parts[part].append(seconds)
+            marks = [step.arrived.get(index) for index in range(len(self._parameters))]
+            arrivals.append([None if mark is None else between(backward, mark) for mark in marks])
+        return parts, arrivals
+
+    def _profile(self) -> tuple[dict, int]:
+        parts, arrivals = self._times()
+        arrived = [_median([own for own in column if own is not None]) for column in zip(*arrivals, strict=True)]
+        shapes = [tuple(parameter.shape) for parameter in self._parameters]
+        used = [index for index, seconds in enumerate(arrived) if seconds is not None]
+        order = sorted(used, key=lambda index: arrived[index])
+        kind, backend, comm = network.job_group(self._model, self._optimizer, self._device)
+        try:
+            rows = network.measure(comm) if comm else []
+            methods, left_out = mirror.measure(
+                self._methods, [shapes[index] for index in order], self._marks, self._device
+            )
+            entries = sum(self._parameters[index].numel() for index in used)
+            selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
+            if comm:
+                comm.barrier()  # ranks measure methods for different times
+        finally:
+            network.leave(comm)
+        job = {
+            "steps": len(self._recorded),
+            "passes": max(len(row["step"].passes) for row in self._recorded),
+            "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
+            "device": self._device.type, "device_name": _device_name(self._device),
+            "threads": torch.get_num_threads(), "versions": _versions(),
+        }  # fmt: skip
+        described = [
+            {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
+            for shape, parameter, seconds in zip(shapes, self._parameters, arrived, strict=True)
+        ]
+        profile = {
+            "format": FORMAT, "version": VERSION, "job": job, "parameters": described,
+            "times": {part: _spread(seconds) for part, seconds in parts.items()},
+            "network": rows, "selection": selection, "methods": methods, "left_out": left_out,
+        }  # fmt: skip
+        return profile, comm.rank if comm else 0
+
+
+def _recordable(
+    model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
+) -> list[nn.Parameter]:  # fmt: skip
+    """The trainable parameters; ValueError in one line if they or an argument cannot be recorded."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"record: model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
+    if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
+        kind = type(optimizer).__qualname__
+        raise ValueError(f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"record: path: the folder of {path} does not exist; create it first")
+    known = plugins.names("methods")
+    for name in methods or ():
+        if name not in known:
+            raise ValueError(f"record: methods: {name!r} is not a method{meant(name, known)}; {listed(known)}")
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if isinstance(model, DistributedDataParallel):
+        names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+        parameters = [p for p in parameters if names[id(p)] not in model.parameters_to_ignore]
+    if not parameters:
+        raise ValueError("record: model: it has no trainable parameter; give the model that is trained")
+    if any(hasattr(parameter, "placements") for parameter in parameters):
+        raise ValueError("record: model: its parameters are sharded; record the job with DDP or on one process")
+    kinds = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters} - set(DTYPES))
+    if kinds:
+        raise ValueError(f"record: model: {kinds[0]} is not a dtype of gradients that is known; use float32")
+    devices = sorted({str(parameter.device) for parameter in parameters})
+    if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
+        raise ValueError(f"record: model: {', '.join(devices)} is not one CPU or CUDA device; move the model to one")
+    return parameters
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    """The tensors in a model's outputs through which backward begins."""
+    if isinstance(outputs, Tensor):
+        return [outputs] if outputs.requires_grad else []
+    if isinstance(outputs, dict):
+        outputs = list(outputs.values())
+    if isinstance(outputs, list | tuple):
+        return [tensor for output in outputs for tensor in _tensors(output)]
+    return []
+
+
+def _median(values: list[float]) -> float | None:
+    return median(values) if values else None
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    low, middle, high = map(float, np.quantile(values, [0.1, 0.5, 0.9]))
+    return {"median_s": middle, "low_s": low, "high_s": high}
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    import dlgs_bench
+
+    found = {"python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _write(path: Path, profile: dict) -> None:
+    """Write the file whole or not at all."""
+    text = json.dumps(profile, indent=1, allow_nan=False)
+    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

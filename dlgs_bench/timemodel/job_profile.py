@@ -1,0 +1,200 @@
+"""Profiles of training jobs: their schema, and a loader that refuses a bad profile in one line. No torch, no pandas.
+
+``dlgs_bench.probe`` writes a profile in the job's own script; ``job_advice`` predicts from it.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+FORMAT, VERSION = "dlgs-bench profile", 1
+OPERATIONS = ("all-reduce", "all-gather", "message")
+PARTS = ("forward", "loss", "backward", "waiting", "optimizer", "other", "iteration")
+DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes
+
+
+def _object(**properties: dict) -> dict:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: dict, **more: Any) -> dict:
+    return {"type": "array", "items": items} | more
+
+
+_MOST = 10**15  # of any number in a profile
+_COUNT = {"type": "integer", "minimum": 1, "maximum": _MOST}
+_NATURAL = _COUNT | {"minimum": 0}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": _MOST}
+_POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST}
+_TEXT = {"type": "string"}
+_ANY_SECONDS = {"anyOf": [_SECONDS, {"type": "null"}]}
+
+SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Profile of a training job, recorded by dlgs_bench.probe. All times are in seconds.",
+} | _object(
+    format={"const": FORMAT},
+    version={"const": VERSION},
+    job=_object(
+        steps=_COUNT,  # iterations recorded
+        passes=_COUNT,  # forward and backward passes before each optimizer step
+        kind={"enum": ["ddp", "horovod", "distributed", "single"]},
+        backend=_TEXT,
+        workers=_COUNT,
+        device={"enum": ["cpu", "cuda"]},
+        device_name=_TEXT,
+        threads=_COUNT,
+        versions={"type": "object", "additionalProperties": _TEXT},
+    ),
+    # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
+    # gradient was ready, from the beginning of backward; null if a pass never uses the parameter.
+    parameters=_list(_object(shape=_list(_NATURAL), dtype={"enum": list(DTYPES)}, arrived_s=_ANY_SECONDS), minItems=1),
+    # Medians over the recorded steps, and the 10th and 90th percentile. "waiting": from the last gradient to the
+    # optimizer, which is communication that backward does not hide, and clipping.
+    times=_object(**{part: _object(median_s=_SECONDS, low_s=_SECONDS, high_s=_SECONDS) for part in PARTS}),
+    # On the job's own process group; ``bytes``: of one worker's tensor. Empty for one process.
+    network=_list(
+        _object(operation={"enum": list(OPERATIONS)}, workers=_COUNT, bytes=_COUNT, seconds=_POSITIVE)
+    ),
+    # Selecting a hundredth of the entries and rounding to 16 bits, on the job's device.
+    selection=_list(_object(operation=_TEXT, implementation=_TEXT, entries=_COUNT, seconds=_SECONDS)),
+    # One worker's own part in an exchange of one bucket, with ``workers`` workers whose messages are like its own.
+    methods=_list(
+        _object(
+            name=_TEXT,
+            title=_TEXT,
+            scope={"enum": ["model", "layer", "size", "plan"]},
+            baseline={"type": "boolean"},
+            options={"type": "object"},
+            samples=_list(
+                _object(
+                    entries=_COUNT, workers=_COUNT, seconds=_SECONDS,
+                    sums=_SECONDS, gathers=_SECONDS, messages=_SECONDS,  # requests of each kind
+                    summed_bytes=_SECONDS, gathered_bytes=_SECONDS, message_bytes=_SECONDS,
+                ),
+                minItems=1,
+            ),
+        )
+    ),
+    left_out={"type": "object", "additionalProperties": _TEXT},  # method -> why it was not measured
+)  # fmt: skip
+
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+
+
+def load(path: Path | str, workers: int | None = None) -> dict:
+    """The profile in a file; ValueError in one line if it is not a valid profile.
+
+    ``workers``: the number of workers that the job must have had, if given.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "the file is not text"
+        raise ValueError(f"{path}: cannot be read: {reason}") from None
+    try:
+        profile = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: is not complete JSON ({error}); record it again") from None
+    try:
+        check(profile, workers)
+    except ValueError as error:
+        raise ValueError(" ".join(f"{path}: {error}".split())) from None
+    return profile
+
+
+def check(profile: Any, workers: int | None = None) -> None:
+    """ValueError in one line unless ``profile`` is valid, of a job with ``workers`` workers if given."""
+    if not isinstance(profile, dict) or profile.get("format") != FORMAT:
+        raise ValueError(f"format: this is not a profile of {FORMAT!r}; record one with dlgs_bench.probe")
+    if profile.get("version") != VERSION:
+        given = _shown(profile.get("version"))
+        raise ValueError(f"version: {given} is not {VERSION}; record the profile with this version of the package")
+    if wrong := _wrong(SCHEMA, profile, ""):
+        raise ValueError(wrong)
+    own = profile["job"]["workers"]
+    if workers is not None and own != workers:
+        raise ValueError(f"job.workers: {own} is not {workers}; record the profile of the job with {workers} workers")
+    for number, row in enumerate(profile["network"]):
+        if row["workers"] != own:
+            where = f"network[{number}].workers"
+            raise ValueError(f"{where}: {row['workers']} is not job.workers, which is {own}; record the profile again")
+    measured = {row["operation"] for row in profile["network"]}
+    if own > 1 and measured != set(OPERATIONS):
+        missing = ", ".join(sorted(set(OPERATIONS) - measured))
+        raise ValueError(f"network: {missing} is missing for {own} workers; record the profile again")
+    if all(parameter["arrived_s"] is None for parameter in profile["parameters"]):
+        raise ValueError("parameters: no gradient arrived; record a job that trains its model")
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _wrong(schema: dict, value: Any, where: str) -> str | None:
+    """What is wrong with a value, in one line, by the part of JSON Schema that ``SCHEMA`` uses."""
+    here = where or "profile"
+    if "anyOf" in schema:
+        wrong = [_wrong(option, value, where) for option in schema["anyOf"]]
+        return None if None in wrong else wrong[0]
+    for key, options in (("const", [schema.get("const")]), ("enum", schema.get("enum"))):
+        if key in schema:
+            expected = " or ".join(map(str, options))
+            fits = any(value == option and type(value) is type(option) for option in options)
+            return None if fits else f"{here}: {_shown(value)} is not {expected}; record the profile again"
+    kind = schema["type"]
+    if kind == "null":
+        return None if value is None else f"{here}: {_shown(value)} is not null; record the profile again"
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        return f"{here}: {_shown(value)} is not of type {kind}; record the profile again"
+    if kind in ("integer", "number"):
+        return _out_of_bounds(schema, value, here)
+    if kind == "array":
+        if len(value) < schema.get("minItems", 0):
+            return f"{here}: the list is empty; record the profile again"
+        wrong_items = (_wrong(schema["items"], item, f"{here}[{number}]") for number, item in enumerate(value))
+        return next((wrong for wrong in wrong_items if wrong), None)
+    return _wrong_object(schema, value, where) if kind == "object" else None
+
+
+def _out_of_bounds(schema: dict, value: float, here: str) -> str | None:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{here}: {value} is not a finite number; record the profile again"
+    if value > schema["maximum"]:
+        return f"{here}: {_shown(value)} is greater than {schema['maximum']:g}; record the profile again"
+    if "minimum" in schema and value < schema["minimum"]:
+        return f"{here}: {_shown(value)} is less than {schema['minimum']}; record the profile again"
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
+        return f"{here}: {_shown(value)} is not greater than {schema['exclusiveMinimum']}; record the profile again"
+    return None
+
+
+def _wrong_object(schema: dict, value: dict, where: str) -> str | None:
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    for key in schema.get("required", ()):
+        if key not in value:
+            return f"{where or 'profile'}: the key {key} is missing; record the profile again"
+    for key, item in value.items():
+        inner = f"{where}.{key}".lstrip(".")
+        if key in properties:
+            wrong = _wrong(properties[key], item, inner)
+        elif others is False:
+            wrong = f"{inner!r}: the key is not known; record the profile with this version of the package"
+        else:
+            wrong = None if others is True else _wrong(others, item, inner)
+        if wrong:
+            return wrong
+    return None
