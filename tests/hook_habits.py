@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import torch
 from hook_parts import LR, hooked
+from hypothesis import reject
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -104,7 +105,11 @@ def alone(engine: str, script: dict, ratio: float | None) -> list[Tensor]:
         for mine, residual in zip(grads, residuals, strict=True):
             parts = [torch.zeros_like(p) if g is None else g for p, g in zip(layers, mine, strict=True)]
             corrected = residual + torch.cat([part.float().flatten() for part in parts]) / WORKERS
-            chosen = corrected.abs().topk(size if ratio is None else max(1, int(ratio * size))).indices
+            k = size if ratio is None else max(1, int(ratio * size))
+            largest = corrected.abs().sort(descending=True)
+            if k < size and 0 < largest.values[k - 1] == largest.values[k]:
+                reject()  # any of several equal entries may be sent: rounding to 16 bits makes some
+            chosen = largest.indices[:k]
             total[chosen] += corrected[chosen]
             kept.append(corrected.index_fill(0, chosen, 0))
         if not total.isfinite().all():

@@ -165,7 +165,7 @@ class Runs:
             dense = {"none": 0.06, "none-256kib": 0.055}
             rows += [self.iterations(label, Scheme(), seconds) for label, seconds in dense.items()]
             overlapped = {label: {"method": "none", "variant": "none", "options": {}} for label in dense}
-            spec = replace(spec, scheme=replace(spec.scheme, overlapped=overlapped))
+            spec = replace(spec, scheme=replace(spec.scheme, timed_with=overlapped))
             named = {**dense, **found}
             groups = pd.DataFrame({"variant": planner, "timed_as": planner, "start": 0, "stop": 5} for planner in named)
             iterations = pd.concat(rows)

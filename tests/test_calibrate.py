@@ -79,7 +79,7 @@ def test_a_calibration_out_of_time_measures_each_small_case_once_and_no_large_on
         return pd.DataFrame(run_workers(2, work)[0])
 
     whole, late = samples(0.0), samples(since_start_s() + 1e-3)
-    case = ["entries", "buckets", "beside"]
+    case = ["entries", "buckets", "overlapped"]
     repeats, few = (table.groupby(case).size() for table in (whole, late))
     small = [one for one in repeats.index if one[0] * one[1] <= CHEAP]
     assert set(few) == {1} and set(few.index) == set(small) and len(few) < len(repeats)

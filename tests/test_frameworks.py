@@ -66,7 +66,7 @@ def test_a_resume_without_the_hooks_state_is_said_on_the_first_step(method, opti
                 for _ in range(2):
                     net(torch.ones(2, 4)).sum().backward()
                     resumed.step()
-            found = [str(w.message) for w in caught if "without residuals" in str(w.message)]
+            found = [str(w.message) for w in caught if "starts without its state" in str(w.message)]
             optimizer.load_state_dict(resumed.state_dict())
             return found, hook.state_dict()
 

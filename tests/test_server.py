@@ -82,7 +82,9 @@ def test_timing_runs_and_calibrations_go_through(topology):
         block = [("none", "step"), ("dlgs-0.1", "refresh"), ("dlgs-0.1", "reuse")]
         assert variants == [(b, *rest) for b in (1, 2) for rest in block]
         assert all(row["received_bytes"] > 0 for row in tables["iterations"])
-    for tables in run(exchanges, topology, measurement=Measurement(repeats=1, largest={"dlgs-0.1": 10_000})):
+    for tables in run(
+        exchanges, topology, LaunchSettings(), measurement=Measurement(repeats=1, largest={"dlgs-0.1": 10_000})
+    ):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
         cases = {(row["buckets"], row["overlapped"]) for row in tables["samples"]}
         assert cases == {(1, False), (8, False), (1, True), (8, True)}  # beside computing large buckets go one by one

@@ -67,7 +67,7 @@ def test_tables_show_columns_only_where_they_say_something(column, usual, other,
 DRAW = """
 import sys
 from types import SimpleNamespace
-from dlgs_bench.report import captions, looks
+from dlgs_bench.report import captions, style
 captions.of_script = lambda script: "a caption"
 figure, axes = style.plt.subplots()
 axes.plot([0, 1, 2], [1, 3, 2], label="a line")

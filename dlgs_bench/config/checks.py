@@ -112,10 +112,14 @@ def topologies(values: dict) -> str | None:
 
 
 def unanswered(values: dict) -> str:
-    """The variants listed by name that are not timed over a topology, in words, or nothing."""
+    """The variants listed by name that are not timed over a topology, in words, or nothing.
+
+    A second baseline, such as 16 bits, is left out without a word: other topologies show it.
+    """
     listed_by_name = {} if values["methods"] == "all" else chosen(values)
+    named = {name: one for name, one in listed_by_name.items() if not one.about["baseline"]}
     for topology in grid.all_topologies(values):
-        left = [name for name, one in listed_by_name.items() if not topology.answers(one.about["sum_kind"])]
+        left = [name for name, one in named.items() if not topology.answers(one.about["sum_kind"])]
         if left:
             return f"topologies: {topology.name} cannot answer {', '.join(left)}, so not timed there"
     return ""

@@ -76,8 +76,8 @@ class DDPHook(Hook):
         for layer, start in zip(layers, starts, strict=False):
             self._exchange.ready(layer)
             parameter = self._flat.views[layer][0]
-            offset = int(buffer.storage_offset()) + start
-            self._aggregates.append((parameter, buffer.as_strided(parameter.shape, layout(parameter), offset)))
+            first = start + int(buffer.storage_offset())
+            self._aggregates.append((parameter, buffer.as_strided(parameter.shape, layout(parameter), first)))
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
         if bucket.is_last():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dlgs_bench import plugins, statistics
+from dlgs_bench import plugins, stats
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.exchange import Bucket, LocalSteps, Method, StepContext
@@ -181,8 +181,7 @@ def _sample(
                     "gathered_bytes": traffic.gathered, "message_bytes": traffic.messages,
                 }))  # fmt: skip
     amortised = {
-        key: float(statistics.amortised((values[key], phase, share) for phase, share, values in rows))
-        for key in rows[0][2]
+        key: float(stats.amortised((values[key], phase, share) for phase, share, values in rows)) for key in rows[0][2]
     }
     return {"entries": size, "workers": workers, **amortised}, took_s
 

@@ -58,7 +58,7 @@ class LayerTimes:
 
 
 def layers(
-    spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, place: LaunchSettings
+    spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
     """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f,
     the rest, and how long this worker waited for the others at the end (``skew_s``), which synchronous
@@ -89,7 +89,7 @@ def layers(
             for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": took.get(layer, 0.0)})
         report(number, measurement.repeats + 1)
-        late = place.share_s and since_start_s() > place.share_s
+        late = settings.share_s and since_start_s() > settings.share_s
         if session.decide(late and len(iterations) >= FEWEST):
             break
     for buffer, before in zip(flat.buffers(), kept, strict=True):
@@ -143,7 +143,7 @@ class SequentialExchange(WorkerExchange):
 
 
 def exchanges(
-    spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable, place: LaunchSettings
+    spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
     """``samples``: t_s and t_c by size, number of buckets and phase, of each scheme of the run (column ``variant``: its
     label), at the method's steady state; t_c until the last worker has what it waits for.
@@ -172,8 +172,8 @@ def exchanges(
     def late(done: int) -> bool:
         """Whether more of the budget is spent than the first ``done`` cases should take."""
         part = sum(weights[:done]) / sum(weights)
-        spent = since_start_s() > begun_s + part * (place.share_s - begun_s)
-        return _decide(comm, place.share_s > 0 and spent)
+        spent = since_start_s() > begun_s + part * (settings.share_s - begun_s)
+        return _decide(comm, settings.share_s > 0 and spent)
 
     for done, (label, member, case) in enumerate(cases, start=1):
         if _entries(case) <= CHEAP or not late(len(cases)):

@@ -82,7 +82,8 @@ def _bits_of(h: float) -> np.uint32:
 
 
 def _bound(corrected: np.ndarray, gradient: np.ndarray, k: int) -> np.uint32:
-    """Magnitude bits that k entries of ``corrected`` + gradient or slightly more reach, going by a sample; maybe fewer."""
+    """Magnitude bits that k entries of ``corrected`` + gradient or slightly more reach, going by a sample; maybe
+    fewer."""
     share = k
     if corrected.size >= SMALLEST_SAMPLED:
         corrected, gradient = (

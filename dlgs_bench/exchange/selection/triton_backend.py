@@ -81,7 +81,8 @@ def _count(
 def _move(
     corrected, least, ties, first_tie, first, values, indices, size, most, BITS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Move out of ``corrected`` what is above ``least`` and the first ``ties`` of what equals it, in order, ``most`` in all."""
+    """Move out of ``corrected`` what is above ``least`` and the first ``ties`` of what equals it, in order, ``most``
+    in all."""
     block = tl.program_id(0)
     place = block * BLOCK + tl.arange(0, BLOCK)
     here = place < size
@@ -104,7 +105,8 @@ def fits(corrected: Tensor) -> bool:
 
 
 def _kth_bits(corrected: Tensor, k: int, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The bits of the k-th largest magnitude of ``corrected`` (+ gradient), and how many of the first k equal it: (1,) each."""
+    """The bits of the k-th largest magnitude of ``corrected`` (+ gradient), and how many of the first k equal it:
+    (1,) each."""
     _, _, digits = LAYOUTS[corrected.dtype]
     prefix, left = corrected.new_zeros(1, dtype=torch.int32), corrected.new_full((1,), k, dtype=torch.int64)
     for shift, width in digits:
