@@ -83,12 +83,12 @@ LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 READ_ALL = """
 import locale
 assert locale.getpreferredencoding(False).lower() != "utf-8"
-from dlgs_bench import code, plugins
+from dlgs_bench import fingerprint, plugins
 from dlgs_bench.config import files, load
-assert not [wrong for path in code.ROOT.glob("config/*.yaml") if (wrong := files.problem(path))]
+assert not [wrong for path in fingerprint.ROOT.glob("config/*.yaml") if (wrong := files.problem(path))]
 load._schema()
-for path in [*code.HARNESS.rglob("*.py"), *code.ROOT.glob("workflow/**/*.py")]:
-    code.digest(path)
+for path in [*fingerprint.PACKAGE.rglob("*.py"), *fingerprint.ROOT.glob("workflow/**/*.py")]:
+    fingerprint.digest(path)
 """
 
 

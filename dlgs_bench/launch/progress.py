@@ -24,7 +24,9 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     left = [name for name in runs if _wall_s(folder / name) is None]
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
     expected_s = sum(known.values()) + REST_S
-    (folder / ANNOUNCED).write_text(json.dumps({"begun": time.monotonic(), "expected_s": round(expected_s, 1)}))
+    (folder / ANNOUNCED).write_text(
+        json.dumps({"begun": time.monotonic(), "expected_s": round(expected_s, 1)}), encoding="utf-8"
+    )
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
     return words + ("; training is estimated as soon as its model is calibrated" if len(known) < len(left) else "")
 

@@ -52,11 +52,11 @@ class Speed:
 def speed(calibration: Path) -> Speed:
     """From the folder of a finished calibration of layers."""
     spec = RunSpec.in_folder(calibration)
-    with (calibration / "iterations.csv").open() as file:
+    with (calibration / "iterations.csv").open(encoding="utf-8") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     batch = spec.training.batch
     forward_s, iteration_s = (median(row[key] for row in rows) / batch for key in ("forward_s", "iteration_s"))
-    samples = json.loads((calibration / "run.json").read_text())["train_samples"]
+    samples = json.loads((calibration / "run.json").read_text(encoding="utf-8"))["train_samples"]
     about = spec.training.model, spec.training.data, spec.cluster.workers
     return Speed(*about, forward_s, iteration_s, samples)
 

@@ -40,7 +40,9 @@ checkpoint length:
     params:
         spec=lambda w: budgeted(w.run).to_json(),
         runs=asked_of,
-        code=code.fingerprints(code.behind_script("workflow/scripts/length.py")),
+        code=fingerprint.fingerprints(
+            fingerprint.behind_script("workflow/scripts/length.py")
+        ),
     log:
         f"{RESULTS}/logs/lengths/{{run}}.log",
     conda:
@@ -61,7 +63,9 @@ checkpoint rate:
         nodes=VALUES["testbed"]["nodes"],
         batch=lambda w: nodes_batch(SPECS[f"layers/{w.run}"].training.model),
         runs=asked_of,
-        code=fingerprint.fingerprints(fingerprint.behind_script("workflow/scripts/rate.py")),
+        code=fingerprint.fingerprints(
+            fingerprint.behind_script("workflow/scripts/rate.py")
+        ),
     log:
         f"{RESULTS}/logs/rates/{{run}}.log",
     conda:
@@ -82,7 +86,9 @@ checkpoint plan:
         spec=lambda w: MEMBERS[w.run][1].to_json(),
         cost=VALUES["plan_cost"],
         runs=asked_of,
-        code=fingerprint.fingerprints(fingerprint.behind_script("workflow/scripts/plan.py")),
+        code=fingerprint.fingerprints(
+            fingerprint.behind_script("workflow/scripts/plan.py")
+        ),
     log:
         f"{RESULTS}/logs/plans/{{run}}.log",
     conda:

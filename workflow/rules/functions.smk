@@ -107,7 +107,9 @@ def run_params(kind):
     return {
         "spec": lambda wildcards: spec(wildcards).to_json(),
         "folder": f"{FOLDERS[kind]}/{kind}/{{run}}",
-        "code": lambda wildcards: fingerprint.fingerprints(fingerprint.behind_run(spec(wildcards))),
+        "code": lambda wildcards: fingerprint.fingerprints(
+            fingerprint.behind_run(spec(wildcards))
+        ),
     }
 
 

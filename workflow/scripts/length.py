@@ -11,4 +11,4 @@ log_errors(snakemake)
 spec = RunSpec.from_json(snakemake.params.spec)
 speed = length.speed(Path(snakemake.input.iterations).parent)
 found = length.about(spec) | {"train_epochs": speed.epochs(spec)}
-Path(snakemake.output[0]).write_text(json.dumps(found, indent=1) + "\n")
+Path(snakemake.output[0]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

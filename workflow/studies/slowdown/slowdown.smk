@@ -2,7 +2,7 @@
 STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
 
 
-rule dilation_table:
+rule slowdown_table:
     input:
         layers=calibrated("run.json"),
         rates=sorted({rate_file(timed(run)) for run in named("timing")}),
