@@ -134,6 +134,12 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     assert "9 of 10" in text and "The nodes are taken to compute as this machine does." in text
     assert text.splitlines()[0] in capfd.readouterr().err
     assert {"selection", "link", "messages", "computing"} >= set(table["limit"])
+    # 2 to 4 workers were checked, so the interval is wider.
+    assert "Warning" in text and "8 workers, where 2 to 4 were checked" in text
+    compressed = table[table["variant"] != "none"]
+    factor = advice.margin(pd.read_csv(report.checked)) ** 2
+    assert (compressed["speedup_high"] / compressed["speedup"]).to_numpy() == pytest.approx(factor, rel=1e-3)
+    assert ("computation_ms" in text) == (table.groupby("model")["iteration_s"].min() < 0.005).any()
 
 
 def test_the_advice_is_refused_without_uncompressed(report, capfd):

@@ -59,6 +59,7 @@ MAY_IMPORT = {
         "training": "buckets comm data engines exchange fingerprint launch plugins spec stats timemodel",
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "buckets comm errors exchange plugins stats timemodel topology",
+        "advise": "errors timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
         "config": "buckets data engines errors fingerprint launch plugins spec timemodel topology",

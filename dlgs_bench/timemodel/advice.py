@@ -35,9 +35,10 @@ def margin(checked: pd.DataFrame) -> float:
     return float(off[place - 1]) if place <= len(off) else math.inf
 
 
-def ranked(table: pd.DataFrame, factor: float) -> pd.DataFrame:
+def ranked(table: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:
     """Predictions of every model over each topology, the fastest first, each against the fastest uncompressed of the
-    same model and topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` to either side.
+    same model and topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` (one, or one for each row) to
+    either side.
 
     ValueError if uncompressed is missing somewhere.
     """

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
@@ -14,11 +15,13 @@ from dlgs_bench.report.load_runs import LINKS, about_run
 from dlgs_bench.report.log import log_errors, refuse
 from dlgs_bench.report.names import Names, label
 from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel.checked_range import outside_checked
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
 from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import TOPOLOGIES
 
+LEAST_LIKELY_S = 0.005  # of an iteration, since a GPU takes milliseconds to start a model's kernels
 LIMITS = {
     "selection": "selecting entries",
     "link": "the bytes on the links",
@@ -42,9 +45,12 @@ def predict(snakemake) -> pd.DataFrame:
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         about |= {"slowdown": slowdown} | snakemake.params.there
         for way in known.ways(there.workers):
-            rows.append(about | {"collective": way.collective} | advice.predicted(way, there, slowdown))
+            row = advice.predicted(way, there, slowdown)
+            outside = "; ".join(outside_checked(there, row["iteration_s"]))
+            rows.append(about | {"collective": way.collective, "outside": outside} | row)
+    table, factor = pd.DataFrame(rows), advice.margin(checked)
     try:
-        return advice.ranked(pd.DataFrame(rows), advice.margin(checked))
+        return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))
     except ValueError as error:
         refuse(str(error))
 
@@ -72,7 +78,15 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
     took = f"{tables.number(row['iteration_s'] * 1e3)} ms an iteration for {tables.number(row['dense_s'] * 1e3)}"
     by = "" if row["collective"] == tables.ENGINE_SUMS else f" by {row['collective']}"
     said = f"{begin[advice.verdict(row)]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
-    return f"{said} What limits it is {LIMITS[row['limit']]}."
+    said += f" What limits it is {LIMITS[row['limit']]}."
+    if row["outside"]:
+        said += f" Warning: the estimate is less certain than where it was checked: {row['outside']}."
+    if row["iteration_s"] < LEAST_LIKELY_S:
+        said += (
+            f" An iteration below {LEAST_LIKELY_S * 1e3:g} ms is doubtful: measure it on a node, and set "
+            "testbed.nodes.computation_ms."
+        )
+    return said
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -112,7 +126,8 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     words.append(
         f"In brackets: within the factor that held for 9 of 10 speed-ups measured to check such advice, n = "
         f"{len(checked)} on {checked['machine'].iloc[0]} (median error {off:.0f} %); on other nodes the error is not "
-        "known. Limited by: what would shorten the iteration most if it cost nothing. Times alone: whether a ratio "
+        "known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: what "
+        "would shorten the iteration most if it cost nothing. Times alone: whether a ratio "
         f"keeps the accuracy, accuracy runs tell. Calibrated on {first['machine']}, {first['engine']}, "
         f"{captions.least_to_most(table['calibrated_workers'])} workers."
     )

@@ -1,0 +1,288 @@
+"""Whether compressing gradients pays for a job, predicted from a profile that dlgs_bench.probe recorded in it.
+
+Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from dlgs_bench.errors import shown
+from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel.checked_range import WITHIN
+from dlgs_bench.timemodel.iterations import COMPUTING
+from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
+from dlgs_bench.timemodel.job_profile import load
+from dlgs_bench.timemodel.links import Network
+
+LIMITS = {
+    "selection": "selection",
+    "link": "bytes on the links",
+    "messages": "number of messages",
+    COMPUTING: "computing",
+}
+PROGRAM = "dlgs-bench advise"
+BAR = 50  # characters of the longest bar
+MBIT_PER_GBYTE = 8000
+MOST_WORKERS = 10**6
+RATES_SHOWN = 40  # points of a line in the figure
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong options end in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{PROGRAM}: {' '.join(message.split())}; {PROGRAM} --help lists the options\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the advice; the exit status: 0, or 2 for a bad profile or option, which ends in one line."""
+    given = _parser().parse_args(arguments)
+    try:
+        profile = load(given.profile)
+        names = given.methods.split(",") if given.methods is not None else None
+        try:
+            known = job_advice.models(profile, names)
+        except ValueError as error:
+            raise ValueError(f"{given.profile}: {error}") from None
+        there = _network(given, known[0].job.here)
+        if given.figure:
+            _check_figure(given.figure)
+        print(_report(profile, known, there))
+        if given.figure:
+            draw(known, there, given.figure)
+            print(f"\nThe figure is in {given.figure}.")
+    except ValueError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, example = (__doc__ or "").split("\n\n")
+    parser = _Parser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
+    parser.add_argument("profile", help="the file that dlgs_bench.probe.record wrote")
+    parser.add_argument("--workers", type=_workers, help="number of workers; the recorded number if not given")
+    link = parser.add_mutually_exclusive_group()
+    link.add_argument("--link-mbit", type=_rate, metavar="MBIT", help="rate of a worker's link in Mb/s (megabits)")
+    link.add_argument("--link-gbyte-s", type=_rate, metavar="GBYTE", help="the same in GB/s (gigabytes)")
+    latency = "latency between two hosts, in addition to the latency of the recorded network (default: 0)"
+    parser.add_argument("--latency-ms", type=_latency, default=0.0, metavar="MS", help=latency)
+    parser.add_argument("--methods", metavar="A,B", help="methods to compare; all in the profile if not given")
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="also draw a figure (needs matplotlib)")
+    return parser
+
+
+def _number(text: str, expected: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= 1e9:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+    return value
+
+
+def _rate(text: str) -> float:
+    return _number(text, "a rate from 1e-6 to 1e9", 1e-6)
+
+
+def _latency(text: str) -> float:
+    return _number(text, "a number of milliseconds from 0 to 1e9", 0.0)
+
+
+def _workers(text: str) -> int:
+    expected = f"a whole number from 2 to {MOST_WORKERS}"
+    value = _number(text, expected, 2)
+    if value > MOST_WORKERS or not value.is_integer():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+    return int(value)
+
+
+def _network(given: argparse.Namespace, here: Network) -> Network:
+    """The network that is asked about; the recorded one where nothing is given."""
+    rate = given.link_mbit
+    if given.link_gbyte_s is not None:
+        rate = given.link_gbyte_s * MBIT_PER_GBYTE
+    workers = here.workers if given.workers is None else given.workers
+    if workers == 1:
+        raise ValueError(f"{given.profile}: job.workers: 1 worker exchanges nothing; give --workers")
+    if rate is None and not math.isfinite(here.rate_mbit):
+        raise ValueError(f"{given.profile}: network: it does not tell the rate of the links; give --link-mbit")
+    return Network(workers, here.rate_mbit if rate is None else rate, given.latency_ms)
+
+
+def _check_figure(path: Path) -> None:
+    if path.suffix != ".svg":
+        raise ValueError(f"--figure: {path} does not end in .svg; give such a name")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"--figure: the folder of {path} does not exist; create it first")
+    try:
+        import matplotlib  # noqa: F401 - not among the packages that the wheel needs
+    except ImportError:
+        raise ValueError("--figure: matplotlib is not installed; install it, or leave --figure out") from None
+
+
+def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
+    dense = known[0]
+    factor, reasons = job_advice.interval(dense, there)
+    rows = job_advice.rank(known, there, factor)
+    parts = [
+        _about(profile, dense, there),
+        _ranking(rows),
+        _sentence(rows),
+        bars(rows, dense.job.alone_s),
+        _inverse(known, there),
+        _local_steps(dense, there),
+        _unknown(dense, there),
+    ]
+    if reasons:
+        parts.append(
+            f"Warning: the estimate is less certain than where it was checked: {'; '.join(reasons)}. The intervals are "
+            f"widened to a factor of {factor:.2f}, which is an assumption."
+        )
+    return "\n\n".join(parts)
+
+
+def _about(profile: dict, dense: JobModel, there: Network) -> str:
+    job, described = dense.job, profile["job"]
+    lines = [
+        f"The job: {len(job.sizes)} tensors, {sum(job.sizes):,} entries, on {described['device_name']}. "
+        f"An iteration computes for {_ms(job.alone_s)} ms.",
+        f"The network: {there.workers} workers, links of {_mbit(there.rate_mbit)}"
+        + (f", {there.latency_ms:g} ms more latency than in the recording." if there.latency_ms else "."),
+    ]
+    if job.here.workers > 1:
+        rate = f"links of about {_mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
+        lines.append(
+            f"Recorded: {job.here.workers} workers, {rate}, {_ms(job.recorded_s)} ms per iteration. The time model "
+            f"gives {_ms(dense.iteration_s(job.here))} ms uncompressed there."
+        )
+    return "\n".join(lines)
+
+
+def _ranking(rows: Sequence[dict]) -> str:
+    cells = [["Method", "Iteration (ms)", "Gain", "Limited by", "Without that (ms)"]]
+    for row in rows:
+        without = "" if math.isnan(row["limit_s"]) else _ms(row["iteration_s"] - row["limit_s"])
+        cells.append([row["title"], _ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
+    return _table(cells)
+
+
+def _sentence(rows: Sequence[dict]) -> str:
+    best = next((row for row in rows if row["name"] != job_advice.UNCOMPRESSED), None)
+    dense = next(row for row in rows if row["name"] == job_advice.UNCOMPRESSED)
+    if best is None:
+        return "The profile has no method that compresses: record it with methods to compare."
+    if best["gain_low"] > 1:
+        verdict = "Compressing pays"
+    elif best["gain_high"] < 1:
+        verdict = "Compressing does not pay"
+    else:
+        verdict = "Whether compressing pays cannot be told, because the interval contains 1"
+    return (
+        f"{verdict}: the fastest method, {best['title']}, is predicted to be {_gain(best)} times as fast as "
+        f"uncompressed at its best buckets ({_ms(best['iteration_s'])} instead of {_ms(dense['iteration_s'])} ms per "
+        "iteration)."
+    )
+
+
+def bars(rows: Sequence[dict], alone_s: float) -> str:
+    """A bar chart of the iterations, in characters."""
+    longest, width = max(row["iteration_s"] for row in rows), max(len(row["title"]) for row in rows)
+    lines = ["One iteration: # computing, - exchange and selection"]
+    for row in rows:
+        computing, whole = (round(BAR * seconds / longest) for seconds in (alone_s, row["iteration_s"]))
+        lines.append(f"{row['title']:<{width}} {'#' * computing}{'-' * (whole - computing)} {_ms(row['iteration_s'])}")
+    return "\n".join(lines)
+
+
+def _inverse(known: Sequence[JobModel], there: Network) -> str:
+    cells = [["Method", f"Link for {REACHED:.0%} computing", "Pays below"]]
+    for row in job_advice.inverse(known, there):
+        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or _mbit(row["needed_mbit"])
+        below = row["pays_below_mbit"]
+        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or _mbit(below)
+        cells.append([row["title"], needed, pays])
+    return f"Which links {there.workers} workers need:\n" + _table(cells)
+
+
+def _local_steps(dense: JobModel, there: Network) -> str:
+    steps = [f"{job_advice.local_steps(dense.job, there, least):,} for {least:.0%}" for least in UTILISATIONS]
+    return (
+        f"Local steps between two exchanges of weights (as in DiLoCo), to compute most of the time: {', '.join(steps)}."
+    )
+
+
+def _unknown(dense: JobModel, there: Network) -> str:
+    job = dense.job
+    facts = [
+        f"the interval: the factor of {WITHIN} held for 9 of 10 speed-ups that the same time model predicted from "
+        "calibrations on CPUs (n = 50); predictions from profiles were not checked",
+        "accuracy: whether a method reaches the same accuracy in the same number of steps",
+        "contention: other traffic on the links, and exchanges that slow computing down",
+    ]
+    if job.here.workers == 1:
+        facts.append("messages: the profile is of one process, so small messages cost only the given latency")
+    else:
+        if there.rate_mbit > job.here.rate_mbit:
+            facts.append(
+                "the links: they are faster than in the recording, where the links are taken as the only limit"
+            )
+        if there.workers != job.here.workers:
+            facts.append("the collective: dense sums are taken as a ring, gathers as one message from each worker")
+    return "\n".join(["What the estimate does not know:", *(f"- {fact}" for fact in facts)])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.9995 else f"{seconds * 1e3:.3g}"
+
+
+def _mbit(rate: float) -> str:
+    return f"{rate:,.0f} Mb/s" if rate >= 99.5 else f"{rate:.3g} Mb/s"
+
+
+def _gain(row: dict) -> str:
+    if row["name"] == job_advice.UNCOMPRESSED:
+        return "1"
+    return f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]"
+
+
+def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
+    """Draw the iterations, and the utilisation over the rate of the links, into an SVG file."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 0.3 * len(known) + 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rows, alone_s = job_advice.rank(known, there, 1.0), known[0].job.alone_s
+    titles = [row["title"] for row in rows]
+    left.barh(titles, [alone_s * 1e3] * len(rows), label="computing")
+    exchanged = [(row["iteration_s"] - alone_s) * 1e3 for row in rows]
+    left.barh(titles, exchanged, left=alone_s * 1e3, label="exchange and selection")
+    left.invert_yaxis()
+    left.set_xlabel("one iteration (ms)")
+    left.set_title(f"{there.workers} workers, {_mbit(there.rate_mbit)}")
+    left.legend()
+    rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
+    for model in known:
+        used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
+        right.plot(rates, used, label=model.title)
+    right.axhline(REACHED, color="grey", linestyle=":")
+    right.axvline(there.rate_mbit, color="grey", linestyle=":")
+    right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")
+    right.legend(fontsize="small")
+    figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

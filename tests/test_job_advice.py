@@ -1,0 +1,396 @@
+"""Advice from a job's profile: its laws, its units, and that bad profiles and options end in one line."""
+
+import copy
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+import warnings
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import ROOT, examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlgs_bench import advise
+from dlgs_bench.timemodel import advice, job_advice
+from dlgs_bench.timemodel.checked_range import CHECKED, WITHIN
+from dlgs_bench.timemodel.iterations import break_even_mbit
+from dlgs_bench.timemodel.job_profile import FORMAT, PARTS, VERSION, check, load
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.timeline import schedule
+
+pytestmark = pytest.mark.unit
+RECORDED = ROOT / "tests" / "recorded_profile.json"  # 2 ranks of a small convolutional network, Gloo, a shared machine
+STEP_S = 1e-5  # of each message of the synthetic network
+
+
+def network_rows(workers: int, rate_mbit: float) -> list[dict]:
+    """What a network takes in which each message costs ``STEP_S``, and each byte its time on the link."""
+    steps = {"all-reduce": 2 * (workers - 1), "all-gather": workers - 1, "message": 1}
+    on_link = {"all-reduce": 2 * (workers - 1) / workers, "all-gather": workers - 1, "message": 1}
+    return [
+        {"operation": operation, "workers": workers, "bytes": size,
+         "seconds": steps[operation] * STEP_S + on_link[operation] * (size - 4) * 8e-6 / rate_mbit}
+        for operation in steps for size in (4, 2**16, 2**20, 2**25) if workers > 1
+    ]  # fmt: skip
+
+
+def method(name: str, scope: str, seconds: float, **each: float) -> dict:
+    """A method with one request per exchange, of ``each`` byte per entry, and ``seconds`` of work per entry."""
+    zero = {key: 0.0 for keys in job_advice.OPERATIONS.values() for key in keys[:2]}
+    samples = []
+    for entries in (2**10, 2**14, 2**18, 2**22):
+        for workers in (2, 8):
+            asked = {requests: 1.0 for requests, sent, _ in job_advice.OPERATIONS.values() if sent in each}
+            sent = {key: value * entries for key, value in each.items()}
+            row = {"entries": entries, "workers": workers, "seconds": 1e-5 + seconds * entries}
+            samples.append(row | zero | asked | sent)
+    return {"name": name, "title": name, "scope": scope, "baseline": name == "half", "options": {}, "samples": samples}
+
+
+def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dtype="float32", part_s=0.01) -> dict:
+    times = {part: {"median_s": part_s, "low_s": part_s, "high_s": part_s} for part in PARTS}
+    arrived = np.linspace(part_s / len(sizes), part_s, len(sizes))
+    profile = {
+        "format": FORMAT,
+        "version": VERSION,
+        "job": {"steps": 3, "passes": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
+                "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {}},
+        "parameters": [
+            {"shape": [size], "dtype": dtype, "arrived_s": float(at)} for size, at in zip(sizes, arrived, strict=True)
+        ],
+        "times": times,
+        "network": network_rows(workers, rate_mbit),
+        "selection": [],
+        "methods": [
+            method("half", "size", 1e-10, summed_bytes=2.0),
+            method("sparse", "model", 1e-9, gathered_bytes=0.08),
+            method("layered", "layer", 1e-9, gathered_bytes=0.08),
+            method("merging", "plan", 1e-9, message_bytes=0.08),
+        ],
+        "left_out": {"local": "it exchanges weights after local steps"},
+    }  # fmt: skip
+    check(profile)
+    return profile
+
+
+@st.composite
+def profiles(draw):
+    sizes = draw(st.lists(st.integers(1, 10**7), min_size=1, max_size=6))
+    workers, rate = draw(st.sampled_from([1, 2, 4])), draw(st.floats(1, 1e6))
+    dtype = draw(st.sampled_from(["float32", "bfloat16"]))
+    return profile_of(tuple(sizes), workers, rate, dtype, draw(st.floats(1e-4, 1)))
+
+
+networks = st.builds(Network, st.integers(2, 1024), st.floats(1, 1e6), st.floats(0, 10))
+
+
+def by_name(profile: dict) -> dict[str, job_advice.JobModel]:
+    return {model.name: model for model in job_advice.models(profile)}
+
+
+@examples(3)
+@given(profiles(), networks, st.floats(1, 100))
+def test_faster_links_never_make_a_method_slower(profile, there, faster):
+    for model in job_advice.models(profile):
+        slower_s = model.iteration_s(there)
+        assert model.iteration_s(replace(there, rate_mbit=there.rate_mbit * faster)) <= slower_s * (1 + 1e-12)
+
+
+@examples(3)
+@given(profiles(), networks)
+def test_an_iteration_is_the_fastest_schedule(profile, there):
+    for model in job_advice.models(profile):
+        costs = model.costs(there)
+        plans = model._candidates()
+        slow = min(schedule(model.job.sizes, costs, plan).iteration_s for plan in plans) + model.job.rest_s
+        assert model.iteration_s(there) == pytest.approx(slow) and slow >= model.job.alone_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(("workers", "rate_mbit"), [(2, 1000.0), (2, 100.0), (8, 5000.0), (64, 25.0)])
+def test_an_all_reduce_costs_elsewhere_what_it_would_be_measured_to_cost(workers, rate_mbit):
+    here, there = (
+        job_advice.read_job(profile_of(workers=w, rate_mbit=r)) for w, r in ((2, 1000.0), (workers, rate_mbit))
+    )
+    assert here.here.rate_mbit == pytest.approx(1000)
+    found = job_advice.projected(here, there.here)
+    words = np.array([2.0**14, 2.0**18, 2.0**23])
+    for name in job_advice.OPERATIONS:
+        assert found[name](words) == pytest.approx(there.operations[name](words), rel=1e-3)
+
+
+def test_a_disturbed_measurement_of_a_small_tensor_is_corrected():
+    profile = profile_of()
+    there, before = Network(4, 300), [model.iteration_s(Network(4, 300)) for model in job_advice.models(profile)]
+    for row in profile["network"]:
+        if row["bytes"] == 4:
+            row["seconds"] *= 1000
+    after = [model.iteration_s(there) for model in job_advice.models(profile)]
+    assert after == pytest.approx(before, rel=0.05)
+
+
+def test_costs_of_other_numbers_of_workers_follow_the_measured_lines():
+    work = [{"entries": 8, "workers": workers, "seconds": 3 + 2 * workers} for workers in (2, 8)]
+    at = job_advice._fit(work, lambda row: row["seconds"], lambda workers: workers)
+    assert at(np.array([8.0, 16.0]), 64) == pytest.approx([131, 262])
+    (alone,) = job_advice._fit(work[:1], lambda row: row["seconds"], lambda workers: workers)(np.array([8.0]), 64)
+    assert alone == pytest.approx(7)
+
+
+@examples(2)
+@given(profiles(), networks, st.floats(0.3, 0.95))
+def test_the_needed_rate_is_the_least_that_is_enough(profile, there, least):
+    for model in job_advice.models(profile):
+        rate = job_advice.needed_mbit(model, there, least)
+        used = [
+            job_advice.utilisation(model, replace(there, rate_mbit=near))
+            for near in (rate / 1.01, rate * 1.001)
+            if 0 < rate < math.inf
+        ]
+        if used:
+            assert used[0] < least <= used[1]
+        elif rate == 0:
+            assert job_advice.utilisation(model, there) >= least
+        else:
+            assert job_advice.utilisation(model, there) < least
+
+
+@examples(2)
+@given(profiles(), networks)
+def test_a_method_pays_below_its_rate_and_not_above_it(profile, there):
+    dense, *others = job_advice.models(profile)
+    for model in others:
+        rate = break_even_mbit(dense, model, there)
+        if rate < math.inf:
+            for above in (2 * rate, 20 * rate):  # within a step of the rates that are tried, and far above
+                if 2 <= above <= 1e6:
+                    network = replace(there, rate_mbit=above)
+                    assert dense.iteration_s(network) <= model.iteration_s(network) * (1 + 1e-9)
+
+
+@examples(3)
+@given(profiles(), networks, st.floats(0.1, 0.95))
+def test_the_local_steps_are_the_fewest_that_are_enough(profile, there, least):
+    job = job_advice.read_job(profile)
+    steps, sum_s = (
+        job_advice.local_steps(job, there, least),
+        job_advice.projected(job, there)["all-reduce"](sum(job.sizes)),
+    )
+
+    def used(steps: int) -> float:
+        return steps * job.alone_s / (steps * job.alone_s + sum_s)
+
+    assert used(steps) >= least * (1 - 1e-6)
+    assert steps == 1 or used(steps - 1) < least * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("profile", [profile_of(), load(RECORDED)], ids=["synthetic", "recorded"])
+def test_the_order_of_obvious_cases(profile):
+    known = job_advice.models(profile)
+    sparse = next(name for name in ("sparse", "topk") if name in by_name(profile))
+    slow = [row["name"] for row in job_advice.rank(known, Network(2, 10), 1.3)]
+    assert slow.index(sparse) < slow.index("none") and slow[-1] == "none"
+    fast = job_advice.rank(known, Network(2, math.inf), 1.3)
+    assert fast[0]["name"] == "none" and all(row["gain"] <= 1 for row in fast)
+
+
+def test_gradients_of_16_bits_are_half_the_bytes():
+    words = [job_advice.read_job(profile_of(dtype=dtype)).words for dtype in ("float32", "bfloat16", "float64")]
+    assert words == [1, 0.5, 2]
+
+
+def test_the_interval_and_the_range_are_those_of_the_checked_cases():
+    cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
+    assert advice.margin(cases) == pytest.approx(WITHIN, abs=0.005)
+    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "iteration_s"), strict=True)
+    for bounds, column in columns:
+        assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)
+
+
+def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
+    profile = profile_of(part_s=0.1)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    dense = by_name(profile)["none"]
+    assert job_advice.interval(dense, Network(2, 500)) == (WITHIN, [])
+    for there in (Network(5, 500), Network(2, 99), Network(2, 1001)):
+        factor, (reason,) = job_advice.interval(dense, there)
+        assert factor > WITHIN and "checked" in reason
+    profile["job"]["device"] = "cuda"
+    factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
+    assert factor > WITHIN and "GPU" in reason
+    profile["job"]["device"], profile["times"]["iteration"]["median_s"] = "cpu", 10.0
+    factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
+    assert factor > 10 and "recorded" in reason
+
+
+def answer(capsys, *arguments) -> str:
+    assert advise.main([str(argument) for argument in arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_megabits_and_gigabytes_are_the_same_rate(capsys):
+    given = [answer(capsys, RECORDED, "--workers", "8", *link) for link in
+             (("--link-mbit", "96000"), ("--link-gbyte-s", "12"))]  # fmt: skip
+    assert given[0] == given[1] and "96,000 Mb/s" in given[0] and "Warning: " in given[0]
+
+
+def test_chosen_methods_are_compared_with_the_baselines(capsys):
+    text = answer(capsys, RECORDED, "--methods", "topk")
+    assert all(title in text for title in ("uncompressed", "16 bits", "Top-K")) and "PowerSGD" not in text
+    for part in ("Which links 2 workers need", "Local steps", "What the estimate does not know", "times as fast as"):
+        assert part in text
+
+
+def refused(capsys, *arguments) -> str:
+    """The one line with which a call ends, whose exit status is 2."""
+    try:
+        status = advise.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        status = end.code
+    out, line = capsys.readouterr()
+    assert status == 2 and not out and line.startswith("dlgs-bench advise: ")
+    assert line.endswith("\n") and line.count("\n") == 1
+    return line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(("--workers", value) for value in ("1", "0", "-3", "2.5", "many", "1e7", "nan")),
+        *(
+            (link, value)
+            for link in ("--link-mbit", "--link-gbyte-s")
+            for value in ("0", "-1", "inf", "nan", "fast", "")
+        ),
+        *(("--latency-ms", value) for value in ("-1", "inf", "nan")),
+        ("--link-mbit", "1", "--link-gbyte-s", "1"),
+        ("--methods", "tokp"),
+        ("--methods", ""),
+        ("--figure", "advice.png"),
+        ("--figure", "/nowhere/advice.svg"),
+        ("--inverted",),
+    ],
+    ids=" ".join,
+)
+def test_a_bad_option_is_one_line(capsys, options):
+    refused(capsys, RECORDED, *options)
+
+
+def test_a_bad_profile_is_one_line(capsys, tmp_path):
+    path, good = tmp_path / "profile.json", RECORDED.read_text()
+    refused(capsys, path)
+    for text in ("", good[: len(good) // 2], good.replace('"version": 1', '"version": 2', 1),
+                 good.replace('"steps": 10', '"steps": NaN', 1)):  # fmt: skip
+        path.write_text(text)
+        assert str(path) in refused(capsys, path)
+    path.write_text(json.dumps(profile_of(workers=1)))
+    assert "--workers" in refused(capsys, path)
+    assert "--link-mbit" in refused(capsys, path, "--workers", "4")
+    assert "one process" in answer(capsys, path, "--workers", "4", "--link-mbit", "1000")
+    assert "left it out" in refused(capsys, path, "--methods", "local")
+    for wrong in (
+        profile_of(part_s=0.0),
+        profile_of() | {"parameters": [{"shape": [0], "dtype": "float32", "arrived_s": 0}]},
+    ):
+        path.write_text(json.dumps(wrong))
+        refused(capsys, path)
+
+
+def numbers(value, at=()):
+    """The place of every number in nested lists and dicts."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            yield (*at, key)
+        yield from numbers(item, (*at, key))
+
+
+@examples(3)
+@given(st.data())
+def test_an_extreme_number_gives_an_answer_or_one_line(tmp_path_factory, data):
+    profile = copy.deepcopy(load(RECORDED))
+    for _ in range(data.draw(st.integers(1, 3))):
+        *way, key = data.draw(st.sampled_from(list(numbers(profile))))
+        holder = profile
+        for step in way:
+            holder = holder[step]
+        extremes = [1, 3, 10**15] if isinstance(holder[key], int) else [0.0, 1e-300, 1e15]
+        holder[key] = data.draw(st.sampled_from(extremes))
+    path = tmp_path_factory.mktemp("extreme") / "profile.json"
+    path.write_text(json.dumps(profile))
+    out = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(out):
+        warnings.simplefilter("error")
+        status = advise.main([str(path), "--link-mbit", str(data.draw(st.sampled_from([1e-6, 100.0, 1e9])))])
+    assert status in (0, 2) and not re.search(r"\b(nan|inf)\b", out.getvalue())
+
+
+def test_the_figure_is_an_svg_file(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert "The figure is in" in answer(capsys, RECORDED, "--figure", tmp_path / "advice.svg")
+    assert (tmp_path / "advice.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_it_works_with_the_packages_of_the_wheel(tmp_path):
+    script = (
+        "import sys\n"
+        "for name in ('pandas', 'torch', 'matplotlib', 'scipy', 'yaml', 'snakemake'): sys.modules[name] = None\n"
+        "from dlgs_bench.cli import main\n"
+        f"assert main(['advise', {str(RECORDED)!r}, '--link-mbit', '100']) == 0\n"
+        f"sys.exit(main(['advise', {str(RECORDED)!r}, '--figure', 'a.svg']))\n"
+    )
+    call = [sys.executable, "-c", script]
+    done = subprocess.run(call, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path)
+    assert done.returncode == 2 and "Compressing pays" in done.stdout, done.stderr
+    assert done.stderr.splitlines() == [
+        "dlgs-bench advise: --figure: matplotlib is not installed; install it, or leave --figure out"
+    ]
+
+
+def documented(language: str) -> str:
+    """The first block of code in this language in the document."""
+    text = (ROOT / "docs" / "own-network.md").read_text()
+    return text.partition(f"```{language}\n")[2].partition("```")[0]
+
+
+def test_the_documented_lines_record_a_profile_that_the_documented_commands_read(capsys, tmp_path, monkeypatch):
+    import torch
+
+    from dlgs_bench import plugins
+
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(34):
+            optimizer.zero_grad()
+            model(torch.randn(4, 6)).square().mean().backward()
+            optimizer.step()
+
+    monkeypatch.chdir(tmp_path)
+    chosen = {"methods": ["cast", "powersgd", "topk"]}  # the others take longer
+    monkeypatch.setattr(plugins, "names", lambda kind: chosen[kind])
+    exec(
+        compile(documented("python"), "own-network.md", "exec"),
+        {"model": model, "optimizer": optimizer, "train": train},
+    )
+    first, *others = documented("sh").splitlines()
+    assert "--workers" in refused(capsys, *first.split()[2:])  # it was recorded in one process
+    for line in others:
+        program, command, *arguments = line.split()
+        assert (program, command) == ("dlgs-bench", "advise") and "uncompressed" in answer(capsys, *arguments)
+
+
+def test_the_documented_verdict_is_the_programs(capsys):
+    text = (ROOT / "docs" / "own-network.md").read_text().replace("\n> ", " ")
+    assert (
+        next(line for line in answer(capsys, RECORDED, "--link-mbit", "100").splitlines() if "ompressing" in line)
+        in text
+    )
