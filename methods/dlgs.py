@@ -7,7 +7,10 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Sparsifier, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
+from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.sparsifier import share
+
+DRIFT = 2  # a checked threshold is refreshed if it sends this many times more or less than k
 
 
 @dataclass
@@ -19,6 +22,11 @@ class DLGS(Sparsifier):
     algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after masking, so that the
     first s iterations send everything. ``within="layer"`` keeps one threshold for each layer of a
     merged group (Section 3.4, step 5) where eq. (6) has one for the group.
+
+    ``reuse`` is not part of the paper. ``"fixed"`` reuses the threshold as the paper does. With ``"rms"`` the reused
+    threshold is proportional to the rms of gradient + residual. With ``"checked"`` it is, too, and it is refreshed
+    early if fewer than k/2 or more than 2k entries reach it, so every step sends between k/2 and 2k entries, unless
+    magnitudes are equal.
     """
 
     title = "DLGS"
@@ -28,7 +36,9 @@ class DLGS(Sparsifier):
     refresh_every: Annotated[int, ">= 1"] = 32  # s; the paper never gives it
     refresh: Literal["before", "literal"] = "before"
     within: Literal["group", "layer"] = "group"
+    reuse: Literal["fixed", "rms", "checked"] = "fixed"
     density_cap: Annotated[float, "> 0"] = 1.0  # of a bucket at most this part is sent; the paper has no cap
+    # By bucket; unless reuse is "fixed" divided by the norm of gradient + residual.
     thresholds: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -40,24 +50,33 @@ class DLGS(Sparsifier):
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
     def rule(self, bucket, context):
-        # A reused threshold is known before the gradient, unless layers or a cap ask for a closer look.
-        if self.phase(context.step) == "refresh" or self.within == "layer" or self.density_cap < 1:
+        # A reused threshold is known before the gradient, unless layers, its reuse or a cap ask for a closer look.
+        closer = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
+        if closer or self.phase(context.step) == "refresh":
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
     def select(self, corrected, bucket, context):
         sizes = bucket.sizes if self.within == "layer" else (bucket.size,)
-        thresholds = self.thresholds.get(bucket.index, [0.0] * len(sizes))
-        if self.phase(context.step) == "refresh":
+        units = norms(corrected, sizes, 2).tolist() if self.reuse != "fixed" else [1.0] * len(sizes)
+        kept = self.thresholds.get(bucket.index, [0.0] * len(sizes))
+        thresholds = [h * unit for h, unit in zip(kept, units, strict=True)]
+        refresh = self.phase(context.step) == "refresh"
+        if refresh or (self.reuse == "checked" and self._drifted(thresholds, corrected.split(sizes), bucket)):
             fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in corrected.split(sizes)]
-            self.thresholds[bucket.index] = fresh
-            thresholds = thresholds if self.refresh == "literal" else fresh
+            self.thresholds[bucket.index] = [h / (unit or 1.0) for h, unit in zip(fresh, units, strict=True)]
+            thresholds = thresholds if self.refresh == "literal" and refresh else fresh
         rule = (
             Threshold(thresholds[0])
             if len(sizes) == 1
             else indices_at_least(corrected, corrected.new_tensor(thresholds), sizes)
         )
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
+
+    def _drifted(self, thresholds, parts, bucket):
+        """Whether the thresholds would send less than half or more than twice of k."""
+        many = sum(count_at_least(part, h)[0] for part, h in zip(parts, thresholds, strict=True))
+        return not self.k(bucket) / DRIFT <= many <= self.k(bucket) * DRIFT
 
     def _capped(self, rule, corrected, bucket):
         """``rule``, or the largest entries alone where it would send more than the cap allows."""

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, StepContext
-from dlgs_bench.exchange.quantisation import subtract
 from dlgs_bench.exchange.steps import state_for
 
 from .quantised import Quantised
@@ -53,6 +52,6 @@ class LoCo(Quantised):
     def _corrected(self, vector: Tensor, error: Tensor) -> Tensor:
         wanted = vector + error
         message = self._encoded(wanted)
-        lost = subtract(message, self.block, self.bits, wanted)
+        lost = self._subtracted(message, wanted)
         error.mul_(self.average).add_(lost, alpha=1 - self.average)
         return message

@@ -1,16 +1,18 @@
-"""Two-step quantised all-reduce: 8 or 4 bits an entry to the worker that sums it up, and as many back to all."""
+"""Two-step quantised all-reduce: 16, 8 or 4 bits an entry to the worker that sums it up, and as many back to all."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
-from dlgs_bench.exchange.quantisation import decode, encode, norms
+from dlgs_bench.exchange.quantisation import decode, encode, floats, norms, subtract
+from dlgs_bench.exchange.randomness import uniform
 from dlgs_bench.exchange.steps import to_each
+from dlgs_bench.exchange.transforms import rotate
 
 
 @dataclass
@@ -19,6 +21,14 @@ class Quantised(Method):
 
     Blocks are rounded to the nearest of 2 ** bits - 1 multiples of their largest magnitude. Parts of the bucket, one
     for each worker, are equal to one entry, whatever its size.
+
+    ``code`` other than ``"integer"`` sends floats, and ``bits`` does not count: ``"bf16"`` is bfloat16, ``"e4m3"`` and
+    ``"e5m2"`` are 8-bit floats (Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, 2022), with a
+    unit for each block. The sum is float32 in every case.
+
+    With ``rotated`` all workers multiply the entries by the same random signs and rotate them by a Hadamard transform
+    before they quantise, and undo both at the end (Jia et al., SDP4Bit, NeurIPS 2024; Li et al., THC, NSDI 2024). A
+    large entry is then spread over 4096 entries, so that its block's unit is not too coarse for its neighbours.
     """
 
     title = "quantised, two steps"
@@ -27,19 +37,24 @@ class Quantised(Method):
 
     bits: Literal[4, 8] = 8
     block: Annotated[int, ">= 1"] = 256
+    code: Literal["integer", "bf16", "e4m3", "e5m2"] = field(default="integer", kw_only=True)
+    rotated: bool = field(default=False, kw_only=True)
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
     def exchange(self, bucket: Bucket, context: StepContext):
+        if self.rotated:
+            signs = torch.where(uniform(bucket.gradient.device, bucket.size, bucket.index) < 0.5, -1.0, 1.0)
+            rotate(bucket.gradient.mul_(signs))
         parts = bucket.gradient.tensor_split(context.workers)
         messages, mine = list(self.encoded_parts(parts, bucket)), parts[context.rank]
         received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=True)
-        total = decode(received, self.block, self.bits, torch.empty_like(mine))
+        total = self._decoded(received, torch.empty_like(mine))
         gathered = yield Gather(self.encoded_sum(total, bucket), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):
-            decode([message], self.block, self.bits, part)
-        return bucket.gradient
+            self._decoded([message], part)
+        return rotate(bucket.gradient).mul_(signs) if self.rotated else bucket.gradient
 
     def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
         """What this worker sends of each part of the bucket."""
@@ -50,5 +65,19 @@ class Quantised(Method):
         return self._encoded(total)
 
     def _encoded(self, vector: Tensor) -> Tensor:
+        if self.code != "integer":
+            return floats.encode(vector, self.block, self.code)
         levels = 2 ** (self.bits - 1) - 1
         return encode(vector, norms(vector, self.block, math.inf) / levels, self.block, self.bits)
+
+    def _decoded(self, messages: Sequence[Tensor], out: Tensor) -> Tensor:
+        """Write the sum of what the messages stand for to ``out``."""
+        if self.code != "integer":
+            return floats.decode(messages, self.block, self.code, out)
+        return decode(messages, self.block, self.bits, out)
+
+    def _subtracted(self, message: Tensor, out: Tensor) -> Tensor:
+        """Subtract what the message stands for from ``out``, in place."""
+        if self.code != "integer":
+            return out.sub_(floats.decode([message], self.block, self.code, torch.empty_like(out)))
+        return subtract(message, self.block, self.bits, out)

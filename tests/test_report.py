@@ -144,6 +144,18 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
         assert f"points after {epochs} epochs" in shown and "batch 32" in shown
 
 
+def test_a_model_whose_every_run_was_disturbed_has_an_answer_without_a_verdict(report):
+    model, timing = report.runs.models[0], pd.read_csv(report.tidy["timing"])
+    timing["disturbed"] = timing["disturbed"].astype(object).where(timing["model"] != model, "other work")
+    timing.to_csv(disturbed := report.folder / "disturbed.csv", index=False)
+    calibration = [file for kind in ("layers", "exchanges") for file in report.runs.every(kind, "run.json")]
+    inputs = {"timing": disturbed, "calibration": calibration, "rates": [], "accuracy": report.tidy["accuracy"]}
+    table, _ = report.table("scripts/answer.py", "answer", **inputs, kept=[])
+    pays = table.set_index("model")["pays"]
+    assert sorted(table["model"]) == sorted(report.runs.models)
+    assert (pays == "not judged: other work disturbed every run").equals(pays.index.to_series() == model)
+
+
 def test_the_papers_tables_name_every_variant_in_the_configurations_order(report):
     table, shown = report.table("scripts/table1.py", "table1", accuracy=report.tidy["accuracy"], kept=[])
     assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}

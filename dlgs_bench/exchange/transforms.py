@@ -15,3 +15,29 @@ def cosines(size: int, device: torch.device) -> Tensor:
     matrix = torch.cos(math.pi * turns) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
     return matrix.to(device)
+
+
+@cache
+def hadamard(size: int, device: torch.device) -> Tensor:
+    """The Walsh-Hadamard transform, float32 (size, size), of a power of two; symmetric, so its own inverse."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)]) * math.sqrt(0.5)
+    return matrix.to(device)
+
+
+def rotate(vector: Tensor) -> Tensor:
+    """Rotate ``vector``, float32 (n,), in place by Walsh-Hadamard transforms; a second call undoes it.
+
+    Pieces of 4096 entries are rotated, then one piece for each power of two in the remainder.
+    """
+    start = 0
+    while start < len(vector):
+        rest = len(vector) - start
+        size = min(4096, 1 << (rest.bit_length() - 1))
+        pieces = rest // size
+        rows = 1 << (size.bit_length() - 1) // 2
+        part = vector[start : start + pieces * size].view(pieces, rows, size // rows)
+        part.copy_(hadamard(rows, vector.device) @ part @ hadamard(size // rows, vector.device))
+        start += pieces * size
+    return vector

@@ -1,0 +1,36 @@
+"""Float codes: bfloat16, or 8-bit floats in a unit for each block, by torch operations on any device.
+
+Blocks of 8-bit floats are scaled so that their largest magnitude becomes the largest number of the format.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dlgs_bench.exchange.packing import join
+from dlgs_bench.exchange.quantisation import norms
+
+DTYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+def encode(vector: Tensor, block: int, code: str) -> Tensor:
+    """``vector``, float32 (n,), as a message, uint8: the units of its blocks, then its codes. bf16 has no units."""
+    dtype = DTYPES[code]
+    if code == "bf16":
+        return join(vector.to(dtype))
+    units = norms(vector, block, math.inf) / torch.finfo(dtype).max
+    divisors = torch.where(units > 0, units, 1).repeat_interleave(block)[: len(vector)]
+    return join(units, (vector / divisors).to(dtype))
+
+
+def decode(messages: Sequence[Tensor], block: int, code: str, out: Tensor) -> Tensor:
+    """Write the float32 sum of what messages of ``encode`` stand for, added in their order, to ``out``, shape (n,)."""
+    out.zero_()
+    floats = 0 if code == "bf16" else -(-len(out) // block)
+    for message in messages:
+        units, codes = message.clone().tensor_split([4 * floats])
+        vector = codes.clone().view(DTYPES[code]).float()
+        out += vector * units.view(torch.float32).repeat_interleave(block)[: len(out)] if floats else vector
+    return out

@@ -1,0 +1,29 @@
+"""Hard threshold: every entry whose magnitude reaches one constant threshold is sent, in the whole training."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Selects, StepContext, Sum, Threshold
+
+
+@dataclass
+class HardThreshold(ErrorFeedback, Selects):
+    """Hard-threshold sparsification (Sahu et al., Rethinking Gradient Sparsification as Total Error Minimization,
+    NeurIPS 2021).
+
+    ``threshold`` is in units of one worker's gradient and never changes, so the number of entries varies from step to
+    step. For one number of entries in the whole training, it minimises the sum of the squared errors of all steps.
+    """
+
+    title = "hard threshold"
+    scope = "size"
+    sum_kind = "sparse"
+    conserves_mass = "bits"
+    exact_when = {"threshold": 0.0}  # noqa: RUF012 - a constant, read by tests
+
+    threshold: Annotated[float, ">= 0"] = 0.01
+
+    def exchange(self, bucket: Bucket, context: StepContext):
+        rule = Threshold(self.threshold / context.workers)
+        values, indices = self.selector.take(self.residual(bucket), rule, bucket.gradient)
+        return (yield Sum(values, indices, out=bucket.gradient))

@@ -1,0 +1,53 @@
+"""MiCRO: each worker selects in its own part of the bucket, and all workers send their values at these indices."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+
+from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum
+from dlgs_bench.exchange.magnitudes import indices_at_least
+
+MOST = 4.0  # times k: a count above this raises the threshold as this count does
+
+
+@dataclass
+class MiCRO(Selects, Ratio):
+    """Exclusive parts and a steered threshold (Yoon, Oh, MiCRO, HiPC 2023, arXiv 2310.00967).
+
+    The parts are equal and rotate by one worker in each step. The indices of all workers are disjoint, so a dense sum
+    of about k values follows one gather of indices. A worker's threshold starts at its part's k-th magnitude. After
+    each step it is multiplied by 1 + ``gain`` (count / k - 1), with k of the part. This steering rule is ours.
+    """
+
+    title = "MiCRO"
+    scope = "size"
+    conserves_mass = "bits"
+    state = ("thresholds",)
+
+    gain: Annotated[float, "> 0"] = 0.1
+    thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
+        return 2
+
+    def exchange(self, bucket: Bucket, context: StepContext):
+        corrected = self.accumulate(bucket)
+        part = (context.rank + context.step) % context.workers
+        start, stop = (bucket.size * i // context.workers for i in (part, part + 1))
+        mine = self._select(corrected[start:stop], bucket) + start
+        chosen = torch.cat((yield Gather(mine.to(torch.int32), entries=0))).long()
+        values = corrected[chosen]
+        corrected.index_fill_(0, chosen, 0)
+        total = yield Sum(values)
+        return bucket.gradient.zero_().index_copy_(0, chosen, total)
+
+    def _select(self, part, bucket):
+        """The indices of the entries of ``part`` to send; steers the threshold by their number."""
+        if not len(part):
+            return torch.empty(0, dtype=torch.int64, device=part.device)
+        k = self.k(bucket, len(part))
+        h = self.thresholds.get(bucket.index) or self.selector.kth_magnitude(part, k)
+        chosen = indices_at_least(part, part.new_tensor([h]), (len(part),))
+        self.thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / k, MOST) - 1))
+        return chosen
