@@ -8,6 +8,7 @@ UV := .tools/bin/uv
 BASE := .venv/.synced
 HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
+SITE := NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 PYTEST := python -m pytest -q -n auto --dist loadfile
 
 # nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.
@@ -37,7 +38,7 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint bench reference env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -58,12 +59,19 @@ smoke: $(HOROVOD) ## the smoke configuration end to end with the paper's methods
 
 check: env lint test smoke test-rest ## all tests and linters, with Horovod
 
-lint: $(BASE) ## ruff, snakefmt, mypy, snakemake --lint
+lint: $(BASE) ## ruff, snakefmt, mypy, snakemake --lint, and the documents with their links
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) snakefmt --check Snakefile workflow
 	$(RUN) mypy --cache-dir .cache/mypy
 	$(RUN) snakemake --lint
+	$(RUN) $(SITE)
+
+docs: $(BASE) ## build the documents as a site, and check all links: .cache/site/README.html
+	$(RUN) $(SITE)
+
+schema: $(BASE) ## write config/schema.json, with which editors complete configurations
+	$(RUN) python setup/reference_pages.py
 
 bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within one run
 	$(RUN) python bench/properties.py results/bench

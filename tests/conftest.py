@@ -367,9 +367,9 @@ def documented(section: str) -> str:
 
 
 def example_method() -> str:
-    """The method that CONTRIBUTING shows in full."""
+    """The method that docs/add-a-method.md shows in full."""
     return re.search(
-        r"```python\n(\"\"\"PeerExchange robin.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S
+        r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.S
     ).group(1)
 
 

@@ -1,0 +1,68 @@
+"""Generated documents say what the code says."""
+
+import json
+import sys
+
+import jsonschema
+import pytest
+import yaml
+from conftest import METHODS, ROOT, read
+
+from dlgs_bench import exchange, plugins
+
+sys.path.insert(0, str(ROOT / "setup"))
+import reference_pages
+
+pytestmark = pytest.mark.unit
+
+MODELINE = "# yaml-language-server: $schema=schema.json\n"
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return reference_pages.pages()
+
+
+def keys_of(values: dict, prefix: str = "") -> set[str]:
+    """The dotted keys of a configuration, without the names that its author chose."""
+    found = set()
+    for name, value in values.items():
+        chosen = prefix in ("models.", "variants.", "testbed.nodes.computation_ms.")
+        key = f"{prefix}{'<name>' if chosen else name}"
+        found.add(key)
+        if isinstance(value, dict) and not key.startswith(("variants.<name>", "studies.")):
+            found |= keys_of(value, f"{key}.")
+    return found
+
+
+def test_the_written_schema_is_the_composed_one():
+    assert reference_pages.SCHEMA.read_text() == reference_pages.schema_text(), "run: make schema"
+
+
+def test_editors_find_the_schema_and_it_takes_the_configurations():
+    schema = json.loads(reference_pages.SCHEMA.read_text())
+    whole = [path for path in (ROOT / "config").glob("*.yaml") if path.read_text().startswith(MODELINE)]
+    assert {path.stem for path in whole} >= {"quick", "paper", "smoke", "advise"}
+    for path in whole:
+        jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(path.read_text()))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate(read("quick") | {"engine": "mpi"})
+
+
+@pytest.mark.parametrize("name", ["quick", "paper", "advise"])
+def test_the_reference_has_every_key_that_a_configuration_uses(pages, name):
+    page = pages["docs/reference/configuration.md"]
+    assert not {key for key in keys_of(read(name)) if f"| `{key}` |" not in page}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_reference_has_every_parameter_of_every_method(pages, name):
+    sections = pages["docs/reference/methods.md"].split("\n## ")
+    (section,) = [text for text in sections if f"(../../methods/{name}.py)" in text]
+    assert all(f"| `{field}` |" in section for field in plugins.fields(name))
+
+
+def test_the_reference_has_every_name_that_a_method_imports(pages):
+    page = pages["docs/reference/exchange.md"]
+    assert [name for name in exchange.__all__ if f"\n## {name}\n" not in page] == []
+    assert exchange.Gather.__doc__.split("\n")[0] in page.replace("`", "``")
