@@ -1,4 +1,4 @@
-"""Every file in ``examples/`` runs on two processes, as its first lines say, and does what it says."""
+"""The examples that say ``Run it with: ...`` run so on two processes, and do what they say. Others have own tests."""
 
 import os
 import re
@@ -13,7 +13,9 @@ from conftest import PATIENCE_S, ROOT, needs_horovod
 pytestmark = pytest.mark.engine
 
 NEEDS_HOROVOD = {"horovod_minimal": [needs_horovod]}
-EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+EVERY = sorted((ROOT / "examples").glob("*.py"))
+COMMAND = re.compile(r"Run it with: (.*)")
+EXAMPLES = [path.stem for path in EVERY if COMMAND.search(path.read_text(encoding="utf-8"))]
 
 
 def run(command: str) -> str:
@@ -29,13 +31,19 @@ def run(command: str) -> str:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS_HOROVOD.get(name, [])) for name in EXAMPLES])
 def test_an_example_runs_as_it_says(name):
-    (command,) = re.findall(r"Run it with: (.*)", (ROOT / "examples" / f"{name}.py").read_text())
+    (command,) = COMMAND.findall((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"))
     printed = run(command)
     if "minimal" in name:
         first, last = map(float, re.findall(r"loss ([\d.]+)", printed))
         assert last < 0.8 * first
     else:
         assert [int(n) for n in re.findall(r"(\d+) entries arrived", printed)] and "step 4" in printed
+
+
+def test_every_other_example_is_named_in_a_test_of_its_own():
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    others = [path for path in EVERY if path.stem not in EXAMPLES]
+    assert len(EXAMPLES) >= 3 and not [path.name for path in others if path.stem not in tests]
 
 
 def test_the_naive_exchange_has_the_bits_of_the_compiled_one():

@@ -19,20 +19,21 @@ from torch.nn.parallel import DistributedDataParallel
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.hooks.ddp import DDPHook
 
+EXAMPLES = {"accelerate": "with_accelerate", "lightning": "with_lightning", "transformers": "with_transformers"}
+
 
 def frameworks() -> list:
-    names = ("accelerate", "lightning", "transformers")
     return [
-        pytest.param(name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed"))
-        for name in names
+        pytest.param(example, id=name, marks=pytest.mark.skipif(find_spec(name) is None, reason=f"no {name} installed"))
+        for name, example in EXAMPLES.items()
     ]
 
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", frameworks())
-def test_resumed_is_never_stopped(framework, tmp_path):
-    program = [sys.executable, str(ROOT / "tests" / "framework_script.py"), f"with_{framework}", str(tmp_path)]
+@pytest.mark.parametrize("example", frameworks())
+def test_resumed_is_never_stopped(example, tmp_path):
+    program = [sys.executable, str(ROOT / "tests" / "framework_script.py"), example, str(tmp_path)]
     done = subprocess.run(
         ENGINES["torch_dist"].command(2, program), env=os.environ | ENGINES["torch_dist"].environment(threads=1),
         cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
