@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.engine, every_engine]
 FEW = ("topk", "lags", "dlgs", "powersgd", "efsign", "dgc", "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, bad, worlds):
     """On both ranks, with every method; the script skips such a step."""

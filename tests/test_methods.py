@@ -307,7 +307,7 @@ def test_bytes_counted_are_the_bytes_that_a_server_moved(name, topology, wire):
 def test_the_workflow_is_told_what_the_class_says(name):
     described, cls = plugins.describe("methods", name), CLASSES[name]
     assert (described["scope"], described["sum_kind"]) == (cls.scope, cls.sum_kind)
-    assert described["exact"] == make(name).exact
+    assert described["uncompressed"] == make(name).uncompressed == (name == "none")
 
 
 FEEDBACK = """

@@ -359,6 +359,7 @@ def distance(name: str, ratio: float, steps: int = 600) -> float:
     return ((run_workers(workers, work)[0] - best).norm() / best.norm()).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.3, 0.5])
 def test_reg_top_k_ends_as_far_from_the_optimum_of_linear_regression_as_top_k(ratio, measured):
     """The claim, from its abstract, does not hold here: Top-K stays at a fixed distance where RegTop-k converges."""

@@ -78,6 +78,7 @@ def test_ranks_keep_their_bits(engine, tmp_path):
         load(tmp_path / "profile.0", workers=3)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_example_records_a_profile(tmp_path):
     path = tmp_path / "profile.json"

@@ -32,11 +32,11 @@ class Variant:
 
 
 def chosen(values: dict) -> dict[str, Variant]:
-    """The variants that a configuration runs, by name and in its order; "all": what is exact comes first."""
+    """The variants that a configuration runs, by name and in its order; "all": uncompressed comes first."""
     names, given = values["methods"], values["variants"]
     if names == "all":
         methods = plugins.names("methods")
-        names = sorted(methods, key=lambda name: not plugins.describe("methods", name)["exact"])
+        names = sorted(methods, key=lambda name: not plugins.describe("methods", name)["uncompressed"])
         names += [name for name in given if name not in methods]
     return {name: variant(name, given.get(name, {})) for name in names}
 

@@ -86,7 +86,7 @@ class WorkerExchange(Exchange):
         super().__init__(method, groups, buckets, transport)
         self._clock = clock
         self.bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
-        self._label = "other" if method.exact else "sparsify"
+        self._label = "other" if method.uncompressed else "sparsify"
 
     def begin(self, context: StepContext) -> None:
         self._at = context

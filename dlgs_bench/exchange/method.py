@@ -153,9 +153,9 @@ class Method:
     keeps_signs: ClassVar[bool] = False
 
     @property
-    def exact(self) -> bool:
-        """Whether the aggregate is always the dense mean."""
-        return self.exact_when == {}
+    def uncompressed(self) -> bool:
+        """Whether it sends the gradient as it is: always exact, and what others are compared with."""
+        return self.exact_when == {} and self.baseline
 
     @property
     def cycle(self) -> int:

@@ -36,7 +36,7 @@ def about(name: str) -> dict:
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
         "cost_depends_on_shapes": cls.cost_depends_on_shapes,
         "baseline": cls.baseline,
-        "exact": cls.exact_when == {},
+        "uncompressed": cls.exact_when == {} and cls.baseline,
         "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
     }
 

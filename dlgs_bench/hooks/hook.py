@@ -62,7 +62,7 @@ class Hook:
             within = assign_buckets(self._flat.sizes[start:stop], self.method.scope, "size", most)
             groups += [(start + first, start + last) for first, last in within]
         buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
-        kind = WorkerExchange if self.method.exact else FiniteExchange
+        kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._sizes = [bucket.size for bucket in buckets]
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}

@@ -110,7 +110,7 @@ def measure(
     for name in plugins.names("methods"):
         try:
             method = about(name)
-            if method["exact"] or (names is not None and name not in names and not method["baseline"]):
+            if method["uncompressed"] or (names is not None and name not in names and not method["baseline"]):
                 continue
             if issubclass(method_class(name), LocalSteps):
                 left_out[name] = "it exchanges weights after local steps"
