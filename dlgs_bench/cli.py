@@ -5,6 +5,7 @@ only another command uses.
 """
 
 import importlib
+import os
 import sys
 
 from dlgs_bench import __version__
@@ -42,7 +43,13 @@ def main(arguments: list[str] | None = None) -> int:
         why = f"{error.name} is missing; run it from a clone of the repository, with its environment (make env)"
         print(f"dlgs-bench {name}: {why}", file=sys.stderr)
         return 2
-    return command.main([*first, *rest]) or 0
+    try:
+        status = command.main([*first, *rest]) or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The command dlgs-bench."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
-from conftest import METHODS
+from conftest import METHODS, ROOT
 
 from dlgs_bench import __version__, cli
 
@@ -51,3 +53,11 @@ def test_methods_are_listed_with_their_parameters(capsys):
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):
     assert cli.main(["methods", "tokp"]) == 2
     assert "no method 'tokp' (did you mean 'topk'" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_ends_a_command_quietly():
+    """The pipe is closed before the command writes, as ``head`` may close it."""
+    called = [sys.executable, "-m", "dlgs_bench.cli", "methods"]
+    process = subprocess.Popen(called, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait() == 0
