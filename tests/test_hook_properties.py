@@ -37,7 +37,7 @@ def agree(ranks: list[list[torch.Tensor]], expected: list[torch.Tensor], dtype: 
         torch.testing.assert_close(ours, theirs, rtol=8 * bits, atol=8 * bits)
 
 
-@examples(2)
+@examples(0.75)
 @given(script=scripts)
 def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
     ranks = worlds(engine).run(play, engine, script, "none", {})
@@ -47,7 +47,7 @@ def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
             assert all(map(torch.equal, ours, plain))
 
 
-@examples(2)
+@examples(0.75)
 @given(script=scripts)
 def test_a_script_with_top_k_is_top_k_in_plain_lines(engine, script, worlds):
     ranks = worlds(engine).run(play, engine, script, "topk", {"ratio": RATIO})

@@ -98,7 +98,7 @@ def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
     model = type("Model", (), {"build": staticmethod(built), "loss": staticmethod(F.cross_entropy)})
 
     def work(comm) -> list[torch.Tensor]:
-        training, cluster = Training("net", lr=LR, momentum=0.0), Cluster(workers=comm.world_size)
+        training, cluster = Training("net", lr=LR, momentum=0.0, weight_decay=0.0), Cluster(workers=comm.world_size)
         spec = RunSpec("accuracy", training, Scheme(method=method), cluster)
         session = Session(spec, comm, Noise(), CPU)
         session.optimizer = PlainSGD(session.flat.parameters)

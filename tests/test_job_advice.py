@@ -96,7 +96,7 @@ def by_name(profile: dict) -> dict[str, job_advice.JobModel]:
     return {model.name: model for model in job_advice.models(profile)}
 
 
-@examples(3)
+@examples(1)
 @given(profiles(), networks, st.floats(1, 100))
 def test_faster_links_never_make_a_method_slower(profile, there, faster):
     for model in job_advice.models(profile):
@@ -104,7 +104,7 @@ def test_faster_links_never_make_a_method_slower(profile, there, faster):
         assert model.iteration_s(replace(there, rate_mbit=there.rate_mbit * faster)) <= slower_s * (1 + 1e-12)
 
 
-@examples(3)
+@examples(1)
 @given(profiles(), networks)
 def test_an_iteration_is_the_fastest_schedule(profile, there):
     for model in job_advice.models(profile):
@@ -144,7 +144,7 @@ def test_costs_of_other_numbers_of_workers_follow_the_measured_lines():
     assert alone == pytest.approx(7)
 
 
-@examples(2)
+@examples(1)
 @given(profiles(), networks, st.floats(0.3, 0.95))
 def test_the_needed_rate_is_the_least_that_is_enough(profile, there, least):
     for model in job_advice.models(profile):
@@ -162,7 +162,7 @@ def test_the_needed_rate_is_the_least_that_is_enough(profile, there, least):
             assert job_advice.utilisation(model, there) < least
 
 
-@examples(2)
+@examples(1)
 @given(profiles(), networks)
 def test_a_method_pays_below_its_rate_and_not_above_it(profile, there):
     dense, *others = job_advice.models(profile)
@@ -175,7 +175,7 @@ def test_a_method_pays_below_its_rate_and_not_above_it(profile, there):
                     assert dense.iteration_s(network) <= model.iteration_s(network) * (1 + 1e-9)
 
 
-@examples(3)
+@examples(1)
 @given(profiles(), networks, st.floats(0.1, 0.95))
 def test_the_local_steps_are_the_fewest_that_are_enough(profile, there, least):
     job = job_advice.read_job(profile)
@@ -312,7 +312,7 @@ def numbers(value, at=()):
         yield from numbers(item, (*at, key))
 
 
-@examples(3)
+@examples(1)
 @given(st.data())
 def test_an_extreme_number_gives_an_answer_or_one_line(tmp_path_factory, data):
     profile = copy.deepcopy(load(RECORDED))
