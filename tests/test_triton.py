@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 # The interpreter is chosen when Triton is imported, so each test is a process of its own.
 COMPARE = """
 import torch
-from dlgs_bench.exchange.selection import MANY, Threshold, TopK, by_torch, by_triton
+from dlgs_bench.exchange.selection import MANY, Threshold, TopK, torch_backend, triton_backend
 
 def bits(x):
     return x.view(torch.int32 if x.dtype == torch.float32 else torch.int16)
@@ -25,22 +25,22 @@ KINDS = {
     "denormal": lambda acc: acc * 1e-7 if acc.dtype == torch.float16 else acc * 1e-42,
     "infinite": lambda acc: torch.where(acc > 2, acc * torch.inf, acc),
 }
-by_triton.TURNS = 2  # so that several programs take part
-for dtype in by_triton.LAYOUTS:
+triton_backend.TURNS = 2  # so that several programs take part
+for dtype in triton_backend.LAYOUTS:
     for size in (1, 2500):
         for kind, make in KINDS.items():
             acc = make(torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype))
             half = acc / 2
             whole = half + half
             for k in {1, max(1, size // 100), size}:
-                h = by_torch.kth_magnitude(whole, k)
-                assert by_triton.kth_magnitude(whole, k) == h
+                h = torch_backend.kth_magnitude(whole, k)
+                assert triton_backend.kth_magnitude(whole, k) == h
                 for rule in (Threshold(h), TopK(k)):
                     for gradient in (half, None) if kind == "normal" else (half,):
                         start = whole if gradient is None else half
                         slow, quick = start.clone(), start.clone()
-                        values, indices = by_torch.take(slow, rule, gradient)
-                        found, places = by_triton.take(quick, rule, gradient)
+                        values, indices = torch_backend.take(slow, rule, gradient)
+                        found, places = triton_backend.take(quick, rule, gradient)
                         where = dtype, size, kind, k, rule
                         assert (places[1:] > places[:-1]).all(), where
                         assert torch.equal(bits(found), bits(whole[places.long()])), where
@@ -57,7 +57,7 @@ for dtype in by_triton.LAYOUTS:
                                 rooms = {1, max(1, len(indices) // 2), len(indices) + 3}
                             for most in rooms:
                                 quick = start.clone()
-                                found, places, chosen = by_triton.take_at_most(quick, rule, most, gradient)
+                                found, places, chosen = triton_backend.take_at_most(quick, rule, most, gradient)
                                 assert chosen.tolist() == [len(indices)] and len(found) == len(places) == most, where
                                 n = min(most, len(indices))
                                 first = places[:n].long()
@@ -70,9 +70,9 @@ for dtype in by_triton.LAYOUTS:
                                     assert torch.equal(first, indices[:n]), where
     nan = torch.tensor([1.0, torch.nan, 3.0], dtype=dtype)
     for rule in (TopK(1), Threshold(9.0)):
-        assert by_triton.take_at_most(nan.clone(), rule, 1)[2].tolist() == [MANY]
-    for call in (lambda: by_triton.take(nan.clone(), TopK(1)), lambda: by_triton.take(nan.clone(), Threshold(9.0)),
-                 lambda: by_triton.kth_magnitude(nan, 1)):
+        assert triton_backend.take_at_most(nan.clone(), rule, 1)[2].tolist() == [MANY]
+    for call in (lambda: triton_backend.take(nan.clone(), TopK(1)), lambda: triton_backend.take(nan.clone(), Threshold(9.0)),
+                 lambda: triton_backend.kth_magnitude(nan, 1)):
         try:
             call()
             raise AssertionError("NaN passed")
@@ -97,15 +97,15 @@ import inspect
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from dlgs_bench.exchange.selection import by_triton
+from dlgs_bench.exchange.selection import triton_backend
 
 POINTERS = {"prefix": "*i32", "counts": "*i32", "least": "*i32", "ties": "*i64", "first_tie": "*i64", "first": "*i64",
             "indices": "*i32", "most": "i32"}
 NAMES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
-for dtype, (_, infinity, ((shift, width), *_)) in by_triton.LAYOUTS.items():
+for dtype, (_, infinity, ((shift, width), *_)) in triton_backend.LAYOUTS.items():
     values = {"SHIFT": shift, "WIDTH": width, "BITS": 8 * dtype.itemsize, "INFINITY": infinity, "ADD": True,
-              "TURNS": by_triton.TURNS, "BLOCK": by_triton.BLOCK}
-    for kernel in (by_triton._histogram, by_triton._count, by_triton._move):
+              "TURNS": triton_backend.TURNS, "BLOCK": triton_backend.BLOCK}
+    for kernel in (triton_backend._histogram, triton_backend._count, triton_backend._move):
         known = dict.fromkeys(values, "constexpr") | POINTERS | {"size": "i32"}
         types = {name: known.get(name, NAMES[dtype]) for name in kernel.arg_names}
         source = ASTSource(kernel, types, {name: values[name] for name in types if name in values})
