@@ -71,8 +71,8 @@ for dtype in triton_backend.LAYOUTS:
     nan = torch.tensor([1.0, torch.nan, 3.0], dtype=dtype)
     for rule in (TopK(1), Threshold(9.0)):
         assert triton_backend.take_at_most(nan.clone(), rule, 1)[2].tolist() == [MANY]
-    for call in (lambda: triton_backend.take(nan.clone(), TopK(1)), lambda: triton_backend.take(nan.clone(), Threshold(9.0)),
-                 lambda: triton_backend.kth_magnitude(nan, 1)):
+    takes = (lambda rule=rule: triton_backend.take(nan.clone(), rule) for rule in (TopK(1), Threshold(9.0)))
+    for call in (*takes, lambda: triton_backend.kth_magnitude(nan, 1)):
         try:
             call()
             raise AssertionError("NaN passed")
