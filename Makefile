@@ -8,7 +8,7 @@ UV := .tools/bin/uv
 BASE := .venv/.synced
 HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
-SITE := NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+SITE := NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 PYTEST := python -m pytest -q -n auto --dist loadfile
 
 # nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.

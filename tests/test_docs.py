@@ -1,7 +1,12 @@
 """Generated documents say what the code says."""
 
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -66,3 +71,25 @@ def test_the_reference_has_every_name_that_a_method_imports(pages):
     page = pages["docs/reference/exchange.md"]
     assert [name for name in exchange.__all__ if f"\n## {name}\n" not in page] == []
     assert exchange.Gather.__doc__.split("\n")[0] in page.replace("`", "``")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["[gone](nowhere.md)", "[gone](measuring.md#nowhere)", "![gone](nowhere.svg)", ""])
+def test_make_lint_stops_at_a_broken_link(tmp_path, link):
+    """The command is the Makefile's own."""
+    ignored = shutil.ignore_patterns(".git", ".venv", ".tools", ".snakemake", ".cache", "data", "smoke", "runs")
+    project = Path(shutil.copytree(ROOT, tmp_path / "project", ignore=ignored))
+    shutil.copytree(ROOT / "dlgs_bench" / "data", project / "dlgs_bench" / "data")
+    with (project / "docs" / "tutorial.md").open("a") as file:
+        file.write(f"\n{link}\n")
+    (command,) = re.findall(r"^SITE := (.*)$", (project / "Makefile").read_text(), re.M)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, shell=True, cwd=project, env=environment, capture_output=True, text=True)
+    assert (done.returncode == 0) == (not link), done.stdout + done.stderr
+    assert "nowhere" in done.stderr or not link
+
+
+def test_every_kept_set_of_results_is_in_the_index():
+    index = (ROOT / "results" / "README.md").read_text()
+    sets = [path.parent.name for path in (ROOT / "results").glob("reference*/README.md")]
+    assert sets and not [name for name in sets if f"({name}/README.md)" not in index]
