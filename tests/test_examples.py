@@ -49,4 +49,4 @@ def test_every_other_example_is_named_in_a_test_of_its_own():
 def test_the_naive_exchange_has_the_bits_of_the_compiled_one():
     script = ROOT / "tests" / "examples_script.py"
     printed = run(f"torchrun --standalone --nproc-per-node 2 {script}")
-    assert printed.split() == ["equal", "equal"]
+    assert printed.split() == ["equal"]
