@@ -154,6 +154,18 @@ def said(call) -> str:
     return ""
 
 
+def after_close(mesh, rank: int) -> tuple[list, list]:
+    """Weights after a hook was closed between forward and backward, and of a model that never had one."""
+    model, optimizer, hook = hooked(mesh, "topk", ratio=0.1)
+    loss = loss_of(model, 0, rank)
+    hook.close()
+    loss.backward()
+    optimizer.step()
+    plain = sharded(mesh["shard"])
+    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=LR)
+    return trained(model, optimizer, rank, range(1, STEPS)), trained(plain, plain_optimizer, rank, range(STEPS))
+
+
 def errors(mesh, rank: int) -> dict[str, str]:
     from dlgs_bench.hooks.fsdp import FSDPHook
 
@@ -235,6 +247,7 @@ def observed(comm, code: str) -> dict:
     found["scaled"] = scaled(mesh, rank)
     found["documented"] = documented(code, rank)
     found["resumed"] = resumed(mesh, rank)
+    found["closed"] = after_close(mesh, rank)
     found["in turns"] = {
         method: in_turns(mesh, rank, method, **options)
         for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()

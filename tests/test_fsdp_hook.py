@@ -91,6 +91,12 @@ def test_saved_and_loaded_is_never_stopped(ranks):
         assert all(map(torch.equal, whole, resumed))
 
 
+def test_a_closed_hook_leaves_the_model_as_it_was(ranks):
+    for found in ranks:
+        closed, plain = found["closed"]
+        assert all(map(torch.equal, closed, plain))
+
+
 def test_accumulated_gradients_are_the_sum_of_the_means(ranks):
     net = built()
     expected = [sum(pair) for pair in zip(mean_gradients(net, 0), mean_gradients(net, 1), strict=True)]

@@ -1,13 +1,19 @@
 """What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
 
+from datetime import timedelta
+
 import hook_lifecycle as script
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import every_engine
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.hooks.fsdp import FSDPHook
+from dlgs_bench.hooks.local_steps import LocalSteps
 
 pytestmark = pytest.mark.engine
 
@@ -47,9 +53,25 @@ def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
 
 @pytest.fixture
 def one():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=77))
     yield
     dist.destroy_process_group()
+
+
+def test_every_hook_takes_the_timeout_of_the_models_group(one):
+    """The test above shows that DDPHook's requests end at it; the other two have no such test."""
+    model = DistributedDataParallel(script.net())
+    sharded, mesh = script.net(), init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
+    fully_shard(sharded, mesh=mesh["shard"])
+    made = [
+        DDPHook(model, torch.optim.SGD(model.parameters()), "none"),
+        LocalSteps(script.net(), torch.optim.SGD(model.parameters()), "diloco"),
+        FSDPHook(sharded, mesh["rep"], torch.optim.SGD(sharded.parameters()), "none"),
+    ]
+    for hook in made:
+        with hook:
+            own = hook._comm._group._get_backend(torch.device("cpu"))
+            assert own.options._timeout == timedelta(seconds=77), hook
 
 
 def resumed(load: bool) -> DDPHook:

@@ -12,8 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange.flat import layout
+from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
 
 
@@ -42,9 +42,8 @@ class DDPHook(Hook):
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = {name: p for name, p in named if p.requires_grad and name not in ignored}
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
-        super().__init__(
-            model.module, parameters, optimizer, _communicator(model), method, options, bucket_cap_mb, scaler, ends
-        )
+        comm = own_communicator(model.process_group, next(model.module.parameters()).device)
+        super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
@@ -176,18 +175,3 @@ def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
             ends.append(layer)
             held, most = 0, model.bucket_bytes_cap
     return ends
-
-
-def _communicator(model: DistributedDataParallel) -> TorchDist:
-    """Over a group of its own, so that what the script or SyncBatchNorm asks of the model's cannot come in between.
-
-    torch names a group that only its members create by how many groups each of them is in, and hangs if these numbers
-    differ. So all processes create a group of all.
-    """
-    ranks = dist.get_process_group_ranks(model.process_group)
-    backend = dist.get_backend_config(model.process_group)
-    some = len(ranks) < dist.get_world_size()
-    device = next(model.module.parameters()).device
-    timeout = model.process_group._get_backend(device).options._timeout
-    group = dist.new_group(ranks, timeout=timeout, backend=backend, use_local_synchronization=some)
-    return TorchDist(device, group)

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
 
 
@@ -41,7 +41,7 @@ class FSDPHook(Hook):
         refuse_sparse(model)
         trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         local = {name: p.to_local() for name, p in trained.items()}
-        comm = _communicator(local, replicas)
+        comm = own_communicator(replicas.get_group(), next(iter(local.values())).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
         self._exchanged = {id(p) for p in trained.values()}
         self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
@@ -52,10 +52,10 @@ class FSDPHook(Hook):
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 self._comm.broadcast(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
-        for module in self._modules:
-            module.register_forward_hook(self._watch)  # after FSDP2's own, so that its callback comes first
+        for module in self._modules:  # after FSDP2's own hooks, so that its callback comes first
+            self._handles.append(module.register_forward_hook(self._watch))
         for layer, parameter in enumerate(self._shards):
-            parameter.register_post_accumulate_grad_hook(partial(self._arrive, layer))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, layer)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         saved, here = (of.get("shard", "not set") for of in (state["of"], self._identity))
@@ -74,7 +74,7 @@ class FSDPHook(Hook):
                 tensor.register_hook(self._before_backward)
 
     def _before_backward(self, gradient: Tensor | None = None) -> None:
-        if self._arrived:
+        if self._arrived or self.closed:
             return
         groups = [group for module in self._modules if (group := module._get_fsdp_state()._fsdp_param_group)]
         if not all(group.all_reduce_grads or not group.reduce_grads for group in groups):
@@ -178,12 +178,3 @@ def _refuse_other_meshes(model: nn.Module, replicas: DeviceMesh) -> None:
             f"replicas: ranks {sorted(both)} hold shards of one replica; give the dimension "
             "that fully_shard did not get"
         )
-
-
-def _communicator(local: dict[str, Tensor], replicas: DeviceMesh) -> TorchDist:
-    """Over a group of its own, so that what the script asks of the mesh's group cannot come in between."""
-    ranks = dist.get_process_group_ranks(replicas.get_group())
-    backend = dist.get_backend_config(replicas.get_group())
-    some = len(ranks) < dist.get_world_size()
-    group = dist.new_group(ranks, backend=backend, use_local_synchronization=some)
-    return TorchDist(next(iter(local.values())).device, group)

@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from dlgs_bench import exchange
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import Local, _Meeting
-from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import about
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import checked_method, copied, plain_context, refuse_other_state, usable
 from dlgs_bench.hooks.optimizers import listed_optimizers
 from dlgs_bench.topology import ALL_GATHER
@@ -117,10 +117,7 @@ class LocalSteps:
 
     def close(self) -> None:
         """Release the process group and the thread; no exchange follows."""
-        self._comm._calls.close()
-        if isinstance(self._comm, TorchDist) and self._comm._group is not None:
-            dist.destroy_process_group(self._comm._group)
-            self._comm._group = None
+        self._comm.release()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker besides its model and optimizer, which differ between workers.
@@ -153,10 +150,7 @@ class LocalSteps:
 
 
 def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Communicator:
-    """Over a group of its own, so that what the script asks of its group cannot come in between."""
+    """Over ``group``, all processes unless given; without a process group this process is the only worker."""
     if not dist.is_available() or not dist.is_initialized():
         return Local(0, _Meeting(1))
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    some = len(ranks) < dist.get_world_size()
-    own = dist.new_group(ranks, backend=dist.get_backend_config(group), use_local_synchronization=some)
-    return TorchDist(device, own)
+    return own_communicator(group or dist.group.WORLD, device)
