@@ -141,7 +141,7 @@ def mistakes_of_one(comm, engine: str) -> dict[str, str]:
         "unknown": made("topkk" if last else "topk"),
         "momentum": made("dgc", momentum=0.9 if last else 0.0),
         "scaler": made(scaler=torch.amp.GradScaler("cpu") if last else None),
-        "none": made(),
+        "alike": made(),
     }
 
 

@@ -1,6 +1,7 @@
 """What the ranks of test_hook_states do: save by torch.distributed.checkpoint or in files, load, and train on."""
 
-import torch
+import copy
+
 import torch.distributed.checkpoint as dcp
 from hook_parts import Given, drawn, hooked, said, sgd, state_of
 from torch import Tensor
@@ -61,27 +62,25 @@ def saved(comm, folder: str, methods: dict[str, dict]) -> dict[str, dict]:
     return found
 
 
-def redistributed(comm, folder: str, methods: dict[str, dict], workers: int) -> dict[str, dict]:
-    """By method, what the states of so many workers become here, and the weights after further steps."""
+def redistributed(comm, code: str, folder: str, methods: dict[str, dict], workers: int) -> dict[str, dict]:
+    """By method, what the states of ``workers`` workers become by the documented ``code``, and weights afterwards."""
     from dlgs_bench.hooks.checkpoints import load_rank_state
 
     found = {}
     for method, options in methods.items():
         run, other = Run(method, options), Run(method, options)
-        states = {"hook": {f"rank {rank}": None for rank in range(workers)}}
-        dcp.load(states, checkpoint_id=f"{folder}/{method}")
-        refused = said(lambda run=run, states=states: run.hook.load_state_dict(states["hook"]))
-        first = {"rank 0": states["hook"]["rank 0"]}
-        lacking = said(lambda run=run, first=first: run.hook.load_state_dict(first, redistribute=True))
-        run.hook.load_state_dict(states["hook"], redistribute=True)
+        names = {"dcp": dcp, "workers": workers, "folder": f"{folder}/{method}", "hook": run.hook}
+        exec(code, names)
+        states = names["states"]["hook"]
+        first = {"rank 0": states["rank 0"]}
+        refused = said(lambda hook=other.hook, states=states: hook.load_state_dict(states))
+        lacking = said(lambda hook=other.hook, first=first: hook.load_state_dict(first, redistribute=True))
         load_rank_state(other.hook, f"{folder}/{method}-files", redistribute=True)
+        state, from_files = (copy.deepcopy(state_of(one.hook)) for one in (run, other))
         found[method] = {
-            "refused": refused, "lacking": lacking, "step": run.hook.step, "state": state_of(run.hook),
-            "from files": state_of(other.hook),
+            "refused": refused, "lacking": lacking, "step": run.hook.step, "state": state, "from files": from_files,
+            "weights": run.train(comm, range(STOP, STEPS)),
         }  # fmt: skip
-        # Copies, as training goes on in the tensors of the state.
-        found[method] = torch.utils._pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, found[method])
-        found[method]["weights"] = run.train(comm, range(STOP, STEPS))
     return found
 
 

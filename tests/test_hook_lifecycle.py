@@ -59,7 +59,7 @@ def test_what_one_worker_makes_otherwise_is_said_to_all_at_once(engine, worlds):
     own = {"unknown": "no method 'topkk'", "momentum": "dgc applies momentum itself"}
     for case, line in own.items():
         assert first[case] == f"rank 1: {second[case]}" and second[case].startswith(line), case
-    assert first["none"] == second["none"] == ""
+    assert first["alike"] == second["alike"] == ""
     assert not any("\n" in line for line in (*first.values(), *second.values()))
 
 

@@ -7,6 +7,7 @@ import re
 import hook_states as script
 import pytest
 import torch
+from conftest import documented
 from test_hook_scripts import EXCHANGED, OPTIONS
 from world import World
 
@@ -39,7 +40,7 @@ def sum_of(states: list[dict[int, torch.Tensor]]) -> list[torch.Tensor]:
 def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals(workers, saved):
     folder, before = saved
     with World("torch_dist", workers) as world:
-        ranks = world.run(script.redistributed, folder, FEW, 2)
+        ranks = world.run(script.redistributed, documented("Saved state"), folder, FEW, 2)
     for method in FEW:
         after = [found[method] for found in ranks]
         for rank, found in enumerate(after):
@@ -48,6 +49,7 @@ def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals
             else:
                 expected = "state: ['rank 0', 'rank 1'] is not the state of rank 2; load what this rank has saved"
             assert found["refused"].startswith(expected) and "\n" not in found["refused"]
+            assert found["step"] == (0 if method in ("dlgs", "oktopk") else script.STOP), method
             assert re.match(r"state: ranks \[0\] of \[2\] workers are not all", found["lacking"])
             assert all(map(torch.equal, found["weights"], after[0]["weights"]))
             assert all(weight.isfinite().all() for weight in found["weights"])

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Callable, Iterable
