@@ -103,7 +103,7 @@ class DDPHook(Hook):
     def _refuse_smaller_mean(self) -> None:
         """ValueError in one line if ``join`` is to divide by the workers that still have inputs."""
         model: Any = self._ddp()
-        if model._join_config.enable and not model._divide_by_initial_world_size:
+        if model is not None and model._join_config.enable and not model._divide_by_initial_world_size:
             raise ValueError(
                 "join: divide_by_initial_world_size=False is not possible with a hook, which divides by the number of "
                 "all workers; leave it out"

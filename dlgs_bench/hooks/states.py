@@ -12,8 +12,10 @@ from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import LocalSteps, Method
 from dlgs_bench.exchange.plugin import about
 
-# Fields of a method's state, by bucket, whose sum over the workers later becomes a part of the aggregate.
-SUMMED = {"residuals", "velocities", "momenta", "errors"}
+# What becomes of a method's state, by field, where the number of workers changes.
+SUMMED = {"residuals", "velocities", "momenta", "errors"}  # the sum over the workers later joins the aggregate
+EQUAL = {"shared", "factors"}  # the same on all workers; so are the velocities of local steps
+DROPPED = {"thresholds", "cuts", "last", "chosen", "sum_errors"}  # a method computes it again
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
@@ -66,10 +68,10 @@ def _key(comm: Communicator) -> str:
 def _redistributed(
     state: Mapping[str, Any], comm: Communicator, identity: dict[str, Any], method: Method
 ) -> tuple[int, dict[str, Any]]:
-    """Every worker gets an equal share of what adds up, and what was the same on all workers.
+    """Every worker gets an equal share of what adds up, and a copy of what was the same on all workers.
 
-    A method starts the rest anew, such as the thresholds of each worker. For this, the step goes back to the beginning
-    of the method's cycle.
+    The rest is dropped, such as the thresholds of each worker, and the method computes it again. For this, the step
+    goes back to the beginning of the method's cycle.
     """
     fitting = [one for one in state.values() if one[0].get("shard") == identity.get("shard")]
     everyone = sorted(fitting, key=lambda one: one[0]["rank"])
@@ -82,15 +84,17 @@ def _redistributed(
     steps = {step for _, step, _ in everyone}
     if len(steps) > 1:
         raise ValueError(f"state: steps {sorted(steps)} are not one; give the states of one checkpoint")
-    summed = SUMMED - ({"velocities"} if isinstance(method, LocalSteps) else set())  # DiLoCo's are the same on all
     states, shared = [_copied(kept, comm.device) for _, _, kept in everyone], {}
+    if unknown := states[0].keys() - SUMMED - EQUAL - DROPPED:
+        raise ValueError(f"state: {sorted(unknown)} cannot be redistributed; train with {len(ranks)} workers")
     for name, first in states[0].items():
-        values = [one[name] for one in states]
-        if name in summed:
-            parts = {index: torch.stack([value[index] for value in values]) for index in first}
+        if name in EQUAL or (isinstance(method, LocalSteps) and name == "velocities"):
+            shared[name] = first
+        elif name in SUMMED:
+            parts = {index: torch.stack([one[name][index] for one in states]) for index in first}
             shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
         else:
-            shared[name] = first if all(_equal(first, value) for value in values) else type(first)()
+            shared[name] = {}
     (step,) = steps
     return step - step % method.cycle, shared
 
@@ -126,11 +130,3 @@ def _copied(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_copied(part, device) for part in value)
     return value.to(device, copy=True) if isinstance(value, Tensor) else value
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(_equal(part, second[key]) for key, part in first.items())
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(_equal, first, second))
-    return torch.equal(first, second) if isinstance(first, Tensor) else first == second
