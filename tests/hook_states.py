@@ -5,6 +5,7 @@ import copy
 import torch.distributed.checkpoint as dcp
 from hook_parts import Given, drawn, hooked, said, sgd, state_of
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 STEPS, STOP = 6, 3
 
@@ -62,6 +63,15 @@ def saved(comm, folder: str, methods: dict[str, dict]) -> dict[str, dict]:
     return found
 
 
+def loaded_plainly(hook, folder: str) -> str:
+    """What is said where the new hook of another number of workers loads as usual."""
+    try:
+        dcp.load({"hook": hook}, checkpoint_id=folder)
+    except (ValueError, CheckpointException) as error:
+        return str(error)
+    return ""
+
+
 def redistributed(comm, code: str, folder: str, methods: dict[str, dict], workers: int) -> dict[str, dict]:
     """By method, what the states of ``workers`` workers become by the documented ``code``, and weights afterwards."""
     from dlgs_bench.hooks.checkpoints import load_rank_state
@@ -69,6 +79,7 @@ def redistributed(comm, code: str, folder: str, methods: dict[str, dict], worker
     found = {}
     for method, options in methods.items():
         run, other = Run(method, options), Run(method, options)
+        plainly = loaded_plainly(run.hook, f"{folder}/{method}")
         names = {"dcp": dcp, "workers": workers, "folder": f"{folder}/{method}", "hook": run.hook}
         exec(code, names)
         states = names["states"]["hook"]
@@ -79,7 +90,7 @@ def redistributed(comm, code: str, folder: str, methods: dict[str, dict], worker
         state, from_files = (copy.deepcopy(state_of(one.hook)) for one in (run, other))
         found[method] = {
             "refused": refused, "lacking": lacking, "step": run.hook.step, "state": state, "from files": from_files,
-            "weights": run.train(comm, range(STOP, STEPS)),
+            "plainly": plainly, "weights": run.train(comm, range(STOP, STEPS)),
         }  # fmt: skip
     return found
 

@@ -10,12 +10,12 @@ import tempfile
 import numba
 
 
-def _is_cached() -> None:
-    """A function like those that this package compiles."""
+def _probe() -> None:
+    """Stands for the functions that this package compiles."""
 
 
 try:
-    numba.njit(_is_cached, cache=True)
+    numba.njit(_probe, cache=True)
 except RuntimeError:
     _folder = tempfile.TemporaryDirectory(prefix="dlgs-bench-numba-", ignore_cleanup_errors=True)
     os.environ["NUMBA_CACHE_DIR"] = _folder.name
