@@ -28,19 +28,19 @@ class GradientHook(lightning.Callback):
     def __init__(self, method: str, **options: Any):
         self.method, self.options = method, options
         self.hook: DDPHook | None = None
-        self._states: list[dict] | None = None
+        self._states: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         self.hook = DDPHook(trainer.strategy.model, trainer.optimizers, self.method, **self.options)
         if self._states is not None:
-            self.hook.load_state_dict(self._states[trainer.global_rank])
+            self.hook.load_state_dict(self._states)
 
     def state_dict(self) -> dict[str, Any]:  # Lightning calls it on all ranks
         if self.hook is None:
             return {}
         states: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(states, self.hook.state_dict())
-        return {"states": states}
+        return {"states": {rank: state for one in states for rank, state in one.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # before on_train_start
         self._states = state_dict.get("states")

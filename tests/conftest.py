@@ -84,6 +84,8 @@ SHARE_WORLDS = (
     "test_hook_precision",
     "test_hook_properties",
     "test_hook_scripts",
+    "test_hook_states",
+    "test_hook_wrappers",
     "test_local_steps_script",
 )
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]

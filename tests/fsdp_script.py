@@ -4,6 +4,7 @@ import io
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -73,7 +74,7 @@ def trained(model, optimizer, rank: int, steps) -> list[torch.Tensor]:
     return weights(model)
 
 
-def resumed(mesh, rank: int) -> tuple:
+def resumed(mesh, rank: int, folder: str) -> tuple:
     """Weights of a run that never stopped, and of one that was saved and loaded after STOP steps."""
 
     def fresh(seed: int):
@@ -84,7 +85,8 @@ def resumed(mesh, rank: int) -> tuple:
     memory = io.BytesIO()
     local = {name: p.to_local() for name, p in model.named_parameters()}
     momenta = [optimizer.state[p]["momentum_buffer"].to_local() for p in model.parameters()]
-    torch.save({"model": local, "momenta": momenta, "hook": hook.state_dict()}, memory)
+    torch.save({"model": local, "momenta": momenta}, memory)
+    dcp.save({"hook": hook}, checkpoint_id=folder)
     whole = trained(model, optimizer, rank, range(STOP, STEPS))
     state = torch.load(io.BytesIO(memory.getvalue()), weights_only=True)
     model, optimizer, hook = fresh(1)
@@ -92,7 +94,7 @@ def resumed(mesh, rank: int) -> tuple:
     for (name, p), momentum in zip(model.named_parameters(), state["momenta"], strict=True):
         p.to_local().detach().copy_(state["model"][name])
         optimizer.state[p]["momentum_buffer"].to_local().copy_(momentum)
-    hook.load_state_dict(state["hook"])
+    dcp.load({"hook": hook}, checkpoint_id=folder)
     return whole, trained(model, optimizer, rank, range(STOP, STEPS))
 
 
@@ -166,6 +168,14 @@ def after_close(mesh, rank: int) -> tuple[list, list]:
     return trained(model, optimizer, rank, range(1, STEPS)), trained(plain, plain_optimizer, rank, range(STEPS))
 
 
+def unknown_scaler(mesh, rank: int) -> None:
+    """A step under a GradScaler that the hook was not given."""
+    model, optimizer, _ = hooked(mesh, "topk", ratio=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(model, 0, rank)).backward()
+    scaler.step(optimizer)
+
+
 def errors(mesh, rank: int) -> dict[str, str]:
     from dlgs_bench.hooks.fsdp import FSDPHook
 
@@ -175,8 +185,8 @@ def errors(mesh, rank: int) -> dict[str, str]:
 
     model, _, hook = hooked(mesh, "topk", ratio=0.1)
     model.set_requires_all_reduce(False)
-    state = hook.state_dict()
-    state["of"] = state["of"] | {"shard": 1 - state["of"]["shard"]}
+    ((key, (identity, step, kept)),) = hook.state_dict().items()
+    state = {key: (identity | {"shard": 1 - identity["shard"]}, step, kept)}
     return {
         "two dimensions": given(sharded(mesh), mesh["rep"]),
         "plain": given(built(), mesh["rep"]),
@@ -184,6 +194,7 @@ def errors(mesh, rank: int) -> dict[str, str]:
         "shards twice": given(sharded(mesh["shard"]), mesh["shard"]),
         "all-reduce off": said(lambda: loss_of(model, 0, rank).backward()),
         "other shard": said(lambda: hook.load_state_dict(state)),
+        "unknown scaler": said(lambda: unknown_scaler(mesh, rank)),
     }
 
 
@@ -216,8 +227,8 @@ def documented(code: str, rank: int) -> int:
     return names["hook"].step
 
 
-def observed(comm, code: str) -> dict:
-    """What one of four ranks observes; the ranks that ``mesh`` puts into one replica are neighbours."""
+def observed(comm, code: str, folder: str) -> dict:
+    """What one of four ranks observes, which share ``folder``; ``mesh`` puts neighbours into one replica."""
     rank = comm.rank
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rep", "shard"))
     found: dict = {"mistakes": errors(mesh, rank), "accumulated": accumulated(mesh, rank)}
@@ -246,7 +257,7 @@ def observed(comm, code: str) -> dict:
     found["native dense"] = dense_entries(lambda: loss_of(native, 0, rank).backward())
     found["scaled"] = scaled(mesh, rank)
     found["documented"] = documented(code, rank)
-    found["resumed"] = resumed(mesh, rank)
+    found["resumed"] = resumed(mesh, rank, folder)
     found["closed"] = after_close(mesh, rank)
     found["in turns"] = {
         method: in_turns(mesh, rank, method, **options)

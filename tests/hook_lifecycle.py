@@ -9,6 +9,7 @@ from datetime import timedelta
 import psutil
 import torch
 import torch.distributed as dist
+from hook_parts import said
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
@@ -118,3 +119,36 @@ def late(comm, method: str) -> float:
         except RuntimeError:
             return time.monotonic() - began
     return -1.0
+
+
+def mistakes_of_one(comm, engine: str) -> dict[str, str]:
+    """What is said to each rank where rank 1 makes the hook with other arguments than rank 0."""
+    last = comm.rank == 1
+
+    def made(method: str = "topk", momentum: float = 0.0, **options) -> str:
+        model = net() if engine == "horovod" else DistributedDataParallel(net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        if engine == "horovod":
+            from dlgs_bench.hooks.horovod import HorovodHook as Made
+        else:
+            from dlgs_bench.hooks.ddp import DDPHook as Made
+        return said(lambda: Made(model, optimizer, method, ratio=0.1, **options))
+
+    return {
+        "ratio": made("dgc", clip=2.0 if last else 1.0),
+        "method": made("lags" if last else "topk"),
+        "buckets": made("dlgs", bucket_cap_mb=3e-5 if last else 8.0),
+        "unknown": made("topkk" if last else "topk"),
+        "momentum": made("dgc", momentum=0.9 if last else 0.0),
+        "scaler": made(scaler=torch.amp.GradScaler("cpu") if last else None),
+        "alike": made(),
+    }
+
+
+def mistaken_local_steps(comm) -> str:
+    """The same for the local steps of DiLoCo."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return said(lambda: LocalSteps(model, optimizer, "diloco", local_steps=3 + comm.rank))

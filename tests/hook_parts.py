@@ -43,6 +43,12 @@ def said(call) -> str:
     return ""
 
 
+def state_of(hook) -> dict:
+    """The state of the hook's method, as it is saved."""
+    ((_identity, _step, state),) = hook.state_dict().values()
+    return state
+
+
 def is_finite(state) -> bool:
     if isinstance(state, dict):
         return all(map(is_finite, state.values()))
@@ -111,7 +117,7 @@ def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool,
             for rank in range(comm.world_size):
                 if name in USAGE[usage](step, rank):
                     true[name] += drawn(step, rank)[name] / comm.world_size
-    residuals = hook.state_dict()["method"]["residuals"]
+    residuals = state_of(hook)["residuals"]
     kept = comm.allreduce(torch.cat([residuals[index] for index in sorted(residuals)]))
     parts = kept.split([layer.numel() for layer in net.layers.values()][::-1])
     found = []
@@ -171,8 +177,8 @@ def bad_step(comm, engine: str, method: str, options: dict, bad: float | None, s
         if finite or not skips:
             optimizer.step()
     found["weights"] = [p.detach().clone() for p in net.parameters()]
-    found["state is finite"] = is_finite(hook.state_dict()["method"])
-    found["state"], found["step"] = tensors(hook.state_dict()["method"]), hook.step
+    found["state is finite"] = is_finite(state_of(hook))
+    found["state"], found["step"] = tensors(state_of(hook)), hook.step
     return found
 
 
@@ -195,7 +201,23 @@ def scaled(comm, engine: str, method: str, options: dict, scaler: bool, dtype: t
         scale.update()
         scales.append(scale.get_scale())
     weights = [p.detach().clone() for p in net.parameters()]
-    return {"weights": weights, "state": tensors(hook.state_dict()["method"]), "scales": scales}
+    return {"weights": weights, "state": tensors(state_of(hook)), "scales": scales}
+
+
+def unknown_scaler(comm, engine: str, method: str, optimizer: str, enabled: bool = True) -> str:
+    """What is said in two steps whose loss is scaled by a GradScaler that the hook was not given."""
+    net = Given()
+    made = torch.optim.AdamW(net.parameters(), fused=True) if optimizer == "fused" else sgd(net)
+    scale = torch.amp.GradScaler("cpu", init_scale=2.0**12, enabled=enabled)
+    model, _hook = hooked(engine, net, made, method, **({"ratio": 0.1} if method == "topk" else {}))
+
+    def step(number: int) -> None:
+        made.zero_grad()
+        scale.scale(model(drawn(number, comm.rank))).backward()
+        scale.step(made)
+        scale.update()
+
+    return said(lambda: [step(number) for number in range(2)])
 
 
 def sixteen_bits(comm, engine: str, dtypes: dict[str, torch.dtype], method: str, options: dict) -> dict:
@@ -213,7 +235,7 @@ def sixteen_bits(comm, engine: str, dtypes: dict[str, torch.dtype], method: str,
             applied[name] += layer.grad.float()
             for rank in range(comm.world_size):
                 true[name] += drawn(step, rank)[name].to(layer.dtype).float() / comm.world_size
-    residuals = hook.state_dict()["method"].get("residuals", {})
+    residuals = state_of(hook).get("residuals", {})
     kept = comm.allreduce(torch.cat([residuals[index] for index in sorted(residuals)]))
     parts = kept.split([layer.numel() for layer in net.layers.values()][::-1])
     totals = {}

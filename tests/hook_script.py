@@ -263,7 +263,7 @@ def observed(engine: str, rank: int, methods: dict[str, dict]) -> dict:
         found |= {"power": {r: power(rank, r) for r in (2, 4)}, "spoken between": spoken_between(rank)}
     for number, (method, options) in enumerate(methods.items()):
         whole, saved = train(engine, rank, method, options, view=bool(number % 2))
-        buckets = torch.load(io.BytesIO(saved), weights_only=True)["hook"]["of"]["buckets"]
+        buckets = torch.load(io.BytesIO(saved), weights_only=True)["hook"][f"rank {rank}"][0]["buckets"]
         found[method] = whole, train(engine, rank, method, options, False, saved)[0], buckets
     return found
 

@@ -13,10 +13,10 @@ ENTRIES = sum(p.numel() for p in built().parameters())
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict]:
+def ranks(tmp_path_factory) -> list[dict]:
     """By rank, what it observed."""
     with World("torch_dist", 4) as world:
-        return world.run(observed, documented("FSDP2"))
+        return world.run(observed, documented("FSDP2"), str(tmp_path_factory.mktemp("states")))
 
 
 def mean_gradients(net, step: int, heads=(0, 1)) -> list[torch.Tensor]:
@@ -114,6 +114,7 @@ def test_a_mistake_is_one_line_on_all_ranks(ranks):
         "shards twice": r"^replicas: ranks \[\d, \d\] hold shards of one replica",
         "all-reduce off": r"set_requires_all_reduce\(False\) does not concern the hook; call set_requires_grad",
         "other shard": r"^the state is of shard \d, here is shard \d; every rank loads its own state",
+        "unknown scaler": r"^scaler: a GradScaler that the hook does not have scales the loss",
     }
     for found in ranks:
         assert found["mistakes"].keys() == expected.keys()

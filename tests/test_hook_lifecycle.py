@@ -44,6 +44,30 @@ def test_a_model_with_a_hook_can_be_copied_and_averaged(engine, worlds):
         assert not torch.equal(before, trained) and not torch.equal(before, alone)
 
 
+@every_engine
+def test_what_one_worker_makes_otherwise_is_said_to_all_at_once(engine, worlds):
+    first, second = worlds(engine).run(script.mistakes_of_one, engine)
+    equal = {
+        "ratio": "dgc.clip: 1.0 on rank 0 is not 2.0 on rank 1",
+        "method": "method: 'topk' on rank 0 is not 'lags' on rank 1",
+        "buckets": "buckets: [21] on rank 0 is not [",
+        "scaler": "scaler: False on rank 0 is not True on rank 1",
+    }
+    for case, line in equal.items():
+        assert first[case] == second[case] and first[case].startswith(line), case
+        assert first[case].endswith("; give every worker the same arguments")
+    own = {"unknown": "no method 'topkk'", "momentum": "dgc applies momentum itself"}
+    for case, line in own.items():
+        assert first[case] == f"rank 1: {second[case]}" and second[case].startswith(line), case
+    assert first["alike"] == second["alike"] == ""
+    assert not any("\n" in line for line in (*first.values(), *second.values()))
+
+
+def test_local_steps_of_another_length_are_said_to_all(worlds):
+    for line in worlds("torch_dist").run(script.mistaken_local_steps):
+        assert line == "diloco.local_steps: 3 on rank 0 is not 4 on rank 1; give every worker the same arguments"
+
+
 @pytest.mark.parametrize("method", ["none", "topk"])
 def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
     first, second = worlds("torch_dist").run(script.late, method)

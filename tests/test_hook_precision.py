@@ -48,6 +48,16 @@ def test_residuals_do_not_follow_the_scale_of_the_loss(engine, worlds):
             assert equal(ours["state"], expected["state"]) and equal(ours["weights"], expected["weights"]), method
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "fused"])
+def test_a_scaler_that_the_hook_does_not_have_is_refused_in_the_first_step(engine, optimizer, worlds):
+    """Residuals would follow its scale. What keeps no state needs no scaler."""
+    run = worlds(engine).run
+    for line in run(parts.unknown_scaler, engine, "topk", optimizer):
+        assert line.startswith("scaler: a GradScaler that the hook does not have scales the loss") and "\n" not in line
+    assert run(parts.unknown_scaler, engine, "topk", optimizer, False) == ["", ""]
+    assert run(parts.unknown_scaler, engine, "none", optimizer) == ["", ""]
+
+
 MIXED = {"filters": torch.bfloat16, "vector": torch.float32, "wide": torch.float16, "long": torch.bfloat16}
 
 

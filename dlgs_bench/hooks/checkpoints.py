@@ -12,24 +12,31 @@ from dlgs_bench.hooks.hook import Hook
 def save_rank_state(hook: Hook, folder: str | Path) -> None:
     """Write this rank's state of ``hook`` into the folder of a checkpoint."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(hook.state_dict(), _file(folder))
+    torch.save(hook.state_dict(), _file(folder, dist.get_rank()))
 
 
-def load_rank_state(hook: Hook, folder: str | Path) -> None:
-    """Go on from what ``save_rank_state`` wrote; ValueError in one line if this rank has no file."""
-    if not _file(folder).exists():
+def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) -> None:
+    """Continue from what ``save_rank_state`` wrote; ValueError in one line if this rank has no file.
+
+    ``redistribute``: the number of workers may have been another one, as in ``Hook.load_state_dict``.
+    """
+    files = sorted(Path(folder).glob(_file(folder, "*").name)) if redistribute else [_file(folder, dist.get_rank())]
+    if not files or not files[0].exists():
         raise ValueError(
-            f"{_file(folder)}: the file is missing, so the hook's residuals would be lost; "
-            "resume from a checkpoint that was saved with the hook"
+            f"{_file(folder, dist.get_rank())}: the file is missing, so the hook's residuals would be lost; resume "
+            "from a checkpoint that was saved with the hook, and give redistribute=True if it had fewer workers"
         )
-    hook.load_state_dict(torch.load(_file(folder), weights_only=True, map_location="cpu"))
+    state: dict[str, Any] = {}
+    for file in files:
+        state |= torch.load(file, weights_only=True, map_location="cpu")
+    hook.load_state_dict(state, redistribute)
 
 
-def attach(hook: Hook, accelerator: Any) -> None:
+def attach(hook: Hook, accelerator: Any, redistribute: bool = False) -> None:
     """Have ``accelerator``, an accelerate.Accelerator, save and load the state of ``hook`` with its own."""
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: save_rank_state(hook, folder))
-    accelerator.register_load_state_pre_hook(lambda models, folder: load_rank_state(hook, folder))
+    accelerator.register_load_state_pre_hook(lambda models, folder: load_rank_state(hook, folder, redistribute))
 
 
-def _file(folder: str | Path) -> Path:
-    return Path(folder) / f"gradient_hook_{dist.get_rank()}.pt"
+def _file(folder: str | Path, rank: int | str) -> Path:
+    return Path(folder) / f"gradient_hook_{rank}.pt"

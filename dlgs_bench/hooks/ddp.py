@@ -1,6 +1,7 @@
 """A method as the communication hook of DistributedDataParallel (Li et al., PyTorch Distributed, VLDB 2020)."""
 
 import math
+import weakref
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -35,15 +36,22 @@ class DDPHook(Hook):
         self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ):  # fmt: skip
+        model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
         if not isinstance(model, DistributedDataParallel):
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
+        if model._use_python_reducer:
+            raise ValueError(
+                "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, which it gives single "
+                "gradients; use ddp_optimizer"
+            )
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = {name: p for name, p in named if p.requires_grad and name not in ignored}
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
         super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)
+        self._ddp = weakref.ref(model)  # which keeps the hook, out of the garbage collector's sight
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
@@ -63,6 +71,7 @@ class DDPHook(Hook):
 
     def _exchanged_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if bucket.index() == 0:
+            self._refuse_smaller_mean()
             self._begin()
             self._promised.clear()
             self._aggregates.clear()
@@ -85,11 +94,20 @@ class DDPHook(Hook):
                 for there, own in copies:
                     there.copy_(own)
             self._conclude([buffer for _, buffer, _ in self._promised])
-            if self._leaves_out_layers:
+            if self._leaves_out_layers and torch._C._current_graph_task_id() >= 0:  # not in a pass that join adds
                 torch.autograd.Variable._execution_engine.queue_callback(self._note_grads)
             for future, buffer, _ in self._promised:
                 future.set_result(buffer)
         return self._promised[-1][0]
+
+    def _refuse_smaller_mean(self) -> None:
+        """ValueError in one line if ``join`` is to divide by the workers that still have inputs."""
+        model: Any = self._ddp()
+        if model is not None and model._join_config.enable and not model._divide_by_initial_world_size:
+            raise ValueError(
+                "join: divide_by_initial_world_size=False is not possible with a hook, which divides by the number of "
+                "all workers; leave it out"
+            )
 
     def _note_grads(self) -> None:
         """DDP leaves the gradient of a layer alone that no worker used; so its residual's aggregate would be lost."""

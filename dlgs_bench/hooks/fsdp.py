@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from dlgs_bench.hooks.callers import refuse_inner_backward
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
 
@@ -57,12 +58,6 @@ class FSDPHook(Hook):
         for layer, parameter in enumerate(self._shards):
             self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, layer)))
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        saved, here = (of.get("shard", "not set") for of in (state["of"], self._identity))
-        if saved != here:
-            raise ValueError(f"the state is of shard {saved}, here is shard {here}; every rank loads its own state")
-        super().load_state_dict(state)
-
     @property
     def _identity(self) -> dict[str, Any]:
         return super()._identity | {"shard": self._shards[0].device_mesh.get_local_rank()}
@@ -98,6 +93,7 @@ class FSDPHook(Hook):
         self._before_backward()
         with plain_context(self._comm.device):
             if not self._arrived:
+                refuse_inner_backward()
                 self._begin()
             self._arrived.add(layer)
             self._bring(layer, parameter.grad.to_local())

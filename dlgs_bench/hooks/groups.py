@@ -1,12 +1,20 @@
-"""A process group of the hook's own, so that the script's calls on its group cannot come between the hook's."""
+"""A process group of the hook's own, so that the script's calls on its group cannot come between the hook's; and what
+the workers must agree on."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.errors import shown
 
 
 def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDist:
@@ -22,7 +30,7 @@ def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDis
     return TorchDist(device, _subgroup(group, ranks, timeout, backend))
 
 
-def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout, backend: str) -> dist.ProcessGroup:
+def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, backend: str) -> dist.ProcessGroup:
     """Like ``dist.new_group(use_local_synchronization=True)``, but with a name that is never used again.
 
     That function names a group by its ranks and by how many groups the process is in. If a group was closed on one rank
@@ -37,3 +45,36 @@ def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout, backend: str)
     )
     c10d._world.pg_group_ranks[own] = {rank: position for position, rank in enumerate(ranks)}
     return own
+
+
+@contextmanager
+def agreement(comm: Communicator, advice: str) -> Iterator[dict[str, Any]]:
+    """Raise on all workers what one of them raises within the context, and ValueError if they do not agree.
+
+    All workers enter it. Put into the context's target what must be the same on all, such as {"topk.ratio": 0.1}.
+    ``advice``: what to do where it is not.
+    """
+    mine: dict[str, Any] = {}
+    raised = None
+    try:
+        yield mine
+    except Exception as error:
+        raised = error
+    everyone = _gathered(comm, mine | {"error": str(raised or "")})
+    if raised is not None:
+        raise raised
+    for rank, other in enumerate(everyone):
+        if other["error"]:
+            raise ValueError(f"rank {rank}: {other['error']}")
+    first = everyone[0]
+    for rank, other in enumerate(everyone):
+        for key in first | other:
+            if first.get(key) != other.get(key):
+                here, there = shown(first.get(key)), shown(other.get(key))
+                raise ValueError(f"{key}: {here} on rank 0 is not {there} on rank {rank}; {advice}")
+
+
+def _gathered(comm: Communicator, mine: dict[str, Any]) -> list[dict[str, Any]]:
+    """What every worker gives, by rank."""
+    text = torch.tensor([*json.dumps(mine, default=repr).encode()], dtype=torch.uint8, device=comm.device)
+    return [json.loads(bytes(one.tolist())) for one in comm.allgather(text)]

@@ -24,8 +24,11 @@ from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients, layout
 from dlgs_bench.exchange.plugin import about, method_class
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.hooks.callers import stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
+from dlgs_bench.hooks.groups import agreement
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
+from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
 
 
@@ -44,32 +47,39 @@ class Hook:
         comm: Communicator, method: str, options: dict[str, Any], bucket_cap_mb: float,
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
     ):  # fmt: skip
-        self.name, self.method, self.step = method, _made(method, options), 0
-        self._optimizers = listed_optimizers(optimizer)
-        for one in self._optimizers:
-            self._refuse_momentum(one)
-        if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
-            raise ValueError(
-                f"scaler: {type(scaler).__qualname__} is not a torch.amp.GradScaler; give the loss's scaler"
-            )
-        self._model, self._comm, self._flat = model, comm, FlatGradients(usable(parameters), torch.float32)
-        self._scaler, self._scale = scaler, 1.0
+        self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
+        with agreement(comm, "give every worker the same arguments") as same:
+            self.name, self.method, self.step = method, _made(method, options), 0
+            self._optimizers = listed_optimizers(optimizer)
+            for one in self._optimizers:
+                self._refuse_momentum(one)
+            if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
+                raise ValueError(
+                    f"scaler: {type(scaler).__qualname__} is not a torch.amp.GradScaler; give the loss's scaler"
+                )
+            self._flat = FlatGradients(usable(parameters), torch.float32)
+            groups = self._grouped(bucket_cap_mb, ends)
+            buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
+            self._sizes = [bucket.size for bucket in buckets]
+            same |= arguments_of(method, self.method) | {"buckets": self._sizes, "scaler": scaler is not None}
         self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
+        kind = WorkerExchange if self.method.uncompressed else FiniteExchange
+        self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
+        self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
+        self._loaded = self._begun = False
+        self._handles = [_watch_steps(self)]
+        self._finalizer = weakref.finalize(self, _release, comm, self._handles)
+        self._finalizer.atexit = False  # the end of the process releases everything
+
+    def _grouped(self, bucket_cap_mb: float, ends: Sequence[int]) -> list[tuple[int, int]]:
+        """The range of layers in each bucket."""
         groups, most = [], int(min(bucket_cap_mb * 2**20 / 4, sum(self._flat.sizes)))
         bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
         for start, stop in pairwise(bounds):
             within = assign_buckets(self._flat.sizes[start:stop], self.method.scope, "size", most)
             groups += [(start + first, start + last) for first, last in within]
-        buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
-        kind = WorkerExchange if self.method.uncompressed else FiniteExchange
-        self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
-        self._sizes = [bucket.size for bucket in buckets]
-        self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
-        self._loaded = False
-        self._handles = [_watch_steps(self)]
-        self._finalizer = weakref.finalize(self, _release, comm, self._handles)
-        self._finalizer.atexit = False  # the end of the process releases everything
+        return groups
 
     @property
     def closed(self) -> bool:
@@ -91,25 +101,27 @@ class Hook:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs of this worker: residuals differ, so every worker saves its own.
+        """All that a resumed run needs of this worker, under a key of its rank: residuals differ between workers.
 
-        Tensors are the method's own, not copies.
+        Every worker saves its own. Tensors are the method's own, not copies.
         """
         self._restore()
-        return {"of": self._identity, "step": self.step, "method": self.method.state_dict()}
+        return saved_state(self._comm, self._identity, self.step, self.method)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, which is copied; ValueError in one line if it is of another method or other buckets."""
-        refuse_other_state(state["of"], self._identity)
+    def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
+        """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
+
+        ``redistribute``: ``state`` holds the entries of all workers, however many they were. The sum of all residuals
+        is kept, and ``step`` goes back to the beginning of the method's cycle.
+        """
         self._restore()
-        self.method.load_state_dict(copied(state["method"], self._comm.device))
-        self.step, self._loaded = state["step"], True
+        self.step, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
+        self.method.load_state_dict(kept)
+        self._loaded = True
 
     @property
     def _identity(self) -> dict[str, Any]:
-        place = {"rank": self._comm.rank, "workers": self._comm.world_size}
-        options = {name: getattr(self.method, name) for name in about(self.name)["fields"]}
-        return {"method": self.name, "options": options, **place, "buckets": self._sizes}
+        return identity_of(self.name, self.method, self._comm, self._sizes)
 
     def _refuse_momentum(self, optimizer: Optimizer) -> None:
         """ValueError in one line if momentum would be applied twice: schedulers may set it at any time."""
@@ -120,6 +132,10 @@ class Hook:
         """A backward pass has brought its first gradient."""
         for optimizer in self._optimizers:
             self._refuse_momentum(optimizer)
+        if not self._begun:
+            with agreement(self._comm, "load the hook's state on every worker, or on none") as same:
+                same |= {"hook.step": self.step, "loaded state": self._loaded}
+            self._begun = True
         self._warn_of_forgotten_state()
         self._restore()
         if self._scaler is not None:
@@ -181,7 +197,12 @@ class Hook:
         return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        """ValueError in one line if ``optimizer``, which steps on parameters of ours, would let workers drift apart."""
+        """ValueError in one line if the script steps with ``optimizer``, on parameters of ours, as it must not."""
+        if not self.method.uncompressed and stepping_scaler() not in (None, self._scaler):
+            raise ValueError(
+                f"scaler: a GradScaler that the hook does not have scales the loss, so the state of {self.name} would "
+                "follow its scale; give the hook scaler=scaler"
+            )
         if optimizer not in self._optimizers:
             self._refuse_momentum(optimizer)
             if self._decay is not None and any(coupled_decays(optimizer)):
@@ -253,16 +274,6 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
     return method_class(name)(**options)
 
 
-def refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """ValueError in one line if a state is of another method, other parameters, another rank or other buckets."""
-    for name in sorted({*saved.get("options", {}), *here["options"]}):
-        values = [of.get("options", {}).get(name, "not set") for of in (saved, here)]
-        if saved["method"] == here["method"] and values[0] != values[1]:
-            raise ValueError(f"the state is of {here['method']} with {name}={values[0]}, here it is {values[1]}")
-    if saved != here:
-        raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
-
-
 def refuse_sparse(model: torch.nn.Module) -> None:
     """ValueError in one line if a layer would give a sparse gradient, which has no place in a bucket."""
     for name, module in model.named_modules():
@@ -282,16 +293,3 @@ def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
         if p.device != first.device:
             raise ValueError(f"{name}: {p.device} is not {first.device}; put all parameters on one device")
     return list(usable.values())
-
-
-def _named(identity: dict[str, Any]) -> str:
-    place = f"rank {identity['rank']} of {identity['workers']}"
-    return f"{identity['method']}, {place}, buckets of {identity['buckets']} entries"
-
-
-def copied(value, device: torch.device):
-    if isinstance(value, dict):
-        return {key: copied(part, device) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(copied(part, device) for part in value)
-    return value.to(device, copy=True) if isinstance(value, Tensor) else value

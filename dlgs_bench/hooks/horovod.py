@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
+from dlgs_bench.hooks.callers import refuse_inner_backward
 from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
 
@@ -54,6 +55,7 @@ class HorovodHook(Hook):
                 raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
             with plain_context(self._comm.device):
                 if not self._arrived:
+                    refuse_inner_backward()
                     self._begin()
                     torch.autograd.Variable._execution_engine.queue_callback(self._end)
                 self._arrived.add(layer)

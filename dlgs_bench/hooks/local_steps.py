@@ -16,11 +16,11 @@ from dlgs_bench.comm.local import Local, _Meeting
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
-from dlgs_bench.exchange.plugin import about
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.groups import own_communicator
-from dlgs_bench.hooks.hook import checked_method, copied, plain_context, refuse_other_state, usable
+from dlgs_bench.hooks.groups import agreement, own_communicator
+from dlgs_bench.hooks.hook import checked_method, plain_context, usable
 from dlgs_bench.hooks.optimizers import listed_optimizers
+from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
 
 
@@ -48,16 +48,18 @@ class LocalSteps:
         if not isinstance(model, nn.Module) or isinstance(model, nn.parallel.DistributedDataParallel):
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a plain torch.nn.Module; give the model without a wrapper")
-        made = checked_method(method, options)
-        if not isinstance(made, exchange.LocalSteps):
-            raise ValueError(
-                f"{method} exchanges gradients and has no local steps; give diloco or sparseloco, or a hook"
-            )
-        self.name, self.method, self.steps = method, made, 0
-        self._optimizers = listed_optimizers(optimizer)
-        parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
-        self._flat = FlatGradients(parameters, torch.float32)
-        self._comm = _communicator(parameters[0].device, group)
+        self._comm = _communicator(next(model.parameters(), torch.empty(0)).device, group)
+        with agreement(self._comm, "give every worker the same arguments") as same:
+            made = checked_method(method, options)
+            if not isinstance(made, exchange.LocalSteps):
+                raise ValueError(
+                    f"{method} exchanges gradients and has no local steps; give diloco or sparseloco, or a hook"
+                )
+            self.name, self.method, self.steps = method, made, 0
+            self._optimizers = listed_optimizers(optimizer)
+            parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
+            self._flat = FlatGradients(parameters, torch.float32)
+            same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
         with torch.no_grad():
             if self._comm.world_size > 1:
                 for tensor in (*model.parameters(), *model.buffers()):
@@ -124,19 +126,20 @@ class LocalSteps:
 
         Tensors are the method's own, not copies.
         """
-        return {"of": self._identity, "step": self.steps, "method": self.method.state_dict()}
+        return saved_state(self._comm, self._identity, self.steps, self.method)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, which is copied; ValueError in one line if it is of another method or other buckets."""
-        refuse_other_state(state["of"], self._identity)
-        self.method.load_state_dict(copied(state["method"], self._comm.device))
-        self.steps = state["step"]
+    def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
+        """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
+
+        ``redistribute``: ``state`` holds the entries of all workers, however many they were. The sum of all residuals
+        is kept, and ``steps`` goes back to the last exchange.
+        """
+        self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
+        self.method.load_state_dict(kept)
 
     @property
     def _identity(self) -> dict[str, Any]:
-        place = {"rank": self._comm.rank, "workers": self._comm.world_size}
-        options = {name: getattr(self.method, name) for name in about(self.name)["fields"]}
-        return {"method": self.name, "options": options, **place, "buckets": [b.size for b in self._exchange.buckets]}
+        return identity_of(self.name, self.method, self._comm, [bucket.size for bucket in self._exchange.buckets])
 
     def _begin(self) -> None:
         lr = float(self._optimizers[0].param_groups[0]["lr"])

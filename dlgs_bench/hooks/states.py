@@ -1,0 +1,132 @@
+"""What a hook saves of a worker, and how a hook continues from it, with as many workers or with another number."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dlgs_bench.comm import Communicator
+from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.exchange import LocalSteps, Method
+from dlgs_bench.exchange.plugin import about
+
+# What becomes of a method's state, by field, where the number of workers changes.
+SUMMED = {"residuals", "velocities", "momenta", "errors"}  # the sum over the workers later joins the aggregate
+EQUAL = {"shared", "factors"}  # the same on all workers; so are the velocities of local steps
+DROPPED = {"thresholds", "cuts", "last", "chosen", "sum_errors"}  # a method computes it again
+
+
+def arguments_of(name: str, method: Method) -> dict[str, Any]:
+    """{"method": name, "topk.ratio": 0.1, ...}"""
+    return {"method": name} | {f"{name}.{option}": value for option, value in _options(name, method).items()}
+
+
+def identity_of(name: str, method: Method, comm: Communicator, buckets: list[int]) -> dict[str, Any]:
+    """What a saved state must have in common with the hook that loads it; ``buckets``: their entries."""
+    place = {"rank": comm.rank, "workers": comm.world_size}
+    return {"method": name, "options": _options(name, method), **place, "buckets": buckets}
+
+
+def _options(name: str, method: Method) -> dict[str, Any]:
+    return {option: getattr(method, option) for option in about(name)["fields"]}
+
+
+def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method: Method) -> dict[str, tuple]:
+    """{"rank 0": (identity, step, the method's state)}, with the rank of this process among all processes.
+
+    torch.distributed.checkpoint keeps one copy of equal keys, so that every worker needs a key of its own. It loads a
+    tuple whole; of a dictionary it would load only those tensors that a new hook has already.
+    """
+    return {_key(comm): (identity, step, method.state_dict())}
+
+
+def loaded_state(
+    state: Mapping[str, Any], comm: Communicator, identity: dict[str, Any], method: Method, redistribute: bool
+) -> tuple[int, dict[str, Any]]:
+    """The step and a copy of the method's state for this worker; ValueError in one line if ``state`` does not fit.
+
+    ``redistribute``: ``state`` has the states of all workers, whose number may have been another one.
+    """
+    if redistribute and any(saved["workers"] != comm.world_size for saved, _, _ in state.values()):
+        return _redistributed(state, comm, identity, method)
+    if _key(comm) not in state:
+        raise ValueError(
+            f"state: {sorted(map(str, state))} is not the state of {_key(comm)}; load what this rank has saved, or "
+            "give the states of all ranks and redistribute=True"
+        )
+    saved, step, kept = state[_key(comm)]
+    _refuse_other_state(saved, identity)
+    return step, _copied(kept, comm.device)
+
+
+def _key(comm: Communicator) -> str:
+    return f"rank {dist.get_rank() if isinstance(comm, TorchDist) else comm.rank}"
+
+
+def _redistributed(
+    state: Mapping[str, Any], comm: Communicator, identity: dict[str, Any], method: Method
+) -> tuple[int, dict[str, Any]]:
+    """Every worker gets an equal share of what adds up, and a copy of what was the same on all workers.
+
+    The rest is dropped, such as the thresholds of each worker, and the method computes it again. For this, the step
+    goes back to the beginning of the method's cycle.
+    """
+    fitting = [one for one in state.values() if one[0].get("shard") == identity.get("shard")]
+    everyone = sorted(fitting, key=lambda one: one[0]["rank"])
+    ranks = [saved["rank"] for saved, _, _ in everyone]
+    if not everyone or any(saved["workers"] != len(ranks) for saved, _, _ in everyone) or ranks != [*range(len(ranks))]:
+        workers = sorted({saved["workers"] for saved, _, _ in everyone})
+        raise ValueError(f"state: ranks {ranks} of {workers} workers are not all; give the states of all workers")
+    for saved, _, _ in everyone:
+        _refuse_other_state(saved, identity | {"rank": saved["rank"], "workers": saved["workers"]})
+    steps = {step for _, step, _ in everyone}
+    if len(steps) > 1:
+        raise ValueError(f"state: steps {sorted(steps)} are not one; give the states of one checkpoint")
+    states, shared = [_copied(kept, comm.device) for _, _, kept in everyone], {}
+    if unknown := states[0].keys() - SUMMED - EQUAL - DROPPED:
+        raise ValueError(f"state: {sorted(unknown)} cannot be redistributed; train with {len(ranks)} workers")
+    for name, first in states[0].items():
+        if name in EQUAL or (isinstance(method, LocalSteps) and name == "velocities"):
+            shared[name] = first
+        elif name in SUMMED:
+            parts = {index: torch.stack([one[name][index] for one in states]) for index in first}
+            shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
+        else:
+            shared[name] = {}
+    (step,) = steps
+    return step - step % method.cycle, shared
+
+
+def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """ValueError in one line if a state is of another method, other parameters, another rank or other buckets."""
+    for name in sorted({*saved["options"], *here["options"]}):
+        values = [of["options"].get(name, "not set") for of in (saved, here)]
+        if saved["method"] == here["method"] and values[0] != values[1]:
+            raise ValueError(f"the state is of {here['method']} with {name}={values[0]}, here it is {values[1]}")
+    shards = [of.get("shard", "not set") for of in (saved, here)]
+    if shards[0] != shards[1]:
+        raise ValueError(
+            f"the state is of shard {shards[0]}, here is shard {shards[1]}; every rank loads its own state"
+        )
+    if saved | {"rank": here["rank"], "workers": here["workers"]} == here and saved["workers"] != here["workers"]:
+        raise ValueError(
+            f"the state is of {saved['workers']} worker(s), here are {here['workers']}; give the states of all of them "
+            "and redistribute=True"
+        )
+    if saved != here:
+        raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
+
+
+def _named(identity: dict[str, Any]) -> str:
+    place = f"rank {identity['rank']} of {identity['workers']}"
+    return f"{identity['method']}, {place}, buckets of {identity['buckets']} entries"
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(part, device) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(part, device) for part in value)
+    return value.to(device, copy=True) if isinstance(value, Tensor) else value

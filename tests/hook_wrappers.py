@@ -1,0 +1,137 @@
+"""What the ranks of test_hook_wrappers do: train models that torch compiles, checkpoints, joins, groups or watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from hook_parts import hooked, said, sgd
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+STEPS = 4
+WAYS = {
+    "torch_dist": ("compiled around", "compiled inside", "static graph", "unused", "checkpointed", "reentrant"),
+    "horovod": ("compiled around", "checkpointed", "reentrant"),
+}
+
+
+class Blocks(nn.Module):
+    """Two blocks, whose activations may be checkpointed, and a head; returns the loss."""
+
+    def __init__(self, reentrant: bool | None = None, whole: bool = False):
+        super().__init__()
+        torch.manual_seed(4)
+        self.blocks, self.head = nn.ModuleList(nn.Linear(6, 6) for _ in range(2)), nn.Linear(6, 2)
+        self.reentrant, self.whole = reentrant, whole
+
+    def kept(self, part, inputs: Tensor) -> Tensor:
+        return part(inputs) if self.reentrant is None else checkpoint(part, inputs, use_reentrant=self.reentrant)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = self.kept(block, inputs).tanh()
+        outputs = self.kept(self.head, inputs) if self.whole else self.head(inputs)
+        return (outputs - 1).square().mean()
+
+
+def made(engine: str, way: str, method: str, options: dict, group=None, whole: bool = False) -> tuple:
+    """The plain module, what to call instead, its optimizer and its hook."""
+    net = Blocks({"checkpointed": False, "reentrant": True}.get(way), whole)
+    optimizer = sgd(net)
+    if engine == "horovod":
+        model, hook = hooked(engine, net, optimizer, method, **options)
+        return net, torch.compile(model, backend="aot_eager") if way == "compiled around" else model, optimizer, hook
+    from dlgs_bench.hooks.ddp import DDPHook
+
+    inner = torch.compile(net, backend="aot_eager") if way == "compiled inside" else net
+    static, unused = way in ("static graph", "reentrant"), way == "unused"
+    model = DistributedDataParallel(inner, static_graph=static, find_unused_parameters=unused, process_group=group)
+    if way == "compiled around":
+        model = torch.compile(model, backend="aot_eager")
+    return net, model, optimizer, DDPHook(model, optimizer, method, **options)
+
+
+def batch(step: int, rank: int) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(5, 6, generator=generator).requires_grad_()  # reentrant checkpointing wants it
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
+    optimizer.zero_grad()
+    model(batch(step, rank)).backward()
+    optimizer.step()
+
+
+def weights(net: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def trained(comm, engine: str, way: str, method: str, options: dict, group=None) -> list[Tensor]:
+    net, model, optimizer, _hook = made(engine, way, method, options, group)
+    for step in range(STEPS):
+        one_step(model, optimizer, step, comm.rank)
+    return weights(net)
+
+
+@contextmanager
+def watched(detail: bool) -> Iterator[dist.ProcessGroup | None]:
+    """A group that is watched as under TORCH_DISTRIBUTED_DEBUG=DETAIL, as are all that are made meanwhile."""
+    before = dist.get_debug_level()
+    if detail:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+    yield dist.new_group() if detail else None
+    dist.set_debug_level(before)
+
+
+def wrapped(comm, engine: str, method: str, options: dict, detail: bool = False) -> dict[str, list[Tensor]]:
+    """By way, the weights after training; "plain" is the ordinary way."""
+    with watched(detail) as group:
+        found = {"plain": trained(comm, engine, "plain", method, options)}
+        for way in WAYS[engine]:
+            found[way] = trained(comm, engine, way, method, options, group)
+    torch._dynamo.reset()
+    return found
+
+
+def reentrant_to_the_end(comm, engine: str) -> str:
+    """What is said where the last layers too are checkpointed with use_reentrant."""
+    _, model, optimizer, _hook = made(engine, "reentrant", "topk", {"ratio": 0.2}, whole=True)
+    return said(lambda: one_step(model, optimizer, 0, comm.rank))
+
+
+def joined(comm, method: str | None, options: dict, unused: bool) -> list[Tensor]:
+    """The weights of a rank with 3 or 5 batches; without a method, of plain DistributedDataParallel."""
+    way = "unused" if unused else "plain"
+    if method is None:
+        net = Blocks()
+        model, optimizer = DistributedDataParallel(net, find_unused_parameters=unused), sgd(net)
+    else:
+        net, model, optimizer, _hook = made("torch_dist", way, method, options)
+    with model.join():
+        for step in range(3 + 2 * comm.rank):
+            one_step(model, optimizer, step, comm.rank)
+    return weights(net)
+
+
+def joined_with_a_smaller_mean(comm) -> str:
+    _, model, optimizer, _hook = made("torch_dist", "plain", "topk", {"ratio": 0.2})
+
+    def train() -> None:
+        with model.join(divide_by_initial_world_size=False):
+            one_step(model, optimizer, 0, comm.rank)
+
+    return said(train)
+
+
+def in_groups(comm) -> tuple[list[Tensor], list[Tensor], list[str]]:
+    """With a group of each rank alone: the weights, those of the rank's own training, and the keys of the state."""
+    groups = [dist.new_group([rank]) for rank in range(comm.world_size)]
+    net, model, optimizer, hook = made("torch_dist", "plain", "topk", {"ratio": 1.0}, groups[comm.rank])
+    plain = Blocks()
+    plain_optimizer = sgd(plain)
+    for step in range(STEPS):
+        one_step(model, optimizer, step, comm.rank)
+        one_step(plain, plain_optimizer, step, comm.rank)
+    return weights(net), weights(plain), [*hook.state_dict()]

@@ -1,0 +1,83 @@
+"""Saved states: every rank gets its own from torch.distributed.checkpoint, and another number of workers shares them.
+
+What the ranks do is in hook_states.py."""
+
+import re
+
+import hook_states as script
+import pytest
+import torch
+from conftest import documented, make
+from test_hook_scripts import EXCHANGED, OPTIONS
+from world import World
+
+from dlgs_bench.hooks.states import DROPPED, EQUAL, SUMMED
+
+
+METHODS = {name: OPTIONS[name] for name in EXCHANGED}
+SUMS = {"residuals": "topk", "velocities": "dgc", "momenta": "demo", "errors": "loco"}
+FEW = {name: OPTIONS[name] for name in ("topk", "dlgs", "oktopk", "powersgd", "dgc", "demo", "loco", "regtopk")}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("whole_hook", [False, True])
+def test_every_rank_gets_its_own_state_and_goes_on_as_if_never_stopped(whole_hook, worlds, tmp_path):
+    for found in worlds("torch_dist").run(script.resumed, str(tmp_path), METHODS, whole_hook):
+        for method, (whole, resumed) in found.items():
+            assert all(map(torch.equal, whole, resumed)), method
+
+
+@pytest.fixture(scope="module")
+def saved(worlds, tmp_path_factory) -> tuple[str, list[dict]]:
+    """The folder of two ranks' states, and what is in them, by rank and method."""
+    folder = str(tmp_path_factory.mktemp("states"))
+    return folder, worlds("torch_dist").run(script.saved, folder, FEW)
+
+
+def sum_of(states: list[dict[int, torch.Tensor]]) -> list[torch.Tensor]:
+    return [sum(state[index] for state in states) for index in sorted(states[0])]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals(workers, saved):
+    folder, before = saved
+    with World("torch_dist", workers) as world:
+        ranks = world.run(script.redistributed, documented("Saved state"), folder, FEW, 2)
+    assert all(name in before[0][method] for name, method in SUMS.items())
+    for method in FEW:
+        after = [found[method] for found in ranks]
+        for rank, found in enumerate(after):
+            if rank < 2:
+                expected = f"the state is of 2 worker(s), here are {workers}; give the states of all of them and"
+            else:
+                expected = "state: ['rank 0', 'rank 1'] is not the state of rank 2; load what this rank has saved"
+            assert found["refused"].startswith(expected) and "\n" not in found["refused"]
+            assert found["plainly"] == found["refused"] if workers == 1 else "Missing key" in found["plainly"]
+            assert found["step"] == (0 if method in ("dlgs", "oktopk") else script.STOP), method
+            assert re.match(r"state: ranks \[0\] of \[2\] workers are not all", found["lacking"])
+            assert all(map(torch.equal, found["weights"], after[0]["weights"]))
+            assert all(weight.isfinite().all() for weight in found["weights"])
+        for name in SUMS.keys() & before[0][method].keys():
+            theirs = sum_of([states[method][name] for states in before])
+            assert any(total.abs().max() > 1e-3 for total in theirs)
+            for how in ("state", "from files"):
+                for ours, total in zip(sum_of([found[how][name] for found in after]), theirs, strict=True):
+                    torch.testing.assert_close(ours, total, rtol=1e-6, atol=1e-6, msg=f"{method}, {name}, {how}")
+
+
+
+
+@pytest.mark.engine
+def test_a_state_that_one_rank_alone_loads_is_refused_on_all_ranks(worlds):
+    for line in worlds("torch_dist").run(script.one_rank_loads):
+        assert line == "hook.step: 3 on rank 0 is not 0 on rank 1; load the hook's state on every worker, or on none"
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("method", METHODS | {"diloco": {}, "sparseloco": {}})
+def test_it_is_known_what_becomes_of_every_field_of_a_methods_state(method):
+    fields = make(method)._state()
+    known = [*SUMMED, *EQUAL, *DROPPED]
+    assert all(known.count(name) == 1 for name in fields)
