@@ -63,7 +63,8 @@ def test_timed_steps_take_each_phase_of_a_cycle():
 def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch):
     monkeypatch.setattr("dlgs_bench.training.timed.since_start_s", lambda: 40.0)
     assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=2) == 12
-    assert remaining_blocks(LaunchSettings(share_s=44.0), spent_s=10.0, blocks=2) == 0  # the next one would end a second too late
+    one_second_short = LaunchSettings(share_s=44.0)
+    assert remaining_blocks(one_second_short, spent_s=10.0, blocks=2) == 0
     assert remaining_blocks(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
     assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
 
