@@ -1,4 +1,4 @@
-# Accuracy against time, from the long runs and the Table 2 that the repository keeps: snakemake accuracy_time. Nothing is
+# Accuracy against time, from the kept long runs and the kept Table 2: snakemake accuracy_time. Nothing is
 # trained or timed for it, and its files are kept, too.
 ACCURACY_TIME = f"{workflow.basedir}/results/reference-long-training/accuracy-time"
 ACCURACY_TIME_INPUT = {

@@ -1,9 +1,9 @@
 """Accuracy against time, of the kept long runs: a row for each model and ratio, a column for each rate of the links.
 
-The time of a point is its step times an iteration of Table 2, in hours of the machine that was timed. 50 Gb/s: measured,
-over links in the proportion of the paper's nodes; the band is the interval of a repeat. 25 and 10 Gb/s: predicted from
-the measured iteration, whose bytes take longer on the link; the band reaches from the case that the worker computes
-meanwhile to the case that it waits."""
+The time of a point is its step times an iteration of Table 2, in hours of the machine that was timed. 50 Gb/s:
+measured, over links in the proportion of the paper's nodes; the band is the interval of a repeat. 25 and 10 Gb/s:
+predicted from the measured iteration, whose bytes take longer on the link; the band reaches from the case that the
+worker computes meanwhile to the case that it waits."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ def draw(axes, panel: pd.DataFrame, names: Names) -> None:
         rows = panel[panel["variant"] == variant].sort_values("step")
         look = style.of_variant(variant, names) | ({"markevery": 5} if len(rows) > 15 else {})
         shown = rows.assign(shown=100 * rows["test_accuracy"])
-        seaborn.lineplot(shown, x="hours", y="shown", errorbar=None, sort=False, ax=axes, **look)
+        seaborn.lineplot(shown, x="hours", y="shown", errorbar=None, sort=False, legend=False, ax=axes, **look)
         axes.fill_betweenx(
             shown["shown"], shown["hours_low"], shown["hours_high"], color=look["color"], alpha=0.12, lw=0
         )
@@ -30,7 +30,6 @@ def draw(axes, panel: pd.DataFrame, names: Names) -> None:
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("time (h)")
     axes.set_ylabel("test accuracy (%)")
-    axes.get_legend().remove()
     axes.grid(alpha=0.3)
     style.open_frame(axes)
 
@@ -41,9 +40,9 @@ def main() -> None:
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
     timing = accuracy_time.timed(pd.concat(map(pd.read_csv, inputs.timing)))
     lines = accuracy_time.lines(points, accuracy_time.iterations(timing))
-    keys = ["model", "precision", "ratio"]
-    settings = [rows for _, rows in lines.groupby(keys, sort=False)]
-    settings.sort(key=lambda rows: (names.models_in(lines["model"]).index(rows["model"].iloc[0]), rows["ratio"].iloc[0]))
+    models = names.models_in(lines["model"])
+    settings = [rows for _, rows in lines.groupby(["model", "precision", "ratio"], sort=False)]
+    settings.sort(key=lambda rows: (models.index(rows["model"].iloc[0]), rows["ratio"].iloc[0]))
     rates = sorted(lines["gbit"].unique(), reverse=True)
     figure, panels = style.panels(len(settings) * len(rates), 3.4, 2.5, most=len(rates))
     for axes, (rows, gbit) in zip(panels, product(settings, rates), strict=True):
