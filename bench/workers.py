@@ -2,9 +2,10 @@
 
     python bench/workers.py results/reference-workers --steps 1564
 
-The workers are threads of one process, which add in rank order: no network, and no times. A run that was stopped goes on
-from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written after every
-run. Of ResNet-20, with the recipe of the long training runs, its schedule scaled to the steps.
+The workers are threads of one process and add gradients in rank order. There is no network, and nothing is timed. Every
+run trains ResNet-20 with the recipe of the long training runs, whose schedule is scaled to the steps. A stopped run
+goes on from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written
+after every run.
 """
 
 import argparse
@@ -41,10 +42,10 @@ RUNS = Path("results/runs/workers")
 METHODS = ("none", "topk", "lags", "dlgs")
 WORKERS = (2, 4, 8, 16)
 TOTAL_BATCH, RATIO = 64, 0.01
-CAPTION = """Accuracy by the number of workers: ResNet-20 at the same total batch, so that more workers have fewer samples
-each. Left: test accuracy after the last step. Right: the same minus that of uncompressed with as many workers. Whiskers:
-the standard deviation over seeds, if there are several. BatchNorm takes its statistics from the samples of one worker,
-which also changes what uncompressed learns; the right panel shows what a method adds to that."""
+CAPTION = """Accuracy by the number of workers: ResNet-20 at the same total batch, so more workers have fewer samples each.
+Left: test accuracy after the last step. Right: the same minus the accuracy of uncompressed with as many workers.
+Whiskers: the standard deviation over seeds, if there are several. BatchNorm takes its statistics from the samples of
+one worker, which also changes what uncompressed learns. The right panel shows what a method adds to that."""
 
 
 def spec_of(method: str, workers: int, seed: int, steps: int, precision: str) -> RunSpec:
@@ -92,7 +93,8 @@ def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[st
 
     rows = run_workers(spec.cluster.workers, work)[0]
     known = provenance(spec) | {"network": "no"}
-    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": known, "points": points(rows)}
+    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": known}
+    found["points"] = points(rows)
     folder.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -172,7 +174,8 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     figure, panels = style.panels(2, 4.2, 3.2)
     places = {workers: place for place, workers in enumerate(sorted(last["workers"].unique()))}
     last = last.assign(place=last["workers"].map(places))
-    for axes, column, label in zip(panels, ("test_accuracy", "gap"), ("test accuracy (%)", "points of test accuracy"), strict=True):
+    labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
+    for axes, (column, label) in zip(panels, labels.items(), strict=True):
         for variant in names.variants_in(last["variant"]):
             rows = last[last["variant"] == variant]
             rows = rows.assign(shown=100 * rows[column])
@@ -199,19 +202,19 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     table = tidy(records)
     names = Names({method: about(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
     table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
-    last, first = ends(table), table.iloc[0]
+    last, first, seeds = ends(table), table.iloc[0], table["seed"].nunique()
     note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "
-    note += f"{first['precision']}; {captions.setting(table)}; n = {table['seed'].nunique()} seed(s)"
+    note += f"{first['precision']}; {captions.setting(table)}; n = {seeds} seed{'s' * (seeds > 1)}"
     draw(last, names, folder, note)
     words = " ".join(CAPTION.split())
     lines = [
         "# More workers at the same total batch",
         f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers are "
-        "threads of one process, so the page says nothing about time.",
+        "threads of one process, so this page says nothing about time.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
-        "Test accuracy in percent after the last step, over the whole test set; in brackets: minus uncompressed with as "
-        f"many workers, in points. {note}. [Every point of every curve](workers.csv), with the density and the error of "
-        "the aggregate.",
+        "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
+        f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "
+        "density and the error of the aggregate.",
         "![Test accuracy by the number of workers](workers.svg)",
         words,
     ]

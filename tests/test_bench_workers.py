@@ -57,7 +57,7 @@ def test_a_finished_run_is_not_repeated_and_a_stopped_one_goes_on_to_the_same_cu
     assert (tmp_path / "stopped" / "checkpoints").exists()
     resumed = workers.train(spec, images, tmp_path / "stopped", every_s=1e9)
     for before, after in zip(whole["points"], resumed["points"], strict=True):
-        assert {k: v for k, v in before.items() if k != "elapsed_s"} == {k: v for k, v in after.items() if k != "elapsed_s"}
+        assert before | {"elapsed_s": 0} == after | {"elapsed_s": 0}
 
     monkeypatch.setattr(workers, "run_workers", None)
     assert workers.train(spec, images, tmp_path / "whole", every_s=1e9) == whole
