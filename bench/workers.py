@@ -42,16 +42,24 @@ RUNS = Path("results/runs/workers")
 METHODS = ("none", "topk", "lags", "dlgs")
 WORKERS = (2, 4, 8, 16)
 TOTAL_BATCH, RATIO = 64, 0.01
-CAPTION = """Accuracy by the number of workers: ResNet-20 at the same total batch, so more workers have fewer samples each.
-Left: test accuracy after the last step. Right: the same minus the accuracy of uncompressed with as many workers.
+CAPTION = """Accuracy by the number of workers: ResNet-20 at the same total batch, so more workers have fewer samples
+each. Left: test accuracy after the last step. Right: the same minus the accuracy of uncompressed with as many workers.
 Whiskers: the standard deviation over seeds, if there are several. BatchNorm takes its statistics from the samples of
 one worker, which also changes what uncompressed learns. The right panel shows what a method adds to that."""
 
 
 def spec_of(method: str, workers: int, seed: int, steps: int, precision: str) -> RunSpec:
     """The recipe of config/long_training.yaml with these workers; DLGS in one group, as planned there."""
-    training = Training("resnet20", batch=TOTAL_BATCH // workers, train_steps=steps, lr=0.05, lr_steps=(80, 120),
-                        train_epochs=steps * TOTAL_BATCH / Cifar10.train_size, seed=seed, precision=precision)  # fmt: skip
+    training = Training(
+        "resnet20",
+        batch=TOTAL_BATCH // workers,
+        train_epochs=steps * TOTAL_BATCH / Cifar10.train_size,
+        train_steps=steps,
+        lr=0.05,
+        lr_steps=(80, 120),
+        seed=seed,
+        precision=precision,
+    )
     options = {} if method == "none" else {"ratio": RATIO, "selection": "compiled"}
     measured = Measurement(evaluations=10, test_samples=2000)
     return RunSpec(
@@ -209,8 +217,8 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     words = " ".join(CAPTION.split())
     lines = [
         "# More workers at the same total batch",
-        f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers are "
-        "threads of one process, so this page says nothing about time.",
+        f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers "
+        "are threads of one process, so this page says nothing about time.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "

@@ -28,8 +28,11 @@ RESULTS = ROOT / "results"
 PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
 METHODS = RESULTS / "reference-methods" / "methods.csv"
 TEMPLATE = Path(__file__).with_suffix(".html")
-SET = re.compile(r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \|"
-                 r" (?P<date>[^|]+?) \| (?P<machine>[^|]+?) \| (?P<commits>[^|]+?) \| (?P<headline>[^|]+?) \|$", re.M)  # fmt: skip
+SET = re.compile(
+    r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \| (?P<date>[^|]+?) \|"
+    r" (?P<machine>[^|]+?) \| (?P<commits>[^|]+?) \| (?P<headline>[^|]+?) \|$",
+    re.M,
+)
 HAND_IN = re.compile(r"^## (Hand in .*?)\n(.*?)(?=^## |\Z)", re.M | re.S)
 
 
