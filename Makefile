@@ -38,7 +38,7 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference results-page env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -84,6 +84,9 @@ bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within
 
 reference: ## keep the results as the reference set, and show its tables in the README
 	$(RUN) python workflow/scripts/reference.py
+
+results-page: $(BASE) ## write results/index.html, the page of all kept results
+	$(RUN) python setup/results_page.py
 
 env: $(HOROVOD) ## set up .venv: torch, torchvision, snakemake, Horovod (compiled)
 

@@ -88,6 +88,7 @@ def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
             saved = known.saved(there)
             assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
         assert known.saved(free)["link"] == 0
+        assert 0 < known.computing_s < known.iteration_s(free)
         assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
         assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
 
@@ -152,6 +153,7 @@ def test_the_advice_is_refused_without_uncompressed(report, capfd):
 
 def test_the_figure_names_every_variant_at_every_ratio(report):
     text = report.figure(SCRIPTS("figure"), "advice-figure", Items(**inputs(report)), there=THERE)
+    assert "computing alone (bound)" in text
     assert "DLGS, ratio 0.01" in text and "DLGS, ratio 0.1" in text and "LAGS, ratio 0.1" in text
 
 

@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "advise": "errors timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
+        "result_set": "checksums",
         "config": "buckets data engines errors fingerprint launch plugins spec timemodel topology",
         "report": "buckets checksums plugins spec stats timemodel topology",
         "paper": "plugins report stats topology",

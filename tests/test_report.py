@@ -338,7 +338,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     assert set(table["rate_mbit"]) == {100, 500} and "Links (Mb/s)" in shown
     inputs = Items(report.folder / "rates.csv", calibration=calibration)
     text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
-    assert all(variant in text for variant, *_ in VARIANTS.values())
+    assert all(variant in text for variant, *_ in VARIANTS.values()) and "computing alone (bound)" in text
 
 
 def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
@@ -352,6 +352,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
+    assert "computing alone (bound)" in text
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 

@@ -120,6 +120,12 @@ class Projection:
         costs = self._costs(there)
         return self._iteration_s(costs, self._plan(costs))
 
+    @property
+    def computing_s(self) -> float:
+        """Forward and backward of one iteration, which no exchange can undercut."""
+        costs = self._known.costs
+        return costs.forward_s + sum(costs.backward_s)
+
     def saved(self, there: Network) -> dict[str, float]:
         """By how many seconds an iteration there would be shorter, merged alike, if one thing cost nothing.
 

@@ -59,7 +59,7 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     bound_ms = rows[0][1]["bound_s"] * 1e3
-    axes.axvline(bound_ms, color="0.3", linestyle="--", linewidth=1, label="computing alone (bound)")
+    axes.axvline(bound_ms, **style.BOUND)
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.5)
     style.open_frame(axes)

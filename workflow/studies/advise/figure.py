@@ -2,7 +2,8 @@
 
 Lines: eqs 2-7 from calibrations on this machine, no timing run; dense sums by the fastest collective; thick: the
 smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so that
-no gain and no loss is certain. Above it compressing pays, below it compressing costs time."""
+no gain and no loss is certain. Above it compressing pays, below it compressing costs time. Dashed: the bound, an
+iteration that is computing alone."""
 
 import json
 from collections import defaultdict
@@ -22,6 +23,7 @@ from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 AWAY = np.geomspace(1 / 30, 30, 61)  # rates of links, by the one asked about
+BOUND_SHOWN = 1.5  # times the highest line: up to there the bound is drawn
 
 
 def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: float) -> None:
@@ -41,6 +43,9 @@ def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: f
             look = style.of_variant(variant, names, place) | {"marker": ""}
             look["label"] += at_ratio(known.spec.ratio)
             axes.plot(rates, dense / seconds(known), **look)
+    highest = max((line.get_ydata().max() for line in axes.lines), default=1.0)
+    bound = dense * slowdown / min(known.computing_s for known in here)
+    axes.plot(rates, np.where(bound < BOUND_SHOWN * highest, bound, np.nan), **style.BOUND)
 
 
 def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
