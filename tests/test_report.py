@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
+from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
 
 from dlgs_bench import checksums, plugins
 from dlgs_bench.paper import claims
-from dlgs_bench.report import tables
+from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, read
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
 
 pytestmark = pytest.mark.unit
@@ -41,6 +41,13 @@ class Items(list):
         return self.__dict__.get(name)
 
 
+def run_script(path: str, inputs: Items, outputs: Items, folder: Path, **params) -> None:
+    """Run a script of the workflow with these files and parameters; its log is written to ``folder``."""
+    params = SimpleNamespace(**{"caption": CAPTION} | params)
+    rule = SimpleNamespace(input=inputs, output=outputs, params=params, log=[folder / "log"])
+    runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+
+
 class Report:
     """Runs scripts on made-up runs; ``files``: what they wrote, by name."""
 
@@ -50,9 +57,7 @@ class Report:
             make()
 
     def script(self, path: str, inputs: Items, outputs: Items, **params) -> None:
-        shown = self.runs.titles | {"caption": CAPTION} | params
-        rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
-        runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+        run_script(path, inputs, outputs, self.folder, **self.runs.titles | params)
 
     def table(self, path: str, name: str, params=(), **inputs) -> tuple[pd.DataFrame, str]:
         """Every row of a table, and its Markdown."""
@@ -163,7 +168,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert table["density"].to_numpy() == pytest.approx(0.0955)  # of the steps 91 to 100
     assert table["bits_per_entry"].to_numpy() == pytest.approx(8e5 / sum(LAYERS), rel=1e-4)
     assert set(table["vnmse"]) == {0.25}
-    assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
+    assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers; 2026-01-01, " in shown
     assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
     assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
@@ -386,7 +391,34 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     (about,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
     assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
     assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
+    assert pd.isna(about["train_epochs"])  # a timing run trains nothing
     assert set(rows["timed"]) == {"none", "topk-plain-0.1"}
+
+
+def test_the_table_of_baselines_uses_the_criterion_that_chooses_the_fastest_bucketing(tmp_path, monkeypatch):
+    """Launches count equally, however many blocks they have. The median over all blocks would be 1 and 1.5 s."""
+    monkeypatch.setattr(plugins, "describe", describe)
+    runs, blocks = Runs(tmp_path, ("resnet20",)), {"none": (1, 1, 1, 3), "none-256kib": (1.5, 1.5, 1.5, 1.5)}
+    rows = [
+        {"variant": label, "launch": int(block == 3), "block": block, "phase": "step", "share": 1, "iteration_s": s}
+        for label, seconds in blocks.items()
+        for block, s in enumerate(seconds)
+    ]
+    smaller = {"method": "none", "variant": "none", "options": {}, "bucketing": "256kib", "bucket_bytes": 2**18}
+    spec = RunSpec("timing", Training("resnet20"), Scheme(timed_with={"none-256kib": smaller}), CLUSTER)
+    written = {"iterations": pd.DataFrame(rows), "groups": pd.DataFrame({"variant": list(blocks)})}
+    run = runs.write("timing/resnet20", spec, **written)
+    files = {ext: tmp_path / f"baselines.{ext}" for ext in ("csv", "md", "tex", "html")}
+    inputs = Items(timing=[run / "iterations.csv"])
+    run_script("scripts/baselines.py", inputs, Items(**files), tmp_path, **runs.titles)
+    table = pd.read_csv(files["csv"]).set_index("bucket_bytes")
+    assert dict(table["iteration_s"]) == pytest.approx({2**23: 3**0.5, 2**18: 1.5}, rel=1e-5)
+    assert table.loc[2**18, "ratio_to_fastest"] == 1
+
+
+def test_dates_of_kept_runs_with_a_period_give_one_period():
+    rows = pd.DataFrame({"date": ["2026-11-22 to 2026-11-25", "2026-11-25", None], "commit": ["abc", "abc", None]})
+    assert captions.when(rows) == "; 2026-11-22 to 2026-11-25, commit abc"
 
 
 def reference_in(folder: Path):
@@ -460,6 +492,9 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
         table, shown = report.table("scripts/table1.py", f"kept-{name}", accuracy=own, kept=[file])
         rows = table[table["model"] == model]
         assert len(rows) == len(VARIANTS) * (2 if name == "left" else 1) and "c0ffee" in shown
+        assert set(table["train_epochs"]) == {2}
+        alone = name == "stayed" and len(report.runs.models) == 1  # otherwise the column "Kept run" names the commit
+        assert ("c0ffee" in shown.partition("\n\n")[2]) == alone
     assert "this run" in texts["left"] and "this run" not in texts["stayed"]
     assert all("kept long run" in text and "c0ffee" in text for text in texts.values())
     none = report.folder / "none.csv"

@@ -34,6 +34,7 @@ def setting(table: pd.DataFrame) -> str:
 def when(rows: pd.DataFrame) -> str:
     """The dates and commits of the measurements; empty for old tables without these columns."""
     days, commits = (sorted(rows[key].dropna().unique()) if key in rows else [] for key in WHEN)
+    days = sorted({day for period in days for day in period.split(" to ")})  # kept runs can have a period
     if not days:
         return ""
     words = f"; {' to '.join(dict.fromkeys((days[0], days[-1])))}"

@@ -84,7 +84,7 @@ def at_best(rows: pd.DataFrame, members: dict[str, RunSpec]) -> list[str]:
         bucketings.setdefault((member.variant, member.ratio), []).append(label)
 
     def seconds(label: str) -> float:
-        return np.log(by_launch(by_block(rows[rows["timed"] == label]))).mean()
+        return over_launches(by_block(rows[rows["timed"] == label]))
 
     return [labels[0] if len(labels) == 1 else min(labels, key=seconds) for labels in bucketings.values()]
 
@@ -107,6 +107,11 @@ def by_launch(values: pd.Series) -> pd.Series:
     if "launch" not in values.index.names:
         return np.exp(pd.Series([logs.median()]))
     return np.exp(logs.groupby(level="launch", dropna=False).median())
+
+
+def over_launches(values: pd.Series) -> float:
+    """The geometric mean over launches of the medians over blocks, from values by block, as in Table 2."""
+    return float(np.exp(np.log(by_launch(values)).mean()))
 
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
@@ -153,6 +158,8 @@ def about_run(folder: Path, label: str = "") -> dict:
     about |= {key: provenance[key] for key in ("machine", "network")}
     about |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
     about |= {key: provenance.get(key) for key in LINKS}
+    if spec.kind != "accuracy":
+        about["train_epochs"] = None  # only accuracy runs train; the spec of another run holds the default
     return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}
 
 

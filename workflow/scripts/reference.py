@@ -77,7 +77,8 @@ def picture() -> str:
 
 def page(source: str, found: str) -> str:
     """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
-    parts = [f"# Results\n\n{source} Every interval can be recomputed from `accuracy.csv` and `timing.csv`.\n\n{found}"]
+    intervals = "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`."
+    parts = [f"# Results\n\n{source} {intervals}\n\n{found}"]
     parts.append(f"{findings.TERMS}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]

@@ -72,7 +72,8 @@ log_errors(snakemake)
 names = Names.of(snakemake)
 points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)
 table = names.arrange(build(points))
-caption = f"{captions.of_script(snakemake)} {captions.setting(table.drop(columns='rate_mbit'))}."
+own = points[points["kept"] == ""]  # the column "Kept run" describes the others
+caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
 short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
 if short:
     caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
