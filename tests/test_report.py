@@ -421,6 +421,12 @@ def test_dates_of_kept_runs_with_a_period_give_one_period():
     assert captions.when(rows) == "; 2026-11-22 to 2026-11-25, commit abc"
 
 
+def test_an_interval_without_width_is_not_printed():
+    row = {"gain": 1.5, "gain_low": 1.5, "gain_high": 1.5}
+    assert tables.spread(row, "gain") == tables.spread(row | {"gain_low": None}, "gain") == "1.50"
+    assert tables.spread(row | {"gain_low": 1.4}, "gain") == "1.50 [1.40, 1.50]"
+
+
 def reference_in(folder: Path):
     """The script that keeps the reference set, at work in a folder."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "workflow" / "scripts" / "reference.py")

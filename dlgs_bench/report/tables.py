@@ -136,10 +136,14 @@ def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) ->
 
 
 def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
-    """A value with its interval, if it has one, from ``<column>``, ``<column>_low`` and ``<column>_high``."""
-    if pd.isna(row[f"{column}_low"]):
+    """A value with its interval, if it has one, from ``<column>``, ``<column>_low`` and ``<column>_high``.
+
+    An interval without width is not printed. A row divided by itself has one, and so has a single seed.
+    """
+    low, high = row[f"{column}_low"], row[f"{column}_high"]
+    if pd.isna(low) or low == high:
         return f"{row[column] * scale:.{digits}f}"
-    value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_low", "_high"))
+    value, least, most = (f"{each * scale:.{digits}f}" for each in (row[column], low, high))
     return f"{value} [{least}, {most}]"
 
 

@@ -1,4 +1,4 @@
-# Every table and figure of three further systems, and their claims beside what was measured: snakemake systems.
+# Tables and figures of OmniReduce, hybrid parallelism and alternating dense steps, and their claims: snakemake systems.
 SYSTEMS_FILES = [
     file
     for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid")
@@ -29,7 +29,7 @@ rule systems_table:
     input:
         **SYSTEMS_TABLES,
     output:
-        **table_files("systems", "Claims of further systems"),
+        **table_files("systems", "Claims of other systems"),
     params:
         **script_params("workflow/studies/systems/table.py"),
     log:
@@ -37,6 +37,6 @@ rule systems_table:
     conda:
         ENVIRONMENT
     message:
-        "table of claims of further systems"
+        "table of claims of other systems"
     script:
         "table.py"
