@@ -297,7 +297,7 @@ def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, m
     assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
     assert shown.count("| 8, predicted") == 4 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
-    assert "8 workers, hybrid" in text
+    assert "8 workers, hybrid" in text and "predicted" in text  # the diamond is in the legend
 
 
 class Noise:

@@ -243,6 +243,7 @@ def test_prediction_finds_the_calibration_of_every_run(report):
     assert len(table) == len(inputs["timing"]) and table["predicted_s"].gt(0).all()
     text = report.figure("studies/prediction/figure.py", "prediction-figure", Items(report.folder / "prediction.csv"))
     assert all(variant in text for variant, *_ in VARIANTS.values())
+    assert len(re.findall(f"(?:{'|'.join(MODELS.values())}), (?:all-gather|server, weights)", text)) == 2  # the worst
 
 
 def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_path):
@@ -315,6 +316,8 @@ def test_a_timeline_for_every_kind_of_topology(report):
         inputs |= {"samples": root / "exchanges" / f"{model}-{name}" / "samples.csv"}
         text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs), label="dlgs-0.1")
         assert f"{MODELS[model]}, DLGS, ratio 0.1; {title}" in text
+        # one rank's trace does not show which part of the wait is for slower workers
+        assert "waiting for communication and slower workers" in text and "non-overlapped" not in text
 
 
 def test_fits_of_every_variant(report):
@@ -333,6 +336,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     inputs = Items(calibration=calibration, prediction=prediction)
     text = report.figure("studies/map/figure.py", "map", inputs)
     assert "rate of every link (Mb/s)" in text and "Mbit" not in text
+    assert " 16 " in text and " 32 " not in text  # no number of workers far from the calibrated one
     assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])
@@ -344,6 +348,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     inputs = Items(report.folder / "rates.csv", calibration=calibration)
     text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
     assert all(variant in text for variant, *_ in VARIANTS.values()) and "computing alone (bound)" in text
+    assert text.count("time model") == 2  # in the legend and in the small print
 
 
 def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
@@ -357,7 +362,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
-    assert "computing alone (bound)" in text
+    assert "computing alone (bound)" in text and text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 

@@ -39,6 +39,7 @@ PARTS = {
 
 TIMES = "\u00d7"  # before a speed-up
 BOUND = {"color": "0.3", "linestyle": "--", "linewidth": 1, "label": "computing alone (bound)"}  # its line
+MODEL = {"color": "0.3", "linewidth": 1, "label": "time model"}  # of all lines of predictions, in a legend
 PRINT_PER_INCH = 16  # characters of the small print per inch
 PRINT_POINTS = 8  # font size of the small print
 LEGEND_INCHES = 2.4  # width of an entry of the legend

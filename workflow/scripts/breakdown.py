@@ -18,10 +18,11 @@ BAR = 0.6  # height, of a row's
 COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
 
 
-def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
-    """(label, row) from top to bottom: variants in the configuration's order, each with its ratios from the highest."""
+def bars(table: pd.DataFrame, names: Names, fastest_first: bool) -> list[tuple[str, pd.Series]]:
+    """(label, row) from top to bottom: by time, or in the configuration's order with ratios from the highest."""
     places = table["variant"].map(names.variants_in(table["variant"]).index)
-    order = table.assign(a=-table["ratio"], b=places).sort_values(["b", "a"], na_position="first").index
+    keys = ["iteration_s"] if fastest_first else ["b", "a"]
+    order = table.assign(a=-table["ratio"], b=places).sort_values(keys, na_position="first").index
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
@@ -69,7 +70,8 @@ def main() -> None:
     log_errors(snakemake)
     names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
-    panes = [bars(rows, names) for _, rows in table.groupby(SETTING, sort=False)]
+    fastest_first = getattr(snakemake.params, "fastest_first", False)  # the study of methods has too many to search
+    panes = [bars(rows, names, fastest_first) for _, rows in table.groupby(SETTING, sort=False)]
     most = max(map(len, panes))
     width = 5.8 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
     figure, panels = style.panels(len(panes), width, 0.9 + 0.36 * most, most=1)

@@ -1,10 +1,10 @@
 """What selecting and sending one bucket costs by its size, and the line that the planners use.
 
-Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
-computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:
-each of eight that are sent together. Lines: for communication a bucket's turn on the link and a latency that buckets
-sent together share, else through the medians. In brackets: how far the line is from a point, as a part of the point,
-median and worst; and how much longer a communication takes while the workers compute."""
+Top: sparsification, t_s. Middle: communication, t_c. Bottom: by how much a communication in progress slows the worker's
+computing. Points: medians of each size, amortised over the phases of a cycle. Full points: one bucket alone. Hollow
+points: each of eight buckets that are sent together. Lines: for communication, the time on the link plus one latency for
+all buckets that are sent together; otherwise the medians joined. In brackets: the distance of the line from a point
+divided by the point, median and worst; then how much longer a communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -111,7 +111,8 @@ def main() -> None:
     for axes in grid[-1]:
         axes.set_xlabel("entries of the bucket before sparsification")
     sizes = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
-    note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase"
+    note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase; "
+    note += "+x ms: a communication takes longer while the workers compute"
     style.save(figure, note, snakemake)
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 

@@ -1,11 +1,10 @@
-"""Map of methods: which variant the time model expects to be fastest, by link rate and number of workers; no
-measurement.
+"""Map of methods: the variant that the time model expects to be fastest, by link rate and number of workers.
 
-Eqs 2-7 with the costs calibrated on this machine: computation and selection stay this machine's, the bytes on the
-busiest link take their time at each rate, and a collective's steps wait for the network once each. Colour: the fastest
-variant; lines and their numbers: how many times as fast as uncompressed. Cross: where the costs were calibrated, the
-one place where the model was held against the clock; the farther from it, the less the map may claim. Hatched: the two
-fastest differ by less than the model's error there, so either may win."""
+No measurement: eqs 2-7 with the costs calibrated on this machine. Computation and selection are this machine's. The
+bytes on the busiest link take their time at each rate, and each step of a collective waits for the network once. Colour:
+the fastest variant. Lines with numbers: its speed-up against uncompressed. Cross: the place of the calibration, the only
+place where the model was compared with measurements. The map is less certain farther from it. Hatched: the two fastest
+differ by less than the model's error at the cross, so either may be faster."""
 
 import json
 from dataclasses import replace
@@ -21,8 +20,8 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 
-AWAY = np.geomspace(1 / 32, 32, 31)  # rates of links, by the calibrated one
-WORKERS = 2 ** np.arange(1, 7)
+AWAY = np.geomspace(1 / 8, 8, 31)  # rates of links, divided by the calibrated rate
+WORKERS = 2 ** np.arange(1, 5)
 SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 

@@ -120,7 +120,8 @@ use rule breakdown as methods_breakdown with:
         **figure_files("methods-breakdown", "Methods: one iteration"),
     params:
         **script_params("workflow/scripts/breakdown.py", METHODS_CAPTION)
-        | METHODS_PARAMS,
+        | METHODS_PARAMS
+        | {"fastest_first": True},
     log:
         f"{RESULTS}/logs/figure-methods-breakdown.log",
     message:

@@ -1,7 +1,8 @@
 """Prediction, drawn: predicted against measured iteration time, one point per timing run; the dashed lines are 10 %
 off.
 
-Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone."""
+Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone. The two full
+points with the largest error are named."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +11,9 @@ import pandas as pd
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
+from dlgs_bench.topology import TOPOLOGIES
+
+WORST = 2  # points that are named
 
 
 def main() -> None:
@@ -29,6 +33,12 @@ def main() -> None:
         axes.plot(rows["measured_s"] * 1e3, rows["paired_s"] * 1e3, **look)
         look |= {"label": None, "fillstyle": "none", "alpha": 0.5}
         axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
+    for place in table["paired_error"].abs().nlargest(WORST).index:
+        row = table.loc[place]
+        words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
+        x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
+        side = {"ha": "right", "xytext": (-5, 3)} if x > (low * high) ** 0.5 else {"ha": "left", "xytext": (5, -9)}
+        axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, **side)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):

@@ -54,6 +54,8 @@ def main() -> None:
         for variant in names.variants_in(here["variant"]):
             look = style.of_variant(variant, names)
             draw(axes, look, here[here["variant"] == variant], known.get((model, variant)), ticks)
+        if known:
+            axes.plot([], [], **style.MODEL)
         finish(axes, ticks, here["bound_s"].min())
         axes.set_title(
             f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8

@@ -64,6 +64,7 @@ def main() -> None:
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)
                 draw(axes, look, own, known[model, "none"], known[model, variant], ticks)
+        axes.plot([], [], **style.MODEL)
         dense = rows[rows["variant"] == "none"].set_index("rate_mbit").sort_index()
         finish(axes, ticks, topology, dense["iteration_s"] / dense["bound_s"])
         ratio = at_ratio(rows["ratio"].dropna().min())

@@ -1,7 +1,7 @@
-"""Sparse and dense steps: test accuracy of alternating them where all have sent as many bytes, and on the way there.
+"""Alternating sparse and dense steps: test accuracy when all have sent the same bytes, and on the way there.
 
-Left: by T, the sparse steps before a dense one; points: seeds, line: their mean. Right: by what a worker has sent,
-means over seeds. All at the same learning rate, which stays."""
+Left: by T, the number of sparse steps before a dense step; one point per seed. Right: by the bytes that a worker has
+sent, means over seeds. All use the same constant learning rate."""
 
 import pandas as pd
 
@@ -21,8 +21,6 @@ def main() -> None:
     kinds = sorted(points["sparse_steps"].unique())
     last = points[points["step"] == points["train_steps"]]
     figure, (by_t, by_bytes) = style.panels(2, 4.2, 3.4)
-    means = [100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"].mean() for kind in kinds]
-    by_t.plot(range(len(kinds)), means, color="0.5", linewidth=1, zorder=0)
     for place, kind in enumerate(kinds):
         look = style.line(place, name(kind))
         own = points[points["sparse_steps"] == kind]
