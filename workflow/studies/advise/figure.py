@@ -1,8 +1,8 @@
 """Advice, drawn: the speed-up against uncompressed that the time model expects there, over links of any rate.
 
 Lines: eqs 2-7 from calibrations on this machine, no timing run; dense sums by the fastest collective; thick: the
-smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so that
-no gain and no loss is certain. Above it compressing pays, below it compressing costs time. Dashed: the bound, an
+smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so neither
+a gain nor a loss is significant. Above it compressing pays, below it compressing costs time. Dashed: the bound, an
 iteration that is computing alone."""
 
 import json
