@@ -123,18 +123,28 @@ def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> 
 
 
 def to_gain(tables, names: Names) -> str:
-    """How long uncompressed waits for communication after backward: most of what compression can save."""
-    table = summarise(tables["timing"])
-    table = over_all_gather(table)
-    table = table[(table["variant"] == "none") & table["disturbed"].isna()]
-    table = table.assign(waits=table["communication_s"] / (table["forward_s"] + table["backward_s"]))
-    table = table[table["waits"].notna()].sort_values("waits", ascending=False)
-    words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
-    if not words:
+    """How long uncompressed waits for communication after backward, and the gain of an iteration that only computes.
+
+    The wait is the number of the claim ``communicating``.
+    """
+    timing = over_all_gather(tables["timing"])
+    timed = claims.Timing(timing)
+    waits = {
+        about["model"]: timed.estimate(run, claims.least_communication).value
+        for about, run in timed.uncompressed()
+        if not claims.unusable({"none": run}, "none")
+    }
+    if not waits:
         return ""
+    models = sorted(waits, key=waits.__getitem__, reverse=True)
+    table = summarise(timing)
+    dense = table[table["variant"] == "none"].set_index("model")
+    faster = dense["iteration_s"] / dense["bound_s"]
     return (
-        f"Most of what compression can save is the time that uncompressed waits for communication after backward. For "
-        f"each second of computing, it waits {listed(words)}."
+        "For each second of computing, uncompressed waits for communication after backward: "
+        f"{listed([f'{waits[model]:.2f} s on {names.model(model)}' for model in models])}. Communication also slows the "
+        "computing that it overlaps with. An iteration that only computes would be "
+        f"{listed([f'{faster[model]:.1f} times as fast on {names.model(model)}' for model in models])}."
     )
 
 
@@ -207,7 +217,7 @@ def server(tables, names: Names) -> str:
         return ""
     best = table.loc[table["speedup_low"].idxmax()]
     speedup, settings = factor(best, names)
-    which = "the only model timed so" if table["model"].nunique() == 1 else "the model of the surest gain"
+    which = "the only model timed so" if table["model"].nunique() == 1 else "the model with the most significant gain"
     return (
         f"A parameter server sends the weights back dense, as in the paper. Compression then shrinks the push and not "
         f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {which}, is "
@@ -222,9 +232,9 @@ def rates(tables, names: Names) -> str:
     words = []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
-        sure = rows[rows["speedup_low"] > 1]
-        if len(sure):
-            last = sure.iloc[-1]
+        significant = rows[rows["speedup_low"] > 1]
+        if len(significant):
+            last = significant.iloc[-1]
             speedup, settings = factor(last, names)
             words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s: {speedup} ({settings})")
         else:
