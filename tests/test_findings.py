@@ -137,6 +137,19 @@ def test_up_to_which_rate_dlgs_gains():
     assert "on VGG16 up to 300 Mb/s: 1.33 [" in sentence
 
 
+def test_a_stall_of_dlgs_is_said_with_what_the_methods_learnt():
+    kept = accuracy_runs(train_epochs=2)
+    kept["test_accuracy"] = kept["train_accuracy"]
+    assert not any("stalls" in sentence for sentence in said(cell(), kept=kept))
+    kept.loc[(kept["variant"] == "dlgs") & (kept["step"] == 79), "density"] = 0.02
+    (sentence,) = (s for s in said(cell(), kept=kept) if "stalls" in s)
+    assert sentence.startswith("On VGG16 at ratio 0.1, DLGS stalls") and "it sent 0.20 times as many" in sentence
+    assert sentence.endswith(
+        "a kept run (2 of 140 epochs): uncompressed 95.1 %, Top-K 90.1 %, LAGS 91.1 % and DLGS 93.1 %."
+    )
+    assert not any("stalls" in sentence for sentence in said(cell(), kept=kept.assign(model="resnet20")))
+
+
 ENDS = {
     140: "VGG16 ended at a training accuracy of uncompressed 95.1 % and DLGS 93.1 %",
     0.4: "too short to rank methods: VGG16 0.4 of 140 epochs",

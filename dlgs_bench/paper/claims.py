@@ -5,7 +5,7 @@ interval of a repeat, for example the time of LAGS divided by the time of DLGS. 
 interval is on its side of a bound. It does not hold if the whole interval is on the other side.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import exp, log
@@ -618,6 +618,21 @@ def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.Da
         for statement, (number, comparisons) in statements.items()
         for comparison in comparisons(table)
     )
+
+
+def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Iterable[str]) -> pd.DataFrame:
+    """The comparisons, and those of kept accuracy runs, which replace too short trainings of their models.
+
+    ``kept_runs``: tidy tables, each compared alone, since their runs differ in precision and machine. ``models``: the
+    models whose kept runs count.
+    """
+    if not kept_runs:
+        return compared
+    kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
+    kept = kept[kept["model"].isin(list(models))]
+    kept = kept.assign(which=kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run"))
+    replaced = (compared["why"] == SHORT) & compared["model"].isin(kept["model"])
+    return pd.concat([compared[~replaced], kept], ignore_index=True)
 
 
 def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
-from dlgs_bench.report import captions
+from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
@@ -45,16 +45,18 @@ SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # settings th
 CEILING = 2.0  # largest speed-up if the pull stays dense: a dense push and pull divided by a dense pull
 
 
-def write(results: Path, names: Names) -> list[str]:
-    """The findings, which are also written to ``findings.md`` among the results."""
+def write(results: Path, names: Names, kept_runs: list[str]) -> list[str]:
+    """The findings, which are also written to ``findings.md``; ``kept_runs``: tidy tables of kept accuracy runs."""
     tables = {name: pd.read_csv(results / f"{name}.csv") for name in TIDY if (results / f"{name}.csv").exists()}
+    if kept_runs:
+        tables["kept"] = pd.concat(kept.read(kept_runs))
     findings = sentences(tables, names)
     (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in findings), encoding="utf-8")
     return findings
 
 
 def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
-    """The findings from the tidy tables, file name -> table: "accuracy", "timing", and tables of studies."""
+    """The findings from the tidy tables, name -> table: "accuracy", "timing", "kept", and tables of studies."""
     findings = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
     return [sentence for sentence in findings if sentence]
 
@@ -242,6 +244,26 @@ def rates(tables, names: Names) -> str:
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
 
 
+def stall(tables, names: Names) -> str:
+    """The models on which DLGS sends far fewer entries than it is asked for, and how well the methods learn there."""
+    points = tables["kept"]
+    last, least = last_points(points), {}
+    for one in claims.steady_density(points):
+        if one.model in names.models and one.verdict == FAILS and one.value < 1:
+            least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))
+    words = []
+    for (model, ratio), share in least.items():
+        rows = last[(last["model"] == model) & (last["ratio"].isna() | (last["ratio"] == ratio))]
+        ends = rows.groupby("variant")["test_accuracy"].mean() * 100
+        pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
+        words.append(
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training it "
+            f"sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept run "
+            f"({claims.trained(rows)}): {listed(pairs)}."
+        )
+    return " ".join(words)
+
+
 def learnt(tables, names: Names) -> str:
     """The final training accuracies of uncompressed and DLGS, and the models that trained too few epochs."""
     last = last_points(tables["accuracy"])
@@ -264,6 +286,7 @@ def learnt(tables, names: Names) -> str:
 # finding -> the table that it needs
 FINDINGS: dict[Callable, str] = {
     pays: "timing",
+    stall: "kept",
     selection: "timing",
     to_gain: "timing",
     order: "timing",

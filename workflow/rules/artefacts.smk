@@ -189,6 +189,7 @@ rule claims:
     input:
         **TIDY,
         planners=PLANNERS_TIMED,
+        kept=KEPT_ACCURACY,
     output:
         **table_files("claims", "Claims", "Tables"),
     params:

@@ -160,7 +160,7 @@ def make_report():
     from dlgs_bench.report.names import Names
 
     files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
-    found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS))
+    found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS), KEPT_ACCURACY)
     page.write(
         Path(VALUES["output"]["report"]),
         Path(RESULTS),
