@@ -1,10 +1,11 @@
 """Does compressing gradients pay? One row per model, over all-gather.
 
-Pays: yes, if the speed-up of some method against the fastest uncompressed is significantly above 1 (95 %), no, if the
-largest is significantly below 1. 16 bits: a dense sum in half the bytes, a second baseline. Gains 10 % below: the time
-model's prediction of the link rate below which the method's speed-up exceeds 1.1; where links keep the proportion of
-other nodes, it is the rate of those nodes' links. Training accuracy: the method's minus uncompressed's, at the end of
-the longest training that there is of both, over n seeds; less than an epoch is no training."""
+Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
+the largest speed-up is significantly below 1. Best method: the method with the most significant speed-up. 16 bits: a
+dense sum in half the bytes, a second baseline. Gains 10 % below: the link rate (Gb/s) below which the method's speed-up
+exceeds 1.1, predicted by the time model; with proportional links, the rate is that of the other nodes' links. Training
+accuracy: the method's minus uncompressed's, at the end of the longest training of both, over n seeds; less than one
+epoch does not count as training."""
 
 import json
 import math

@@ -1,9 +1,9 @@
-"""Its parts as stacked bars, per variant and ratio; a panel for each model, topology and number of workers.
+"""Stacked bars of the parts of one iteration in ms, per variant and ratio; one panel per model, topology and workers.
 
-Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Dashed: the
-bound, which is the shortest computation in the panel. Communication: what is left to wait for after backward;
-computation takes longer where communication overlaps with it, since sending needs a core too. Panels have scales of
-their own: over other topologies other links and workers are timed."""
+Dotted: the fastest uncompressed in the same run. On the right: the iteration and the speed-up over that. Dashed: the
+lower limit, the shortest computation in the panel. Communication: the time that a worker waits for communication after
+backward. Computation takes longer if communication overlaps with it, because sending needs a core too. The scales of
+the panels differ, because other topologies are timed with other links and workers."""
 
 import numpy as np
 import pandas as pd

@@ -1,10 +1,10 @@
-"""Claims: what the paper states, and what we measured.
+"""Claims: the paper's statements and our measurements.
 
-Each number is a quotient, with the 95 % interval of a repeat: from how much launches differ, or the n blocks of a run
-that was launched once; of accuracies, from n seeds. A statement holds where the whole interval is on its side, and does
-not hold where the whole interval is on the other. Where a repeat could show either, where runs are missing, disturbed
-or of fewer than three blocks in one launch, or trained too short, it cannot be told here. Speed-ups are against
-uncompressed in the same run."""
+Each number is a ratio with its 95 % interval of a repeat. For times, the interval comes from the spread of the
+launches, or from the n blocks of a run with one launch; for accuracies, from n seeds. Speed-ups are against
+uncompressed in the same run. "Holds": the whole interval is on the statement's side of the bound. "Does not hold": the
+whole interval is on the other side. "Cannot be told": the interval contains the bound, or runs are missing, were
+disturbed, have fewer than three blocks in one launch, or trained too briefly."""
 
 import pandas as pd
 

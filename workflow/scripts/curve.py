@@ -1,7 +1,7 @@
-"""A line for each variant, against epochs.
+"""One line per variant, against epochs of training.
 
-A model that was trained too briefly here, or not at all, is shown with the long runs that the repository keeps; the
-small print names their machine, date and commit. The curves of this machine stand next to them if they have left
+A model that was trained too briefly here, or not at all, is shown with long runs that are kept in the repository. The
+small print names their machine, date and commit. Curves of this machine are shown next to them if they are above
 chance level."""
 
 import matplotlib.pyplot as plt

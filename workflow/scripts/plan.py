@@ -1,4 +1,4 @@
-"""Plans the merging of one model's layers for one variant and ratio, from calibrations."""
+"""Plan which layers of one model are merged for one variant and ratio, from calibrations."""
 
 import hashlib
 import json

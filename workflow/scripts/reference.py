@@ -1,4 +1,4 @@
-"""Keeps the current results as the reference set, shows them on a page of their own, and the answers in the README."""
+"""Keep the current results as the reference set, write its page, and update the answers in the README."""
 
 import gzip
 import json

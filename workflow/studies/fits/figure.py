@@ -1,9 +1,9 @@
-"""What selecting and sending one bucket costs by its size, and the line that the planners use.
+"""The time to select and to send one bucket, in ms, against its size, and the line that the planners use.
 
-Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
-computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:
-each of eight that are sent together. Lines: for communication a bucket's turn on the link and a latency that buckets
-sent together share, else through the medians. In brackets: how far the line is from a point, as a part of the point,
+Top: sparsification, t_s. Middle: communication, t_c. Bottom: by how much a communication in progress slows a worker's
+computation. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow: each of
+eight buckets sent together. Lines: for communication, a bucket's time on the link plus one latency for all buckets sent
+together; otherwise the medians joined. Brackets: the distance of the line from the points, relative to the points,
 median and worst; and how much longer a communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt

@@ -1,11 +1,11 @@
-"""Map of methods: which variant the time model expects to be fastest, by link rate and number of workers; no
+"""Map of methods: the variant that the time model predicts to be fastest, by link rate and number of workers; no
 measurement.
 
-Eqs 2-7 with the costs calibrated on this machine: computation and selection stay this machine's, the bytes on the
-busiest link take their time at each rate, and a collective's steps wait for the network once each. Colour: the fastest
-variant; lines and their numbers: how many times as fast as uncompressed. Cross: where the costs were calibrated, the
-one place where the model was held against the clock; the farther from it, the less the map may claim. Hatched: the two
-fastest differ by less than the model's error there, so either may win."""
+Equations 2 to 7 with the costs calibrated on this machine. Computation and selection keep this machine's times, the
+bytes on the busiest link take their time at each rate, and each round of a collective waits for the network once.
+Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed. Cross: the network of the
+calibration, the only point where the model was compared with measurements; the farther from it, the less certain the
+map. Hatched: the two fastest variants differ by less than the model's error there, so either may win."""
 
 import json
 from dataclasses import replace

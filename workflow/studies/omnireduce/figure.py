@@ -1,8 +1,8 @@
-"""Training over OmniReduce: an iteration beside those over other sums of the same gradients: what it communicates after
-backward (hatched), and the rest of it.
+"""Training over OmniReduce: the iteration in ms with OmniReduce and with other sums of the same gradients; hatched: the
+wait for communication after backward.
 
-A panel for each model and what is sent of it. Above OmniReduce's bars: how many times as fast as over a ring its
-communication was, and what the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
+One panel per model and kind of gradient. Above OmniReduce's bars: the speed-up of its communication over a ring's, and
+the speed-up that the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
 
 import numpy as np
 import pandas as pd

@@ -1,10 +1,10 @@
 """Training over OmniReduce, a ring, the engine's all-reduce and an all-gather, in turns in the same processes.
 
-Communication is what is left to wait for after backward, slower workers apart. Against a ring: medians over blocks of
-the ring's iteration by the way's, and the same of the communication. d: the part of its blocks that a worker sent. The
-bound is what the bytes of N workers alone allow against a ring over full-duplex links, if the blocks that they have lie
-at random: where each has an aggregator beside it, 2 / (d + 1 - (1 - d)^N). Messages and bytes are those of one worker;
-of the engine's all-reduce and of gathers only the bytes that it was handed are known."""
+Communication: the wait after backward, without the wait for slower workers. Against ring: the ring's iteration divided
+by the row's, medians over blocks; the same for communication. d: the part of its blocks that a worker sent. Bound: the
+speed-up that the bytes of N workers alone allow over a ring on full-duplex links, if the positions of the blocks are
+random; with an aggregator on each worker's host it is 2 / (d + 1 - (1 - d)^N). Messages and bytes count one worker. For
+the engine's all-reduce and for gathers, only the bytes handed to the engine are known."""
 
 from pathlib import Path
 

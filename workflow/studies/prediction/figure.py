@@ -1,7 +1,6 @@
-"""Prediction, drawn: predicted against measured iteration time, one point per timing run; the dashed lines are 10 %
-off.
+"""Prediction, drawn: predicted against measured iteration in ms, one point per timing run; the dashed lines are 10 % off.
 
-Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone."""
+Full: paired, with computation scaled to the machine's speed in the run. Hollow: from the calibration only."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,6 +1,7 @@
-"""Theirs and ours: the gap in test accuracy to uncompressed under the same optimizer, each on a scale of its own.
+"""Published and ours: the difference in test accuracy to uncompressed with the same optimizer, in points; the scales of
+the panels differ.
 
-Whiskers: twice the standard error that test sets of these sizes give."""
+Whiskers: twice the standard error of a test set of this size."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

@@ -1,7 +1,7 @@
-"""Sparse and dense steps: test accuracy of alternating them where all have sent as many bytes, and on the way there.
+"""Sparse and dense steps: test accuracy of alternating sparse and dense steps at equal bytes, and during training.
 
-Left: by T, the sparse steps before a dense one; points: seeds, line: their mean. Right: by what a worker has sent,
-means over seeds. All at the same learning rate, which stays."""
+Left: by T, the number of sparse steps before a dense step; points: seeds, line: their mean. Right: by the megabytes
+that a worker has sent, means over seeds. All runs have the same constant learning rate."""
 
 import pandas as pd
 

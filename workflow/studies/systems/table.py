@@ -1,11 +1,10 @@
-"""What the documents of three further systems state, and what was measured.
+"""The statements of three further systems, and our measurements.
 
-OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
-University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient, with the
-95 % interval of a repeat, from the blocks of one run; of runs that are not paired, that of a repeat of both. A
-statement holds where the whole interval is on its side, and does not hold where it is on the other; counts are exact.
-Published ratios are of 8 workers over 100 Gb/s, ours of processes that share a machine and talk TCP over shaped
-links."""
+OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean University),
+and alternating sparse and dense communication (a patent of Alibaba). Each number is a ratio with its 95 % interval of a
+repeat, from the blocks of one run; for runs that are not paired, the interval is of a repeat of both. "Holds": the
+whole interval is on the statement's side. "Does not hold": it is on the other side. Counts are exact. Published ratios
+are of 8 workers over 100 Gb/s, ours of processes that share a machine and use TCP over shaped links."""
 
 import pandas as pd
 

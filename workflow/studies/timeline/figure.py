@@ -1,8 +1,8 @@
 """Timeline: one iteration drawn to scale, measured on rank 0, and as the time model schedules it.
 
-In the place of the paper's Figure 3. Above: one iteration after the timed ones, of DLGS one that reuses its thresholds;
-communication is drawn from when a bucket was handed over to when it had arrived, so that a bucket that waits for the
-one before is drawn waiting too. Below: eqs 2-7 with the calibrated costs and the same groups."""
+It replaces the paper's Figure 3. Top: one iteration after the timed iterations; with DLGS, an iteration that reuses its
+thresholds. Each bar of communication starts when the bucket was queued and ends when it arrived, so it includes the
+wait for earlier buckets. Bottom: equations 2 to 7 with the calibrated costs and the same groups."""
 
 from pathlib import Path
 
