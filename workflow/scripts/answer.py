@@ -29,7 +29,7 @@ DISTURBED = "not judged: other work disturbed every run"
 
 
 def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
-    """The best method of each model, its speed-up, and the same divided by that of 16 bits.
+    """The best method of each model, its speed-up, and its speed-up divided by the speed-up of 16 bits.
 
     Disturbed runs count only if a model has no others; the model then has no verdict.
     """
@@ -51,7 +51,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
-    """In Mbit/s, of the nodes' links if links keep a proportion; NaN if the method was not calibrated."""
+    """Mbit/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
     known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(known):
         return math.nan
@@ -62,7 +62,7 @@ def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) ->
 
 
 def fits(spec, row: dict) -> bool:
-    """Whether an exchange that was calibrated is the row's method or uncompressed, on its model and topology."""
+    """Whether a calibrated exchange is the row's method or uncompressed, on the row's model and topology."""
     setting = spec.training.model, spec.topology.name, spec.cluster.workers
     same = setting == tuple(row[key] for key in SETTING)
     return same and (spec.variant == "none" or (spec.variant, spec.ratio) == (row["variant"], ratio_of(row)))
@@ -73,7 +73,7 @@ def ratio_of(row: dict) -> float | None:
 
 
 def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
-    """Of the longest training of the method and of uncompressed: the difference, the ratio, epochs and seeds."""
+    """The difference in accuracy, the ratio, epochs and seeds of the longest training of the method and uncompressed."""
     longest = {}
     for points in tables_of_points:
         here = points[points["model"] == row["model"]]

@@ -26,8 +26,8 @@ def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
-    same run as a dotted line, and in columns on the right its time and speed-up."""
+    """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
+    dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
     for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
@@ -49,7 +49,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
 
 
 def beside(axes, y: int, text: str, points: float, side: str) -> None:
-    """Text on the right of the panel, aligned at so many points from its edge."""
+    """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 
