@@ -73,7 +73,7 @@ def ratio_of(row: dict) -> float | None:
 
 
 def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
-    """The difference in accuracy, the ratio, epochs and seeds of the longest training of the method and uncompressed."""
+    """The difference in accuracy, the ratio, epochs and seeds, in the longest training of both methods."""
     longest = {}
     for points in tables_of_points:
         here = points[points["model"] == row["model"]]
