@@ -55,7 +55,7 @@ for folder in (workflow.basedir, os.getcwd()):
         stop(f"{folder}: a path with braces; move the project to a folder without")
 
 if workflow.is_main_process:
-    lock.free()  # before Snakemake style at it
+    lock.free()  # before Snakemake checks the lock
     plugins.forget_errors()
 
 CONDA = [m for m in workflow.deployment_settings.deployment_method if m.name == "CONDA"]

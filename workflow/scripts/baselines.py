@@ -1,7 +1,8 @@
-"""Baselines: the iteration of uncompressed and of 16 bits for every way of merging layers into buckets.
+"""Baselines: the iteration of uncompressed and of 16 bits with every way of merging layers into buckets.
 
-All were timed in turns in one run per model and topology. Every other table and figure compares with the fastest
-bucketing of its run. Iteration: the mean over launches, as in Table 2. Divided by the fastest: medians over blocks."""
+All ways were timed in turns in one run per model and topology. Every other table and figure compares with the fastest
+way of its run. Iteration: the mean over launches, as in Table 2. Divided by the fastest: the iteration divided by the
+fastest iteration of the same method; medians over blocks."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""Its parts as stacked bars, per variant and ratio; a panel for each model, topology and number of workers.
+"""Stacked bars of the parts of one iteration in ms, per variant and ratio; one panel per model, topology and workers.
 
-Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Dashed: the
-bound, which is the shortest computation in the panel. Communication: what is left to wait for after backward;
-computation takes longer where communication overlaps with it, since sending needs a core too. Panels have scales of
-their own: over other topologies other links and workers are timed."""
+Dotted: the fastest uncompressed in the same run. On the right: the iteration and the speed-up over that. Dashed: the
+lower limit, the shortest computation in the panel. Communication: the time that a worker waits for communication after
+backward. Computation takes longer if communication overlaps with it, because sending needs a core too. The scales of
+the panels differ, because other topologies are timed with other links and workers."""
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,8 @@ def bars(table: pd.DataFrame, names: Names, fastest_first: bool) -> list[tuple[s
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
-    same run as a dotted line, and in columns on the right its time and speed-up."""
+    """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
+    dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
     for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
@@ -50,7 +50,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
 
 
 def beside(axes, y: int, text: str, points: float, side: str) -> None:
-    """Text on the right of the panel, aligned at so many points from its edge."""
+    """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 

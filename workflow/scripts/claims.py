@@ -1,10 +1,10 @@
-"""Claims: what the paper states, and what we measured.
+"""Claims: the paper's statements and our measurements.
 
-Each number is a quotient with the 95 % interval of a repeat. Several launches give their interval together, pooled over
-the methods of a model and topology. A single launch gives it from its n blocks, and accuracies give it from n seeds. A
-statement holds if the whole interval is on its side, and does not hold if the whole interval is on the other side.
-"Cannot be told here" means that the interval contains the bound, or that runs are missing, were disturbed, are too few
-or trained too briefly. Speed-ups are against uncompressed in the same run."""
+Each number is a ratio with its 95 % interval of a repeat. For times, the interval comes from the spread of the
+launches, pooled over the methods of a model and topology, or from the n blocks of a run with one launch; for
+accuracies, from n seeds. Speed-ups are against uncompressed in the same run. "Holds": the whole interval is on the
+statement's side of the bound. "Does not hold": the whole interval is on the other side. "Cannot be told here": the
+interval contains the bound, or runs are missing, were disturbed, are too few, or trained too briefly."""
 
 import pandas as pd
 

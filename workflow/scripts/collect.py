@@ -1,4 +1,4 @@
-"""Gathers the runs into two tidy tables, one row per point and one per iteration, and their provenance."""
+"""Join the runs to two tidy tables, one row per point and one row per iteration, and write their provenance."""
 
 import json
 from pathlib import Path

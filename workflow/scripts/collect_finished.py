@@ -1,4 +1,4 @@
-"""Gathers the accuracy runs that are finished into one tidy table, one row per point."""
+"""Join the finished accuracy runs to one tidy table, one row per point."""
 
 from dlgs_bench.report.load_runs import read_points
 from dlgs_bench.report.log import log_errors, refuse

@@ -1,4 +1,4 @@
-"""Gathers the timing runs of a study into one tidy table, one row per iteration."""
+"""Join the timing runs of a study to one tidy table, one row per iteration."""
 
 from dlgs_bench.report.load_runs import read_members
 from dlgs_bench.report.log import log_errors

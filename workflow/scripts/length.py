@@ -1,4 +1,4 @@
-"""How many epochs the accuracy runs of a model train: as many as fit into their budget on this machine."""
+"""Write how many epochs the accuracy runs of a model train: as many as fit into their budget on this machine."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plans the merging of one model's layers for one variant and ratio, from calibrations."""
+"""Plan which layers of one model are merged for one variant and ratio, from calibrations."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 
 
 def build(paths, spec: RunSpec, cost: str) -> dict:
-    """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
+    """The plan file: groups, their predicted times, and the same of every other planner."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
     known = predict.read(*files, spec, cost)
     comparison = {}

@@ -1,4 +1,4 @@
-"""The rate of the links over which a model is timed, so that computing and sending are in the nodes' proportion."""
+"""Write the link rate at which a model is timed: it keeps the nodes' ratio of computation to communication."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keeps the current results as the reference set, shows them on a page of their own, and the answers in the README."""
+"""Keep the current results as the reference set, write its page, and update the answers in the README."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The files of every table and figure that is there, and the tidy tables behind them."""
+    """The existing files of all tables and figures, and their tidy tables."""
     results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
     figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
     return results + figures
@@ -62,7 +62,7 @@ def show() -> None:
 
 
 def picture() -> str:
-    """The README's picture, a breakdown, with what a reader must know to judge it; nothing where it was not drawn."""
+    """The README's breakdown figure with its caption; nothing if it was not drawn."""
     if not (KEPT / f"{PICTURE}.svg").exists():
         return ""
     timing = pd.read_csv(next(KEPT.glob("timing.csv*")))

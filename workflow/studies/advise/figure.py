@@ -1,9 +1,9 @@
-"""Advice, drawn: the speed-up against uncompressed that the time model expects there, over links of any rate.
+"""Advice, drawn: the speed-up over uncompressed that the time model predicts, against the rate of the links.
 
-Lines: eqs 2-7 from calibrations on this machine, no timing run; dense sums by the fastest collective; thick: the
-smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so neither
-a gain nor a loss is significant. Above it compressing pays, below it compressing costs time. Dashed: the bound, an
-iteration that is computing alone."""
+Lines: equations 2 to 7 from calibrations on this machine, without a timing run. Dense sums use the fastest collective.
+Thick: the smallest ratio. Dotted: the requested rate. Above 1 compressing pays, below 1 it costs time. Grey: closer to
+1 than the error of such predictions, so neither a gain nor a loss is significant. Dashed: the bound, an iteration that
+only computes."""
 
 import json
 from collections import defaultdict

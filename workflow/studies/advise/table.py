@@ -1,7 +1,7 @@
-"""Advice: what an iteration would take on the nodes and network that the configuration describes, the fastest first.
+"""Advice: the predicted iteration on the nodes and network of the configuration, the fastest first.
 
-By the time model, eqs 2-7, from calibrations on this machine; no timing run. Speed-up: against the fastest uncompressed
-over the same topology."""
+Predicted by the time model, equations 2 to 7, from calibrations on this machine, without a timing run. Speed-up:
+against the fastest uncompressed over the same topology."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Gathers the density of every accuracy run of a method whose density drifts, by steps, and of the timed scheme."""
+"""Join the density of every accuracy run of a method whose density drifts, by steps, and the density of the timed scheme."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is still to run of a configuration and how long it will take, for the terminal."""
+"""Print what is still to run of a configuration, and how long it will take."""
 
 import json
 import sys

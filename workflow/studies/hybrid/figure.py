@@ -1,8 +1,7 @@
-"""Hybrid parallelism: the parts of an iteration, compared with data-parallel training of the same samples.
-
-One panel for each model. In hybrids half of the workers hold the fully connected layers, split by columns; the others
+"""Hybrid parallelism: the parts of an iteration with hybrid parallelism and with data-parallel training of the same
+samples; one panel per model. In hybrids, half of the workers hold the fully connected layers, cut by columns, and half
 hold the backbone. All workers share the cores of one machine. VGG16 with ImageNet's head takes images of 32 x 32
-pixels. Diamonds: predicted. Diamonds without a bar are predicted for dedicated nodes."""
+pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedicated nodes."""
 
 import math
 

@@ -1,6 +1,6 @@
-"""Accuracy by bytes: test accuracy against what a worker has sent: measured, at a learning rate that stays.
+"""Accuracy by bytes: measured test accuracy against the megabytes that a worker has sent, at a constant learning rate.
 
-Uncompressed and the baseline are in every panel. The dotted line is the number of bytes of the table's column."""
+Uncompressed and the baseline are in every panel. Dotted: the bytes of the table's column."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Gathers the study of methods: curves, and timing runs as if each variant had been timed in a run of its own."""
+"""Join the study of methods: curves, and timing runs as if each variant had been timed in a separate run."""
 
 from dlgs_bench.report.load_runs import read_members, read_points
 from dlgs_bench.report.log import log_errors

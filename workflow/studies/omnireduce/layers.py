@@ -1,7 +1,7 @@
-"""What part of the blocks of each layer's gradient is not zero: those that one worker sends, uncompressed.
+"""The part of the blocks of each layer's gradient that is not zero, for one worker, uncompressed.
 
-Layers in the order in which backward finishes them. The first block of each column of a stream is sent even if it is
-zero, and counts. Layers all of whose blocks are sent share a line."""
+Layers are in the order in which backward finishes them. The first block of each column of a stream is sent even if it
+is zero, and counts. Layers whose blocks are all sent share a line."""
 
 from pathlib import Path
 

@@ -1,11 +1,10 @@
 """Training over OmniReduce, a ring, the engine's all-reduce and an all-gather, in turns in the same processes.
 
-Communication is the time that a worker waits for communication after backward, without the wait for slower workers.
-Against ring: the ring's iteration divided by the iteration of this sum, median over blocks; likewise for communication.
-Below 5 ms of communication no such quotient is given. d: the share of its blocks that a worker sent. Bound: the speed-up
-that the bytes of N workers alone allow against a ring over full-duplex links, if their blocks have random positions: 2 /
-(d + 1 - (1 - d)^N) if every worker has an aggregator on its host. Messages and bytes count one worker. For the engine's
-all-reduce and for all-gather, only the bytes that the engine received are known."""
+Communication: the wait after backward, without the wait for slower workers. Against ring: the ring's iteration divided
+by the row's, medians over blocks; the same for communication, but not below 5 ms. d: the part of its blocks that a
+worker sent. Bound: the speed-up that the bytes of N workers alone allow over a ring on full-duplex links, if the
+positions of the blocks are random; with an aggregator on each worker's host it is 2 / (d + 1 - (1 - d)^N). Messages and
+bytes count one worker. For the engine's all-reduce and for gathers, only the bytes handed to the engine are known."""
 
 from pathlib import Path
 

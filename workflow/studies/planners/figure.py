@@ -1,8 +1,8 @@
 """Planners, drawn: every planner's iteration divided by the exact plan's, predicted and measured, per model and ratio.
 
-The same runs as the table of planners. Predicted values are divided by the predicted iteration of the exact plan,
-measured ones by its measured iteration. Planners that found the same groups share a row. Whiskers: the 95 % interval of
-a repeat, from the blocks of one run."""
+The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of the exact
+plan, measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
+of a repeat, from the blocks of one run."""
 
 import pandas as pd
 

@@ -1,10 +1,10 @@
-"""Planners: the iteration that each plan for merging layers gives, predicted and measured.
+"""Planners: the iteration with each plan for merging layers, predicted and measured.
 
 All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with several
-ways of merging layers; speed-ups are against the fastest of these (column: uncompressed). Predicted by eqs 2-7
-from the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
-timed once. Times and speed-ups are medians over blocks; in brackets: the 95 %
-interval of a repeat, from the blocks of one run (Student's t)."""
+ways of merging layers. Speed-ups are against the fastest of these (column: uncompressed). Predicted: by equations 2 to
+7 from the calibration, plus optimizer, other, and the wait for slower workers. Planners with the same groups are timed
+once. Times and speed-ups are medians over blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run
+(Student's t)."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,6 @@
-"""Prediction, drawn: predicted against measured iteration time, one point per timing run; the dashed lines are 10 %
-off.
+"""Prediction, drawn: predicted against measured iteration in ms, one point per timing run; dashed lines: 10 % off.
 
-Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone. The two full
+Full: paired, with computation scaled to the machine's speed in the run. Hollow: from the calibration only. The two full
 points with the largest error are named."""
 
 import matplotlib.pyplot as plt

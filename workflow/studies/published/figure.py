@@ -1,6 +1,6 @@
-"""Published and ours: the gap in test accuracy to uncompressed with the same optimizer.
+"""Published and ours: the difference in test accuracy to uncompressed with the same optimizer, in points.
 
-Whiskers: twice the standard error that test sets of these sizes give."""
+Whiskers: twice the standard error of a test set of this size."""
 
 import matplotlib.pyplot as plt
 import pandas as pd

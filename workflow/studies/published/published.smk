@@ -8,7 +8,7 @@ rule published_table:
         points=tables("accuracy", "points.csv", studied("published")),
         published=f"{workflow.basedir}/workflow/studies/published/published.csv",
     output:
-        **table_files("published", "Theirs and ours"),
+        **table_files("published", "Published and ours"),
     params:
         **script_params("workflow/studies/published/table.py"),
         test_samples=VALUES["studies"]["published"]["test_samples"],
@@ -27,7 +27,7 @@ rule published_figure:
         table=f"{RESULTS}/published.csv",
         points=tables("accuracy", "points.csv", studied("published")),
     output:
-        **figure_files("published", "Theirs and ours"),
+        **figure_files("published", "Published and ours"),
     params:
         **script_params("workflow/studies/published/figure.py"),
     log:

@@ -1,10 +1,10 @@
-"""Theirs and ours: what Top-K and random-k cost in test accuracy, with error feedback and without.
+"""Published and ours: the test accuracy that Top-K and random-k lose, with and without error feedback.
 
-Theirs: GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed; ours:
-after the last step. Gaps are to uncompressed under the same optimizer: SGD with momentum for Top-K, without any for
-random-k. Behind ±: twice the standard error that test sets of these sizes give; accuracies that are no farther apart
-count as equal. Direction: whether we too are below uncompressed, or above. Order: how often we agree on which is
-better, this row or another one of its method."""
+"Theirs": GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed.
+"Ours": after the last step. Gaps are differences to uncompressed with the same optimizer: SGD with momentum for Top-K,
+without momentum for random-k. After ±: twice the standard error of a test set of this size; accuracies that differ by
+less count as equal. Direction: whether our gap has the sign of the published gap. Order: how often we agree which of
+two rows of the same method is better."""
 
 from collections import Counter
 

@@ -1,10 +1,10 @@
 """Link rates: the time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
-A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: the 95 % interval of a
-repeat, from the blocks of one run. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the
-bytes on the link take their time at each rate, the processors' part of a communication stays. Where nothing was
-calibrated there are points alone. Uncompressed is its own run at each rate. Dashed: the bound, which is the shortest
-computation of the model."""
+One panel per model and kind of selection. Points: timing runs over the testbed. Whiskers: the 95 % interval of a
+repeat, from the blocks of one run. Lines: equations 2 to 7 with the costs calibrated at one rate (dotted vertical
+line); the bytes on the link take their time at each rate, the processor's part of a communication does not change.
+Without a calibration there are only points. Uncompressed is a separate run at each rate. Dashed: the bound, which is
+the shortest computation of the model."""
 
 from dataclasses import replace
 from itertools import product

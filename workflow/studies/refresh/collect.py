@@ -1,4 +1,4 @@
-"""Gathers the study of the refresh interval: curves, and the realised density of every step."""
+"""Join the study of the refresh interval: curves, and the realised density of every step."""
 
 from pathlib import Path
 

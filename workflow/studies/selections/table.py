@@ -1,4 +1,4 @@
-"""Selection: Table 2 with the selection of the paper and with the selection in compiled passes (compiled).
+"""Selection: Table 2 with plain torch selection, as in the paper, and with compiled selection (compiled).
 
 Both choose the same entries. They are timed in different runs, so compare speed-ups, not milliseconds."""
 

@@ -1,8 +1,9 @@
-"""Slowdown: the link rate at which this machine computes and communicates in the proportion of other nodes.
+"""Slowdown: the link rate at which this machine has the same ratio of computation to communication as other nodes.
 
-Computation there: the multiply-adds of a batch at the rate of the nodes, which by default are the paper's (an upper
-bound: small models do not fill a card). Computation here: forward and backward of the calibration, at the batch and
-data of the timing runs. The rate is theirs, divided by how much longer one iteration computes here."""
+Computation there: the multiply-adds of a batch, divided by the rate of the nodes, which by default are the paper's (an
+upper limit of the rate: small models do not fill a card). Computation here: forward and backward of the calibration, at
+the batch and with the data of the timing runs. The link rate here is the nodes' link rate divided by the slowdown of
+one iteration."""
 
 import json
 from pathlib import Path

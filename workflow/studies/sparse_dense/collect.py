@@ -1,4 +1,4 @@
-"""Gathers the curves of alternating sparse and dense steps, each with its T."""
+"""Join the curves of alternating sparse and dense steps, each with its T."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Alternating sparse and dense steps: test accuracy when all have sent the same bytes, and on the way there.
+"""Sparse and dense steps: test accuracy of alternating sparse and dense steps at equal bytes, and during training.
 
-Left: by T, the number of sparse steps before a dense step; one point per seed. Right: by the bytes that a worker has
-sent, means over seeds. All use the same constant learning rate."""
+Left: by T, the number of sparse steps before a dense step; one point per seed. Right: by the megabytes that a worker
+has sent, means over seeds. All runs have the same constant learning rate."""
 
 import pandas as pd
 

@@ -1,11 +1,10 @@
-"""Claims about OmniReduce, hybrid parallelism and alternating dense steps, and what was measured.
+"""Claims about OmniReduce, hybrid parallelism and alternating dense steps, and our measurements.
 
 Sources: OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
-University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient with the
-95 % interval of a repeat, from the blocks of one run. If the two runs are not paired, it is the interval of a repeat of
-both. A statement holds if the whole interval is on its side. It does not hold if the whole interval is on the other
-side. Counts are exact. Published ratios are for 8 workers over 100 Gb/s. Ours are for processes that share a machine
-and use TCP over shaped links."""
+University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a ratio with its 95 %
+interval of a repeat, from the blocks of one run; for runs that are not paired, the interval is of a repeat of both.
+"Holds": the whole interval is on the statement's side. "Does not hold": it is on the other side. Counts are exact.
+Published ratios are of 8 workers over 100 Gb/s, ours of processes that share a machine and use TCP over shaped links."""
 
 import pandas as pd
 

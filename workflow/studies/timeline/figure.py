@@ -1,9 +1,9 @@
 """Timeline: one iteration drawn to scale, measured on rank 0, and as the time model schedules it.
 
-It corresponds to the paper's Figure 3. Above: one iteration after the timed ones; DLGS reuses its thresholds in it. Each
-bar of a bucket starts when the bucket was queued and ends when it arrived, so it includes the wait for earlier buckets.
-The wait for communication includes the wait for slower workers; Figure 12 separates these. Below: eqs 2-7 with the
-calibrated costs and the same groups."""
+It replaces the paper's Figure 3. Top: one iteration after the timed iterations; with DLGS, an iteration that reuses its
+thresholds. Each bar of communication starts when the bucket was queued and ends when it arrived, so it includes the
+wait for earlier buckets. The wait for communication includes the wait for slower workers; Figure 12 separates these.
+Bottom: equations 2 to 7 with the calibrated costs and the same groups."""
 
 from pathlib import Path
 
