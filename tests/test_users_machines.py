@@ -35,7 +35,7 @@ REFUSED = {
     ),
     "a target that is no file": (
         ["--configfile", "config/tiny.yaml", "studies"],
-        "error: studies: there is no such file; give the target before --configfile",
+        "error: studies: the file does not exist; give the target before --configfile",
     ),
     "no key=value": ([*TINY, "--config", "workers"], "error: --config workers: is not key=value"),
     "a table as report": (
@@ -54,7 +54,7 @@ def test_a_mistake_in_the_command_line_is_one_line(case, tiny_source):
 
 def test_mistakes_are_one_line_from_another_folder_too(tiny_source, tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [1\nb: 2", encoding="utf-8")
-    for file, expected in {"none.yaml": "there is no such file", "bad.yaml": "line 2: expected ',' or ']'"}.items():
+    for file, expected in {"none.yaml": "the file does not exist", "bad.yaml": "line 2: expected ',' or ']'"}.items():
         status, text = said(tmp_path, "-s", str(tiny_source / "Snakefile"), "-n", "--configfile", file)
         assert status and text.startswith(f"error: {file}") and expected in text and len(text.splitlines()) == 1
 

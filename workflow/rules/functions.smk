@@ -49,7 +49,7 @@ def finished(table):
 
 def unfinished():
     """The runs that are not finished, name -> spec."""
-    return remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+    return remaining.unfinished(Path(RUN_FOLDER), CONFIG.runs)
 
 
 def layers_of(run):
