@@ -44,7 +44,7 @@ def predict(snakemake) -> pd.DataFrame:
         }
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         about |= {"slowdown": slowdown} | snakemake.params.there
-        for way in known.ways(there.workers):
+        for way in known.collective_variants(there.workers):
             row = advice.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(about | {"collective": way.collective, "outside": outside} | row)
