@@ -52,7 +52,7 @@ class Report:
     def script(self, path: str, inputs: Items, outputs: Items, **params) -> None:
         shown = self.runs.titles | {"caption": CAPTION} | params
         rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
-        runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+        runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule}, run_name="__main__")
 
     def table(self, path: str, name: str, params=(), **inputs) -> tuple[pd.DataFrame, str]:
         """Every row of a table, and its Markdown."""

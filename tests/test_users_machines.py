@@ -68,13 +68,13 @@ def test_a_home_that_nobody_can_write_into_is_no_obstacle(tiny_project):
 def test_without_conda_the_active_environment_is_used(tiny_project):
     status, text = said(tiny_project, *TINY, "--software-deployment-method", "conda")
     assert not status, text
-    assert "there is no conda here; the active environment is used" in text
+    assert "conda is not installed; the active environment is used" in text
 
 
 def test_a_project_in_a_folder_with_braces_is_refused_in_one_line(tiny_source, tmp_path):
     project = clone(tiny_source, tmp_path / "a{b}")
     status, text = said(project, *TINY)
-    assert status and text == f"error: {project}: a path with braces; move the project to a folder without"
+    assert status and text == f"error: {project}: the path has braces; move the project to a folder without braces"
 
 
 BINARY = ("rb", "wb", "ab", "r+b", "w+b", "rb+", "wb+", "xb")

@@ -9,6 +9,7 @@ which no exchange can undercut, divided by the iteration. An epoch's and the tra
 iteration's. Links in proportion have their rate at the machine's calibrated speed: if the machine computes k times
 slower in a launch, the links of the launch are k times slower."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

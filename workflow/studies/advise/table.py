@@ -134,7 +134,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), predict(snakemake)
     answer = sentences(table, names)
@@ -148,4 +148,5 @@ def main() -> None:
     print("\n".join(answer), file=sys.__stderr__)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

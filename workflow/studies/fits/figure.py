@@ -85,7 +85,7 @@ def finish(axes, topology: str, ratio: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, samples = Names.of(snakemake), read_members(snakemake.input.samples, against=())
     columns = columns_of(samples)
@@ -116,4 +116,5 @@ def main() -> None:
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

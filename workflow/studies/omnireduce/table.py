@@ -69,8 +69,13 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

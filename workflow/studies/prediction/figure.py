@@ -12,7 +12,7 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
@@ -46,4 +46,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -3,6 +3,7 @@
 Workers push what they send, the server adds up and its optimizer makes the new weights, which workers pull
 dense (ps-weights), or it gives back the sum in the form in which it was pushed (ps-sparse)."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)
