@@ -45,7 +45,7 @@ def run_script(path: str, inputs: Items, outputs: Items, folder: Path, **params)
     """Run a script of the workflow with these files and parameters; its log is written to ``folder``."""
     params = SimpleNamespace(**{"caption": CAPTION} | params)
     rule = SimpleNamespace(input=inputs, output=outputs, params=params, log=[folder / "log"])
-    runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+    runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule}, run_name="__main__")
 
 
 class Report:

@@ -1,1 +1,1 @@
-"""Methods in anybody's training script: ``ddp``, ``fsdp``, ``horovod`` for gradients, ``local_steps`` for weights."""
+"""Methods in a user's training script: ``ddp``, ``fsdp`` and ``horovod`` for gradients, ``local_steps`` for weights."""

@@ -1,4 +1,4 @@
-"""A hook's state in checkpoints of frameworks: one file for each rank, as residuals differ between ranks."""
+"""The state of a hook in checkpoints of frameworks: one file per rank, since residuals differ between ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def save_rank_state(hook: Hook, folder: str | Path) -> None:
 
 
 def load_rank_state(hook: Hook, folder: str | Path) -> None:
-    """Go on from what ``save_rank_state`` wrote; ValueError in one line if this rank has no file."""
+    """Load what ``save_rank_state`` wrote; ValueError in one line if this rank has no file."""
     if not _file(folder).exists():
         raise ValueError(
             f"{_file(folder)}: the file is missing, so the hook's residuals would be lost; "
@@ -26,7 +26,7 @@ def load_rank_state(hook: Hook, folder: str | Path) -> None:
 
 
 def attach(hook: Hook, accelerator: Any) -> None:
-    """Have ``accelerator``, an accelerate.Accelerator, save and load the state of ``hook`` with its own."""
+    """Save and load the state of ``hook`` together with the state of ``accelerator``, an accelerate.Accelerator."""
     accelerator.register_save_state_pre_hook(lambda models, weights, folder: save_rank_state(hook, folder))
     accelerator.register_load_state_pre_hook(lambda models, folder: load_rank_state(hook, folder))
 

@@ -125,7 +125,7 @@ def accuracy_words(row: dict) -> str:
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     inputs, names = snakemake.input, Names.of(snakemake)
     table = answers(pd.read_csv(inputs.timing), names)
@@ -141,4 +141,5 @@ def main() -> None:
     tables.save_table(table, shown(table, names), f"{caption}{captions.counted(table)}.", snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -54,9 +54,14 @@ def merged(row: dict) -> str:
     return "by the planner" if row["bucketing"] == "planned" else f"up to {row['bucket_bytes'] / 2**20:g} MiB"
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-every = pd.DataFrame([row for path in snakemake.input.timing for row in rows_of(Path(path))])
-table = every.drop_duplicates(["model", "variant", "topology", "workers", "bucketing"])
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. {captions.counted(table)}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    every = pd.DataFrame([row for path in snakemake.input.timing for row in rows_of(Path(path))])
+    table = every.drop_duplicates(["model", "variant", "topology", "workers", "bucketing"])
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. {captions.counted(table)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -66,7 +66,7 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
@@ -94,4 +94,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -13,18 +13,23 @@ from dlgs_bench.report import captions, kept, tables
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
-log_errors(snakemake)
-timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
-planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None
-long_runs = kept.read(snakemake.input.kept)
-names = Names.of(snakemake)
-compared = claims.with_kept(claims.compare(timing, accuracy, planners), long_runs, names.models)
-counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
-counts = counts.value_counts()
-tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
-setting = captions.setting(accuracy if timing is None else timing)
-caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
-if long_runs:
-    where = captions.setting(pd.concat(long_runs))
-    caption += f" Kept run: a long run in results/reference-long-training. {where}."
-tables.save_table(compared, claims.shown(compared, names), caption, snakemake.output)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
+    planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None
+    long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
+    compared = claims.with_kept(claims.compare(timing, accuracy, planners), long_runs, names.models)
+    counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
+    counts = counts.value_counts()
+    tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
+    setting = captions.setting(accuracy if timing is None else timing)
+    caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
+    if long_runs:
+        where = captions.setting(pd.concat(long_runs))
+        caption += f" Kept run: a long run in results/reference-long-training. {where}."
+    tables.save_table(compared, claims.shown(compared, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

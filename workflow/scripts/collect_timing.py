@@ -3,5 +3,11 @@
 from dlgs_bench.report.load_runs import read_members
 from dlgs_bench.report.log import log_errors
 
-log_errors(snakemake)
-read_members(snakemake.input.timing).to_csv(snakemake.output[0], index=False)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    read_members(snakemake.input.timing).to_csv(snakemake.output[0], index=False)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -60,7 +60,7 @@ def nothing(model: str, names: Names, snakemake) -> None:
     style.save(figure, "Set models.<name>.train_epochs above 0 to train it on this machine.", snakemake)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, model, value = Names.of(snakemake), snakemake.params.model, snakemake.params.value
     points = pd.read_csv(snakemake.input.tidy)
@@ -83,4 +83,5 @@ def main() -> None:
     style.save(figure, ". ".join(notes), snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

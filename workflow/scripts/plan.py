@@ -45,6 +45,11 @@ def build(paths, spec: RunSpec, cost: str) -> dict:
     }
 
 
-log_errors(snakemake)
-plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
-Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
+    Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -68,13 +68,18 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)
-table = names.arrange(build(points))
-own = points[points["kept"] == ""]  # the column "Kept run" describes the others
-caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
-short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
-if short:
-    caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
-tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)
+    table = names.arrange(build(points))
+    own = points[points["kept"] == ""]  # the column "Kept run" describes the others
+    caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
+    short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
+    if short:
+        caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
+    tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

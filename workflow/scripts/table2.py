@@ -10,6 +10,7 @@ lower limit of every method, divided by the iteration. Epoch and Training: calcu
 proportion are given at the machine's calibrated speed: if the machine computes k times slower in a launch, the links of
 the launch are k times slower."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

@@ -100,7 +100,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return f"{words}{captions.counted(table)}."
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     timed = summarise(read_members(snakemake.input.timing))
@@ -112,4 +112,5 @@ def main() -> None:
     tables.save_table(table, shown(table, names), caption(snakemake, table), snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

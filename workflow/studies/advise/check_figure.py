@@ -14,7 +14,7 @@ from dlgs_bench.report.names import Names
 from dlgs_bench.timemodel import advice
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
@@ -49,4 +49,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

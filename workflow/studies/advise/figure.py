@@ -63,7 +63,7 @@ def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)
@@ -87,4 +87,5 @@ def main() -> None:
     style.save(figure, note + "speed-ups lay where they were checked", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -44,7 +44,7 @@ def predict(snakemake) -> pd.DataFrame:
         }
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         about |= {"slowdown": slowdown} | snakemake.params.there
-        for way in known.ways(there.workers):
+        for way in known.collective_variants(there.workers):
             row = advice.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(about | {"collective": way.collective, "outside": outside} | row)
@@ -134,7 +134,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), predict(snakemake)
     answer = sentences(table, names)
@@ -148,4 +148,5 @@ def main() -> None:
     print("\n".join(answer), file=sys.__stderr__)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

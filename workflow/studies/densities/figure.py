@@ -39,7 +39,7 @@ def draw(axes, table: pd.DataFrame, names: Names) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     models = names.models_in(table["model"])
@@ -51,4 +51,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -41,9 +41,9 @@ def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Cu
     points["measured_s"] = points[part] / buckets
     each, shared = costs.curve(points["entries"], points["measured_s"]), None
     if part == "communication_s":
-        each, shared = costs.turns(rows)
+        each, shared = costs.link_occupancy(rows)
     elif part == "taken_s":
-        each = costs.taken(rows)
+        each = costs.interference(rows)
     points["fitted_s"] = fitted(each, shared, points["entries"], buckets)
     points["residual_s"] = points["measured_s"] - points["fitted_s"]
     return points.drop(columns=part), each, shared
@@ -85,7 +85,7 @@ def finish(axes, topology: str, ratio: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, samples = Names.of(snakemake), read_members(snakemake.input.samples, against=())
     columns = columns_of(samples)
@@ -117,4 +117,5 @@ def main() -> None:
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

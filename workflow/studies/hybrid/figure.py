@@ -46,7 +46,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread
@@ -68,4 +68,5 @@ def main() -> None:
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -149,7 +149,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
     measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]
@@ -165,4 +165,5 @@ def main() -> None:
     tables.save_table(exact, shown(table), caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

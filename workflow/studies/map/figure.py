@@ -56,7 +56,7 @@ def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
     calibrations = Calibrations(run.parent for run in runs)
@@ -97,4 +97,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -9,7 +9,7 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, data_title
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     everywhere = ["none", snakemake.params.baseline]
@@ -32,4 +32,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -22,7 +22,7 @@ def draw(axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str,
         axes.plot(seconds, 100 * curve["test_accuracy"], **style.of_variant(variant, names))
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     table = summarise(pd.read_csv(snakemake.input.rates)).set_index("variant")
@@ -46,4 +46,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -96,7 +96,7 @@ def of_timing(row, names: Names, model: str, baseline: str) -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, params = Names.of(snakemake), snakemake.params
     points, timing, rates = map(pd.read_csv, (snakemake.input.accuracy, snakemake.input.timing, snakemake.input.rates))
@@ -120,4 +120,5 @@ def main() -> None:
     tables.save_table(table, cells, caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -48,7 +48,7 @@ def bar(axes, x: float, row: dict) -> None:
         axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     compared = table[(table["method"] == "none") | ~table["uncompressed"]]
@@ -63,4 +63,5 @@ def main() -> None:
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -49,8 +49,13 @@ def _row(model: str, layer, entries: int, blocks: int, density: float, first) ->
     return {"Model": model, "Layer": layer} | sizes | {"Not zero": tables.number(density), "n": first["steps"]}
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts steps."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts steps."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -75,8 +75,13 @@ def ring_by(row: dict) -> str:
     return tables.spread(row, "communication_gain") if row["communication_s"] >= LEAST_S else ""
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts blocks."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

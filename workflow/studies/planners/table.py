@@ -68,11 +68,16 @@ def merging(dense: str) -> str:
     return f", {bucketing}" if bucketing else ""
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
-timed = {iterations: read([iterations]) for iterations, _ in pairs}
-pd.concat(by_planner(*one) for one in timed.items()).to_csv(snakemake.output.timing, index=False)
-table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(timed[pair[0]], *pair)))
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
+    timed = {iterations: read([iterations]) for iterations, _ in pairs}
+    pd.concat(by_planner(*one) for one in timed.items()).to_csv(snakemake.output.timing, index=False)
+    table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(timed[pair[0]], *pair)))
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -15,7 +15,7 @@ from dlgs_bench.topology import TOPOLOGIES
 WORST = 2  # points that are named
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
@@ -55,4 +55,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -97,17 +97,22 @@ def shown_or_none(value: float, how: str, unit: str = "") -> str:
     return "" if math.isnan(value) else format(value, how) + unit
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
-folders = {path.parent.name: path.parent for path in map(Path, snakemake.input.timing)}
-timing = read_members([folder / "iterations.csv" for folder in folders.values()])
-table = names.arrange(
-    pd.DataFrame(
-        predict(folders[where], run.removeprefix(f"{where}-"), rows, calibrations)
-        for (where, run), rows in timing.groupby(["timed_in", "run"], sort=False)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
+    folders = {path.parent.name: path.parent for path in map(Path, snakemake.input.timing)}
+    timing = read_members([folder / "iterations.csv" for folder in folders.values()])
+    table = names.arrange(
+        pd.DataFrame(
+            predict(folders[where], run.removeprefix(f"{where}-"), rows, calibrations)
+            for (where, run), rows in timing.groupby(["timed_in", "run"], sort=False)
+        )
     )
-)
-caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
-caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+    caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
+    caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

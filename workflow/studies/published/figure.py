@@ -30,7 +30,7 @@ def draw(axes, rows: list[dict], who: str) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table, points = pd.read_csv(snakemake.input.table), read(snakemake.input.points)
     rows = table[table["method"] != "none"].to_dict("records")
@@ -47,4 +47,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

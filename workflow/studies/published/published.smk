@@ -3,7 +3,7 @@ if studied("published"):
     STUDY_TARGETS += [f"{RESULTS}/published.csv", f"{FIGURE_FOLDER}/published.svg"]
 
 
-rule published_table:
+use rule artefact as published_table with:
     input:
         points=tables("accuracy", "points.csv", studied("published")),
         published=f"{workflow.basedir}/workflow/studies/published/published.csv",
@@ -14,15 +14,9 @@ rule published_table:
         test_samples=VALUES["studies"]["published"]["test_samples"],
     log:
         f"{RESULTS}/logs/published.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of published accuracies"
-    script:
-        "table.py"
 
 
-rule published_figure:
+use rule artefact as published_figure with:
     input:
         table=f"{RESULTS}/published.csv",
         points=tables("accuracy", "points.csv", studied("published")),
@@ -32,9 +26,3 @@ rule published_figure:
         **script_params("workflow/studies/published/figure.py"),
     log:
         f"{RESULTS}/logs/figure-published.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of published accuracies"
-    script:
-        "figure.py"

@@ -39,7 +39,7 @@ def finish(axes, ticks: list[float], bound_s: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     ratio = table["ratio"].dropna().min()
@@ -64,4 +64,5 @@ def main() -> None:
     style.save(figure, captions.over_rates(table), snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

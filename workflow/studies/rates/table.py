@@ -2,6 +2,7 @@
 
 Every link of the testbed has the rate in the row. DLGS merges layers by a separate plan at each rate."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

@@ -40,7 +40,7 @@ def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     accuracy, density = map(pd.read_csv, snakemake.input[:2])
@@ -62,4 +62,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

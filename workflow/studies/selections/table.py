@@ -2,6 +2,7 @@
 
 Both choose the same entries. They are timed in different runs, so compare speed-ups, not milliseconds."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

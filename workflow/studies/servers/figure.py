@@ -47,7 +47,7 @@ def finish(axes, ticks: list[float], topology: Topology, bound: pd.Series) -> No
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
@@ -73,4 +73,5 @@ def main() -> None:
     style.save(figure, captions.over_rates(table, " and a server"), snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -15,7 +15,7 @@ def name(sparse_steps: int) -> str:
     return "never dense" if never_dense(sparse_steps) else f"T = {sparse_steps}"
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     points = pd.read_csv(snakemake.input.points)
     kinds = sorted(points["sparse_steps"].unique())
@@ -42,4 +42,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

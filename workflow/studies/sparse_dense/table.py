@@ -44,9 +44,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-points = pd.read_csv(snakemake.input.points)
-table, first = at_the_end(points), points.iloc[0]
-what = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}, ratio {first['ratio']:g}"
-caption = f"{captions.of_script(snakemake)} {what}; {captions.setting(points)}. n counts seeds."
-tables.save_table(table, shown(table), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    points = pd.read_csv(snakemake.input.points)
+    table, first = at_the_end(points), points.iloc[0]
+    what = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}, ratio {first['ratio']:g}"
+    caption = f"{captions.of_script(snakemake)} {what}; {captions.setting(points)}. n counts seeds."
+    tables.save_table(table, shown(table), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

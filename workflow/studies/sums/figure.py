@@ -52,7 +52,7 @@ def points(axes, look: dict, rows: pd.DataFrame) -> None:
     axes.plot(rows["density"], rows["speedup"], **look)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     cases = [
@@ -77,4 +77,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

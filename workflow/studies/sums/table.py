@@ -78,9 +78,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
-first = table.iloc[0]
-sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
-size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
-tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+    first = table.iloc[0]
+    sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
+    size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
+    tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

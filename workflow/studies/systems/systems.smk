@@ -25,7 +25,7 @@ rule systems:
         SYSTEMS_FILES,
 
 
-rule systems_table:
+use rule artefact as systems_table with:
     input:
         **SYSTEMS_TABLES,
     output:
@@ -34,9 +34,3 @@ rule systems_table:
         **script_params("workflow/studies/systems/table.py"),
     log:
         f"{RESULTS}/logs/systems.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of claims of other systems"
-    script:
-        "table.py"

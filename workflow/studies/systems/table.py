@@ -12,10 +12,16 @@ from dlgs_bench.paper import systems
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.log import log_errors
 
-log_errors(snakemake)
-inputs = ("sums", "training", "layers", "points", "hybrids")
-read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
-compared = systems.compare(**read)
-settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
-                     if "machine" in table)  # fmt: skip
-tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    inputs = ("sums", "training", "layers", "points", "hybrids")
+    read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
+    compared = systems.compare(**read)
+    settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
+                         if "machine" in table)  # fmt: skip
+    tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

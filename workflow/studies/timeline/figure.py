@@ -56,7 +56,7 @@ def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, folder, label = Names.of(snakemake), Path(snakemake.input.run).parent, snakemake.params.label
     spec, about = RunSpec.in_folder(folder).members[label], about_run(folder, label)
@@ -77,4 +77,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)
