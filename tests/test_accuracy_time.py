@@ -67,6 +67,11 @@ def test_methods_that_were_not_timed_and_curves_in_another_precision_are_left_ou
     assert row(times(mixed, iterations(timing())), "topk", 0.6)["dense_steps"] == pytest.approx(18)
 
 
+def test_a_run_that_two_kept_tables_hold_counts_once():
+    both = points(**CURVES), points(none=CURVES["none"]), points(none=CURVES["none"], precision="bfloat16")
+    assert len(kept(both)) == len(both[0]) + len(both[2])
+
+
 def test_other_workers_topologies_and_networks_do_not_count():
     others = [timing(workers=3), timing().assign(topology="ps-weights"), timing().assign(network="loopback")]
     more = pd.concat([timing(), *(one.assign(iteration_s=9.0, run=one["run"] + "x") for one in others)])

@@ -26,8 +26,11 @@ Rows = list[dict[str, Any]]
 
 
 def kept(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """The points of the kept runs that can be compared with Table 2: two workers over all-gather."""
-    points = pd.concat(tables, ignore_index=True)
+    """The points of the kept runs that can be compared with Table 2: two workers over all-gather.
+
+    A run that several tables hold, as a reference for their methods, counts once.
+    """
+    points = pd.concat(tables, ignore_index=True).drop_duplicates(["run", "precision", "step"])
     return points[(points["topology"] == ALL_GATHER.name) & (points["workers"] == WORKERS)]
 
 
