@@ -4,7 +4,7 @@ SHELL := /bin/bash
 UV_VERSION := 0.13.8
 PYTHON ?= python3.11
 UV := .tools/bin/uv
-# Two stages, so that nothing waits for Horovod's compilation that does not use Horovod.
+# Two stages: targets that do not use Horovod do not wait for its compilation.
 BASE := .venv/.synced
 HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -38,7 +38,7 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference results-page env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -46,7 +46,7 @@ help: ## this list
 reproduce: $(BASE) ## every table and figure at the scale of this machine (config/quick.yaml)
 	$(RUN) snakemake
 
-# An environment that had Horovod keeps it.
+# If Horovod was installed before, it stays installed.
 test: $(if $(wildcard $(HOROVOD)),$(HOROVOD),$(BASE)) ## the fast tests; without Horovod, the tests that need it are skipped
 	$(RUN) $(PYTEST) -m "not slow and not root" tests
 	@test -e $(HOROVOD) || echo "Tests that need Horovod were skipped: it is not installed. To install it: make env"
@@ -84,6 +84,9 @@ bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within
 
 reference: ## keep the results as the reference set, and show its tables in the README
 	$(RUN) python workflow/scripts/reference.py
+
+results-page: $(BASE) ## write results/index.html, the page of all kept results
+	$(RUN) python setup/results_page.py
 
 env: $(HOROVOD) ## set up .venv: torch, torchvision, snakemake, Horovod (compiled)
 

@@ -16,12 +16,13 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
     "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
     "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),
+    "check-set": ("dlgs_bench.result_set", [], "whether a folder of results is complete and unaltered"),
 }
 
 
 def usage() -> str:
     lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
-    return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help says more"])
+    return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help shows its options"])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,8 +1,8 @@
-"""What plug-ins say of themselves, as JSON: python -m dlgs_bench.describe [<kind>/<name> ...].
+"""Prints descriptions of plug-ins as JSON: python -m dlgs_bench.describe [<kind>/<name> ...].
 
-The workflow asks this in a process of its own, since it imports torch and the plug-ins (see ``plugins.describe``). Each
-plug-in is loaded in a fork of that process, so that one which ends Python, hangs or changes torch's defaults does
-not touch the others. A plug-in that cannot be loaded is described by its error, in one line.
+The workflow starts it as a separate process, since it imports torch and the plug-ins (see ``plugins.describe``). Each
+plug-in is loaded in a fork. So a plug-in that ends Python, hangs or changes torch's defaults does not affect the
+others. The description of a plug-in that cannot be loaded is its error in one line.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
 from dlgs_bench.exchange.plugin import about
-from dlgs_bench.training.build import build, check_parameters, evaluating, trained
+from dlgs_bench.training.build import build, check_parameters, evaluating, trained, without_values
 from dlgs_bench.training.head import widths
 
 MODEL = {
@@ -29,40 +29,36 @@ MODEL = {
     "build": "a function that returns the nn.Module",
     "loss": "a function of outputs, targets and reduction, such as torch.nn.functional.cross_entropy",
 }
-NOTICE_S = 10.0  # after this time a person reads which plug-in is being described
+NOTICE_S = 10.0  # after this time a line on standard error names the plug-in that is being described
 LIMIT_S = 900.0  # for one plug-in
 
 
 def model(name: str) -> dict:
-    """Its title, its data set and those that it takes, its layers in the order of exchange, the multiply-adds of one
-    sample, and the columns of each fully connected layer of its head.
+    """The description of a model.
 
-    Frozen parameters are not among its layers. Models that cannot be built on meta tensors are built on the CPU.
+    It has the title, the model's data set and all data sets that the model accepts (``takes``), the entries of each
+    layer in the order of exchange, the multiply-adds of one sample, and the columns of each fully connected layer of
+    its head. Frozen parameters are left out.
     """
     module = plugins.load("models", name)
-    for what, meaning in MODEL.items():
-        if not hasattr(module, what):
-            raise ValueError(f"{what} is missing: {meaning}")
-    try:
-        with torch.device("meta"):
-            found = _built(module)
-    except Exception:  # such as .item(), a branch on a value, a buffer made by numpy
-        found = _built(module)
-    return {"title": module.TITLE, "data": module.DATA} | found
+    for attribute, meaning in MODEL.items():
+        if not hasattr(module, attribute):
+            raise ValueError(f"{attribute} is missing: {meaning}")
+    return {"title": module.TITLE, "data": module.DATA} | without_values(lambda: _sizes(module))
 
 
-def _built(module) -> dict:
-    """What building the model and one training step on the default device show."""
-    net, own = build(module), data.load(module.DATA)
+def _sizes(module) -> dict:
+    """Build the model on the default device, make one training step, and return the sizes of the model."""
+    net, data_set = build(module), data.load(module.DATA)
     check_parameters(net)
-    inputs = own.example()
+    inputs = data_set.example()
     with evaluating(net), torch.no_grad():
         with FlopCounterMode(display=False) as counter:
             outputs = net(inputs)
-        _check_outputs(outputs, 1, own, "in evaluation")
+        _check_outputs(outputs, 1, data_set, "in evaluation")
         _check_loss(module.loss(outputs.float(), _targets(outputs), reduction="sum"))
         takes = [name for name in data.names() if _takes(net, name)]
-    _train(module, net, torch.cat([inputs, inputs]), own)  # BatchNorm cannot train on one sample
+    _train(module, net, torch.cat([inputs, inputs]), data_set)  # BatchNorm cannot train on one sample
     layers = [p.numel() for p in trained(net).values()][::-1]
     with evaluating(net), torch.no_grad():
         head = widths(net, inputs)
@@ -70,10 +66,10 @@ def _built(module) -> dict:
     return {"layers": layers, "parameters": sum(layers)} | work
 
 
-def _train(module, net: torch.nn.Module, inputs: torch.Tensor, own: type[data.DataSet]) -> None:
-    """One forward and backward, as training makes them."""
+def _train(module, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[data.DataSet]) -> None:
+    """Make one forward and backward pass in training mode."""
     outputs = net(inputs)
-    _check_outputs(outputs, len(inputs), own, "in training")
+    _check_outputs(outputs, len(inputs), data_set, "in training")
     loss = module.loss(outputs.float(), _targets(outputs))
     _check_loss(loss)
     if not loss.requires_grad:
@@ -82,7 +78,7 @@ def _train(module, net: torch.nn.Module, inputs: torch.Tensor, own: type[data.Da
 
 
 def _targets(outputs: torch.Tensor) -> torch.Tensor:
-    """Targets for outputs with their classes in dimension 1, all of class 0."""
+    """Targets of class 0 for outputs with their classes in dimension 1."""
     return torch.zeros_like(outputs[:, 0], dtype=torch.int64)
 
 
@@ -106,25 +102,30 @@ def _check_outputs(outputs, samples: int, data_set: type[data.DataSet], when: st
 
 def _check_loss(loss) -> None:
     if not isinstance(loss, torch.Tensor) or loss.dim():
-        found = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise ValueError(f"loss: returns {found}, not one number; take the mean unless reduction says otherwise")
+        kind = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise ValueError(f"loss: returns {kind}, not one number; take the mean unless reduction says otherwise")
 
 
 def _takes(net: torch.nn.Module, name: str) -> bool:
+    """Whether the model accepts the inputs and classes of a data set."""
     try:
         data_set = data.load(name)
         inputs = data_set.example()
         _check_outputs(net(inputs), len(inputs), data_set, "in evaluation")
-    except (Exception, SystemExit):  # however it refuses them; another data set's file may be broken
+    except (Exception, SystemExit):  # a model can refuse inputs in any way, and a data set's file can be broken
         return False
     return True
 
 
-MOST_WORKERS = 1024  # that a collective is asked about
+MOST_WORKERS = 1024  # in the description of a collective
 
 
 def collective(name: str) -> dict:
-    """By number of workers: why it refuses them, or how many rounds it makes, which only a plain one knows."""
+    """The description of a collective, by number of workers.
+
+    ``refuses``: why the collective does not support this number. ``rounds``: how many rounds it makes; only a plain
+    collective has a fixed number of rounds.
+    """
     module, worlds = plugins.load("collectives", name), range(1, MOST_WORKERS + 1)
     refuses = {n: why for n in worlds if (why := module.refuses(n))}
     plain = hasattr(module, "rounds")
@@ -132,31 +133,31 @@ def collective(name: str) -> dict:
     return {"plain": plain, "refuses": refuses, "rounds": rounds}
 
 
-LOOKS: dict[str, Callable[[str], dict]] = {"methods": about, "models": model, "collectives": collective}
+DESCRIBE: dict[str, Callable[[str], dict]] = {"methods": about, "models": model, "collectives": collective}
 
 
 def described(kind: str, name: str) -> str:
     """A plug-in's description as JSON, or {"error": one line}."""
     try:
-        return json.dumps(LOOKS[kind](name))
+        return json.dumps(DESCRIBE[kind](name))
     except SystemExit as error:
         lines = "a program's part belongs under if __name__ == '__main__'"
-        said = f"it ends Python (SystemExit: {error}{_line_of(error, kind, name)}); {lines}"
-    except Exception as error:  # whatever it is, the person who wrote the plug-in is to read it
-        what = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        said = f"{what}{error}{_line_of(error, kind, name)}"
-    return json.dumps({"error": " ".join(said.split())})
+        message = f"it ends Python (SystemExit: {error}{_line_of(error, kind, name)}); {lines}"
+    except Exception as error:  # the author of the plug-in must see any error
+        kind_of_error = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        message = f"{kind_of_error}{error}{_line_of(error, kind, name)}"
+    return json.dumps({"error": " ".join(message.split())})
 
 
 def _line_of(error: BaseException, kind: str, name: str) -> str:
-    """Where in the plug-in's own file the error arose."""
+    """The line of the plug-in's own file at which the error arose, in words."""
     file = plugins.file_of(kind, name)
     lines = [f.lineno for f in inspect.getinnerframes(error.__traceback__) if f.filename.endswith(file)]
     return f" (line {lines[-1]})" if lines else ""
 
 
 def in_fork(kind: str, name: str, limit_s: float = LIMIT_S) -> dict:
-    """The description of a plug-in, which is loaded in a process of its own, without its prints."""
+    """The description of a plug-in, which is loaded in a fork. Its output is discarded."""
     reading, writing = os.pipe()
     process = os.fork()
     if not process:
@@ -185,17 +186,20 @@ def in_fork(kind: str, name: str, limit_s: float = LIMIT_S) -> dict:
 
 
 def _read(pipe: int, file: str, limit_s: float) -> tuple[bytes, float | None]:
-    """All that a fork writes, and how long it was waited for if that was too long; says what takes long."""
-    begun, text, told = time.monotonic(), b"", False
+    """The output of a fork, and None, or the seconds waited if they exceeded ``limit_s``.
+
+    After ``NOTICE_S`` a line on standard error names the file.
+    """
+    began, text, notified = time.monotonic(), b"", False
     with open(pipe, "rb", buffering=0) as stream:
         while True:
-            spent = time.monotonic() - begun
+            spent = time.monotonic() - began
             if spent > limit_s:
                 return text, spent
-            if spent > NOTICE_S and not told:
+            if spent > NOTICE_S and not notified:
                 print(f"still describing {file}, at most {limit_s:.0f} s", file=sys.stderr, flush=True)
-                told = True
-            until = limit_s if told else min(NOTICE_S, limit_s)
+                notified = True
+            until = limit_s if notified else min(NOTICE_S, limit_s)
             if not select.select([stream], [], [], max(0.0, until - spent) + 0.01)[0]:
                 continue
             part = stream.read(1 << 16)
@@ -205,16 +209,17 @@ def _read(pipe: int, file: str, limit_s: float) -> tuple[bytes, float | None]:
 
 
 def every() -> list[tuple[str, str]]:
-    return [(kind, name) for kind in LOOKS for name in plugins.names(kind)]
+    """(kind, name) of every plug-in."""
+    return [(kind, name) for kind in DESCRIBE for name in plugins.names(kind)]
 
 
-def main(asked: list[str]) -> None:
-    """Print the descriptions of these plug-ins, or of all."""
-    pairs = [tuple(one.split("/", 1)) for one in asked] or every()
-    found: dict[str, dict] = {kind: {} for kind in LOOKS}
+def main(requested: list[str]) -> None:
+    """Print the descriptions of these plug-ins (``<kind>/<name>``), or of all."""
+    pairs = [tuple(plugin.split("/", 1)) for plugin in requested] or every()
+    descriptions: dict[str, dict] = {kind: {} for kind in DESCRIBE}
     for kind, name in pairs:
-        found[kind][name] = in_fork(kind, name)
-    json.dump(found, sys.stdout)
+        descriptions[kind][name] = in_fork(kind, name)
+    json.dump(descriptions, sys.stdout)
 
 
 if __name__ == "__main__":

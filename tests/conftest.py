@@ -368,11 +368,14 @@ def documented(section: str) -> str:
     return code
 
 
-def example_method() -> str:
-    """The method that docs/add-a-method.md shows in full."""
-    return re.search(
-        r"```python\n(\"\"\"Round robin.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.S
-    ).group(1)
+DOCUMENTED = {"roundrobin": "add-a-method.md", "strided": "tutorial.md"}  # method -> the page that shows its file
+
+
+def documented_method(name: str) -> str:
+    """The file of a method, as its page shows it."""
+    text = (ROOT / "docs" / DOCUMENTED[name]).read_text(encoding="utf-8")
+    (code,) = re.findall(rf"`methods/{name}\.py`.*?```python\n(.*?)```", text, re.S)
+    return code
 
 
 def python_in(project: Path, *arguments: str, timeout_s: float = PATIENCE_S) -> str:

@@ -88,6 +88,7 @@ def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
             saved = known.saved(there)
             assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
         assert known.saved(free)["link"] == 0
+        assert 0 < known.computing_s < known.iteration_s(free)
         assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
         assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
 
@@ -95,9 +96,10 @@ def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
 def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
     for known in report.known:
         dense = known.spec.topology.name == "allgather" and known.spec.scheme.method == "none"
-        ways = known.ways(8)
+        ways = known.collective_variants(8)
         assert [way.collective for way in ways] == (["engine", "halving-doubling"] if dense else ["engine"])
-        assert len(known.ways(6)) == len(known.ways(2)) == 1  # no power of two; and as many rounds
+        # 6 is not a power of two, and among 2 workers both make the same number of rounds.
+        assert len(known.collective_variants(6)) == len(known.collective_variants(2)) == 1
         if dense:
             near, far = Network(8, np.inf, 0.0), Network(8, np.inf, 1000.0)
             ring, other = ([way.iteration_s(there) for there in (near, far)] for way in ways)
@@ -152,6 +154,7 @@ def test_the_advice_is_refused_without_uncompressed(report, capfd):
 
 def test_the_figure_names_every_variant_at_every_ratio(report):
     text = report.figure(SCRIPTS("figure"), "advice-figure", Items(**inputs(report)), there=THERE)
+    assert "computing alone (bound)" in text
     assert "DLGS, ratio 0.01" in text and "DLGS, ratio 0.1" in text and "LAGS, ratio 0.1" in text
 
 

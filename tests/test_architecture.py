@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 import subprocess
 import tomllib
 from functools import cache
@@ -62,6 +63,7 @@ MAY_IMPORT = {
         "advise": "errors timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
+        "result_set": "checksums",
         "config": "buckets data engines errors fingerprint launch plugins spec timemodel topology",
         "report": "buckets checksums plugins spec stats timemodel topology",
         "paper": "plugins report stats topology",
@@ -103,6 +105,12 @@ SCRIPTS = [p for part in ("scripts", "studies") for p in (ROOT / "workflow" / pa
 
 def test_scripts_never_import_torch():
     assert SCRIPTS and not [path for path in SCRIPTS if "torch" in packages(path)]
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_scripts_can_be_imported_without_running(path):
+    module = runpy.run_path(str(path))
+    assert path.stem in ("runs", "reference") or "main" in module
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").glob("*.py")), ids=lambda p: p.stem)

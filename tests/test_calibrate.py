@@ -12,7 +12,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.timemodel.costs import turns
+from dlgs_bench.timemodel.costs import link_occupancy
 from dlgs_bench.training.calibrate import CHEAP, TOGETHER, cases_of, exchanges
 from dlgs_bench.training.timed import since_start_s
 
@@ -84,5 +84,5 @@ def test_a_calibration_out_of_time_measures_each_small_case_once_and_no_large_on
     small = [one for one in repeats.index if one[0] * one[1] <= CHEAP]
     assert set(few) == {1} and set(few.index) == set(small) and len(few) < len(repeats)
     assert repeats.min() == 3 and repeats.max() == 6
-    communicate, _ = turns(late)  # goes on beyond the largest size that was measured
+    communicate, _ = link_occupancy(late)  # goes on beyond the largest size that was measured
     assert communicate(LARGEST) >= communicate(CHEAP / 2) > 0

@@ -153,7 +153,7 @@ def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop:
             go_on(session, session.done + 1)
             if stop and session.done == end and comm.rank == 1:
                 checkpoints.stop()
-            checkpoints.look(session)
+            checkpoints.save_if_due(session)
         return session.flat.parameters.clone(), begun
 
     return run_workers(2, work)
@@ -207,7 +207,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, mo
     found = train(tmp_path, 5)
     assert "no checkpoint of step 5: No space left on device" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}  # nothing of those that rank 0 alone could write
-    with pytest.raises(Stopped, match="stopped after step 4, with no checkpoint of it"):
+    with pytest.raises(Stopped, match="stopped after step 4, without a checkpoint of it"):
         train(tmp_path, 4, every_s=600, stop=True)
     monkeypatch.undo()
     assert [begun for _, begun in train(tmp_path, 2)] == [2, 2] and [begun for _, begun in found] == [2, 2]

@@ -257,6 +257,23 @@ def test_accuracy_settles_and_jumps():
     assert set(found[found["statement"].str.startswith(words)]["model"]) == {"vgg16"}
 
 
+def test_a_kept_run_replaces_a_training_that_was_too_short():
+    short = pd.concat([accuracy_runs(train_epochs=0.4), accuracy_runs("resnet50", train_epochs=0.4)])
+    long = pd.concat([accuracy_runs(), accuracy_runs("resnet20")])
+    compared = compare(timing(), short)
+    assert claims.with_kept(compared, [], ["vgg16"]) is compared
+    both = claims.with_kept(compared, [long, long], ["vgg16", "resnet50"])
+    timed = [list(table.loc[table["statement"].isin(claims.TIMED), "value"].dropna()) for table in (compared, both)]
+    assert timed[0] == timed[1] != []
+    accuracy = both[both["statement"].str.startswith("DLGS's training accuracy")].set_index("model")
+    assert accuracy.loc["resnet50", "why"] == claims.SHORT  # no run of it is kept
+    assert set(accuracy.loc["vgg16", "verdict"]) == {HOLDS} and set(accuracy.index) == {"vgg16", "resnet50"}
+    assert list(accuracy.loc["vgg16", "which"]) == [
+        f"kept run: {pair}" for pair in ("dlgs by lags", "dlgs by topk", "none by dlgs")
+    ]
+    assert "VGG16, kept run: uncompressed by DLGS, ratio 0.1: 1.02" in shown(both, NAMES).to_string()
+
+
 def test_one_row_shows_all_that_led_to_one_verdict_for_one_reason():
     table = shown(compare(timing(lags=6.0), accuracy_runs()), NAMES)
     place = table.index[table["The paper states"] == "LAGS trains faster than Top-K"][0]

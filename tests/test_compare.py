@@ -27,7 +27,7 @@ def test_rows_that_measured_the_same_are_compared_whatever_the_rate_of_links_in_
     one, other = results(tmp_path / "a"), results(tmp_path / "b", rate=200.0, lags=2.2, dlgs=2.0)
     assert compare.main([str(one), str(other)]) == 0
     said = capsys.readouterr().out
-    assert "Of 3 speed-ups, 2 differ by less than 15 %" in said
+    assert "2 of 3 speed-ups differ by less than 15 %" in said
     rows = [line for line in said.splitlines() if line.startswith("| vgg16, batch 32")]
     assert [line.split("|")[2].split(",")[0].strip() for line in rows] == [
         "dlgs",
@@ -46,7 +46,7 @@ def test_a_set_agrees_with_itself_in_every_row(tmp_path):
     table = compare.read(results(tmp_path / "a"))
     both = compare.compare(table, table)
     assert len(both) == 3 and both[["close", "inside_a", "inside_b"]].all(axis=None)
-    assert compare.sentence(both).startswith("Of 3 speed-ups, 3 differ by less than 15 % (median difference 0 %)")
+    assert compare.sentence(both).startswith("3 of 3 speed-ups differ by less than 15 % (median difference 0 %)")
 
 
 def test_another_batch_is_another_measurement(tmp_path):

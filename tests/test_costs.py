@@ -12,10 +12,10 @@ from dlgs_bench.timemodel.costs import (
     calibration,
     contention,
     curve,
+    interference,
+    link_occupancy,
     slope,
-    taken,
     traffic_per_entry,
-    turns,
 )
 from dlgs_bench.timemodel.planner import exact
 
@@ -34,7 +34,7 @@ def sent(seconds_of, counts=(1, 8)) -> pd.DataFrame:
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7), st.floats(1e-6, 1e-2), st.floats(0, 2))
 def test_a_turn_on_the_link_is_told_from_the_latency_that_buckets_share(alpha, beta, once, fill):
     """``fill``: a server receives a bucket before it can send it back, while others already use the link."""
-    turn, latency = turns(sent(lambda d, n: once + fill * beta * d + n * (alpha + beta * d)))
+    turn, latency = link_occupancy(sent(lambda d, n: once + fill * beta * d + n * (alpha + beta * d)))
     small = SIZES[SIZES < 1e6]
     assert turn(small) == pytest.approx(alpha + beta * small, rel=1e-6)
     assert latency(small) == pytest.approx(once + fill * beta * small, rel=1e-6, abs=1e-12)
@@ -43,7 +43,7 @@ def test_a_turn_on_the_link_is_told_from_the_latency_that_buckets_share(alpha, b
 
 
 def test_buckets_that_were_never_sent_together_have_turns_as_long_as_they_last():
-    turn, latency = turns(sent(lambda d, n: 1e-3 + 1e-9 * d, counts=(1,)))
+    turn, latency = link_occupancy(sent(lambda d, n: 1e-3 + 1e-9 * d, counts=(1,)))
     assert turn(SIZES) == pytest.approx(1e-3 + 1e-9 * SIZES) and latency(SIZES) == pytest.approx(0)
 
 
@@ -52,7 +52,7 @@ def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
     samples = pd.DataFrame(
         {"entries": SIZES[: len(seconds)], "buckets": 1, "overlapped": False, "communication_s": seconds}
     )
-    found = turns(samples.assign(phase="step", share=1.0))[0].seconds
+    found = link_occupancy(samples.assign(phase="step", share=1.0))[0].seconds
     assert list(found) == sorted(found) and sum(found) == pytest.approx(sum(seconds))
     if seconds == sorted(seconds):
         assert found == pytest.approx(seconds)
@@ -76,10 +76,10 @@ def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait
 def test_what_a_communication_takes_from_computing_is_known_of_one_bucket(once, each):
     """However many were sent together; computing that gained something has lost nothing."""
     samples = pd.concat([sent(lambda d, n: 1.0), sent(lambda d, n: 1.0).assign(overlapped=True)])
-    assert taken(samples[~samples["overlapped"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
+    assert interference(samples[~samples["overlapped"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
     samples = samples[(samples["buckets"] == 8) == (samples["entries"] < 1e6)]
     lost = once + each * samples["entries"]
-    found = taken(samples.assign(taken_s=samples["overlapped"] * samples["buckets"] * lost))
+    found = interference(samples.assign(taken_s=samples["overlapped"] * samples["buckets"] * lost))
     assert found(SIZES) == pytest.approx(np.maximum(0, once + each * SIZES), abs=1e-12)
 
 
@@ -150,7 +150,7 @@ def test_samples_become_costs_that_planners_take():
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3)
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
-    assert found.taken(99) == pytest.approx(0.125)
+    assert found.interference(99) == pytest.approx(0.125)
     assert exact([10, 99], found) == [(0, 2)]
 
 

@@ -55,7 +55,7 @@ def test_what_a_sparsifier_loses_is_what_it_did_not_send():
         session.drawn -= 1
         error_probe = train.ErrorProbe(exchange, session.flat)
         session.step(exchange, 7, error_probe)
-        return error_probe.found(session.comm), vnmse([kept], [gradient])
+        return error_probe.errors(session.comm), vnmse([kept], [gradient])
 
     found, expected = trained(1, "lags", then=one_more, ratio=0.1, error_feedback=False)
     assert found["squared_error"] / found["squared_mean"] == pytest.approx(expected, rel=1e-4)

@@ -154,20 +154,20 @@ def test_a_batch_of_another_size_is_refused_before_it_is_sent():
         if comm.rank == 0:
             worker.step(torch.zeros(3, 3), torch.zeros(3, dtype=torch.int64))
 
-    with pytest.raises(ValueError, match="a batch of 3 samples, where all workers expect 4"):
+    with pytest.raises(ValueError, match="batch: 3 samples, but all workers expect 4"):
         run_workers(2, said)
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "Sequential ends in BatchNorm1d: a head to cut is fully"),
-        (nn.Sequential(nn.Flatten(), nn.ReLU()), "Sequential ends in ReLU: a head to cut is fully connected layers"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), "Sequential ends in BatchNorm1d: the model has no head"),
+        (nn.Sequential(nn.Flatten(), nn.ReLU()), "Sequential ends in ReLU: the model has no head"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(3, 2)),
-            "Sequential has no parameters but those of its head, so no backbone",
+            "Sequential has parameters in its head only, so there is no backbone",
         ),
-        (nn.Linear(3, 2), "Linear ends in Linear: a head to cut is fully connected layers, nn.Linear, at the end of"),
+        (nn.Linear(3, 2), "Linear ends in Linear: the model has no head; make nn.Linear, or a sequence"),
     ],
 )
 def test_a_model_without_a_head_is_refused_in_one_line(model, said):
@@ -297,7 +297,7 @@ def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, m
     assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
     assert shown.count("| 8, predicted") == 4 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
-    assert "8 workers, hybrid" in text
+    assert "8 workers, hybrid" in text and "predicted" in text  # the diamond is in the legend
 
 
 class Noise:

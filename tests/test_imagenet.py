@@ -162,8 +162,8 @@ DAMAGES = {
     "train.npy: cannot be read .*; delete": shorten,
     "val.npy: cannot be read .*; delete": lambda folder: (folder / "val.npy").unlink(),
     "val.npy: does not hold the 100 images": lambda folder: shutil.copy(folder / "train.npy", folder / "val.npy"),
-    "a copy of another kind .*; delete": lambda folder: rewrite(folder, format=np.array("ImageNet-100, at 128")),
-    "a copy of other classes": lambda folder: rewrite(folder, classes=np.array([*fetch.CLASSES[:99], "n99999999"])),
+    "the format is .*, should be .*; delete": lambda folder: rewrite(folder, format=np.array("ImageNet-100, at 128")),
+    "the classes are not the classes of ImageNet-100": lambda folder: rewrite(folder, classes=np.array([*fetch.CLASSES[:99], "n99999999"])),
 }
 
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_copied_is_refused_and_leaves_what_was_there(imagenet, tm
     image.write_bytes(image.read_bytes()[:900])  # the head is whole
     target = tmp_path / "data" / "imagenet100"
     for _ in range(2):
-        with pytest.raises(DataError, match=rf"^{image}: cannot be read \(.*\); mend it") as refused:
+        with pytest.raises(DataError, match=rf"^{image}: cannot be read \(.*\); fix or delete it") as refused:
             fetch.copy(tmp_path / "images", target, threads=2)
         assert "\n" not in str(refused.value) and not list(target.parent.glob("*.partial"))
         assert sorted(tmp_path.glob("data/*/*")) == ([target / "whole"] if target.exists() else [])

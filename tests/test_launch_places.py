@@ -131,14 +131,14 @@ def smoke(**changes) -> dict:
     "changes, expected",
     [
         ({"launch": {"by": "pbs"}}, "launch.by: 'pbs' is not valid; give one of: local"),
-        ({"launch": {"by": "ssh"}}, "launch.hosts: empty, but launch.by: ssh starts processes there; give hosts such"),
+        ({"launch": {"by": "ssh"}}, "launch.hosts: empty, but launch.by: ssh needs hosts; give hosts such"),
         ({"launch": {"hosts": ["a:2"]}}, "launch.hosts: for launch.by: ssh, not local; leave it out"),
         ({"launch": {"by": "ssh", "hosts": ["a"]}}, "launch.hosts.0: 'a' is not valid; give a host and how many"),
         ({"launch": {"by": "ssh", "hosts": ["a:0"]}}, "launch.hosts.0: 'a:0' is not valid"),
         ({"launch": {"by": "ssh", "hosts": ["-Fa:1"]}}, "launch.hosts.0: '-Fa:1' is not valid"),  # an option
-        ({"launch": {"by": "ssh", "hosts": ["a:1", "a:2"]}}, "launch.hosts: a is there twice; give it once"),
+        ({"launch": {"by": "ssh", "hosts": ["a:1", "a:2"]}}, "launch.hosts: a is listed twice; give it once"),
         ({"launch": {"per_node": 0}}, "launch.per_node: 0 is not valid; give by slurm: processes on a node"),
-        ({"launch": {"per_gpu": 2}, "device": "cuda"}, "launch.per_gpu: a process of horovod has a GPU of its own"),
+        ({"launch": {"per_gpu": 2}, "device": "cuda"}, "launch.per_gpu: processes of horovod cannot share a GPU"),
         ({"launch": {"by": "slurm"}, "network": "testbed"}, "network: testbed is for launch.by: local, not slurm"),
     ],
 )
@@ -153,7 +153,7 @@ def test_mistakes(changes, expected):
     [
         ({"by": "ssh", "hosts": ["127.0.0.9:1"]}, False, "launch.hosts: 1 slots for 2 processes; give more hosts"),
         ({"by": "slurm"}, False, "launch.by: this is no Slurm job; give local, or --workflow-profile"),
-        ({"by": "ssh", "hosts": ["a:2"]}, True, "launch.by: ssh starts processes from here, and Snakemake submits"),
+        ({"by": "ssh", "hosts": ["a:2"]}, True, "launch.by: ssh cannot be combined with jobs that Snakemake submits"),
     ],
 )
 def test_what_this_machine_cannot_start_is_refused_before_anything_runs(launch, jobs, expected, monkeypatch):

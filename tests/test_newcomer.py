@@ -1,7 +1,7 @@
 """What a newcomer would write: methods without a ratio, with bytes, maxima, momentum, or another method's code.
 
-Each is one file in ``tests/newcomer``; put into ``methods/`` of a copy of the project it is found, described, held to
-the laws, and run on both engines, without another edit.
+Each is one file in ``tests/newcomer``, or a code block of a document. In ``methods/`` of a copy of the project it is
+found, described, tested against the laws, and run on both engines, without another edit.
 """
 
 import json
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, copy_project, example_method, python_in
+from conftest import DOCUMENTED, ROOT, copy_project, documented_method, python_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -22,13 +22,14 @@ def project(tmp_path_factory) -> Path:
     folder = copy_project(tmp_path_factory.mktemp("newcomer"), ("none", "dlgs"))
     for name in NEW:
         shutil.copy(ROOT / "tests" / "newcomer" / f"{name}.py", folder / "methods")
-    (folder / "methods" / "roundrobin.py").write_text(example_method())
+    for name in DOCUMENTED:
+        (folder / "methods" / f"{name}.py").write_text(documented_method(name))
     return folder
 
 
 def test_they_are_described_with_what_they_inherit(project):
     methods = json.loads(python_in(project, "-m", "dlgs_bench.describe"))["methods"]
-    assert {*NEW, "roundrobin"} <= methods.keys() and not [m for m in methods.values() if "error" in m]
+    assert {*NEW, *DOCUMENTED} <= methods.keys() and not [m for m in methods.values() if "error" in m]
     often = methods["dlgs_often"]
     assert (often["scope"], often["plan"], often["sum_kind"]) == ("plan", "groups", "sparse")
     assert often["fields"]["refresh_every"]["default"] == 4 and "ratio" in often["fields"]
@@ -39,6 +40,6 @@ def test_they_are_described_with_what_they_inherit(project):
 def test_they_keep_the_laws_that_they_declare_and_run_on_both_engines(project):
     """The tests that a contributor runs, in a process of its own."""
     files = ["tests/test_methods.py", "tests/test_sparsifiers.py", "tests/test_engines.py"]
-    chosen = " or ".join([*NEW, "roundrobin", "local_threads"])
+    chosen = " or ".join([*NEW, *DOCUMENTED, "local_threads"])
     said = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen, timeout_s=600)
     assert " passed" in said

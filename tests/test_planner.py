@@ -32,8 +32,8 @@ def chains(draw, longest: int):
     of_groups = (SHAPES[s](draw(positive), draw(st.floats(0, 0.01))) for s in shapes)
     contention_s = draw(st.one_of(st.just(0.0), positive))
     a, b = draw(st.one_of(st.just((0.0, 0.0)), st.tuples(positive, st.floats(0, 0.01))))
-    taken = SHAPES["affine"](a, b)
-    return sizes, Costs(draw(positive), backward, *of_groups, contention_s, taken, per_layer=draw(st.booleans()))
+    interference = SHAPES["affine"](a, b)
+    return sizes, Costs(draw(positive), backward, *of_groups, contention_s, interference, per_layer=draw(st.booleans()))
 
 
 def every_plan(layers: int):
@@ -138,7 +138,7 @@ def test_a_communication_waits_for_a_core_only_while_the_workers_compute():
 
 def test_a_communication_takes_from_what_is_computed_behind_it():
     """As by hand above: it takes a tenth of a second an entry from the second layer's backward; the last takes none."""
-    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, taken=lambda d: d / 10)
+    costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, interference=lambda d: d / 10)
     apart = schedule([10, 70], costs, [(0, 1), (1, 2)])
     assert apart.backward == [(1, 3), (4, 8)] and apart.communicate == [(4, 8), (9, 13)]
     assert (apart.backward_s, apart.iteration_s) == (6, 13)

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from report_runs import LAYERS, MODELS, VARIANTS, Runs, describe
+from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
 
 from dlgs_bench import checksums, plugins
 from dlgs_bench.paper import claims
-from dlgs_bench.report import tables
+from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, read
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
 
 pytestmark = pytest.mark.unit
@@ -41,6 +41,13 @@ class Items(list):
         return self.__dict__.get(name)
 
 
+def run_script(path: str, inputs: Items, outputs: Items, folder: Path, **params) -> None:
+    """Run a script of the workflow with these files and parameters; its log is written to ``folder``."""
+    params = SimpleNamespace(**{"caption": CAPTION} | params)
+    rule = SimpleNamespace(input=inputs, output=outputs, params=params, log=[folder / "log"])
+    runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule}, run_name="__main__")
+
+
 class Report:
     """Runs scripts on made-up runs; ``files``: what they wrote, by name."""
 
@@ -50,9 +57,7 @@ class Report:
             make()
 
     def script(self, path: str, inputs: Items, outputs: Items, **params) -> None:
-        shown = self.runs.titles | {"caption": CAPTION} | params
-        rule = SimpleNamespace(input=inputs, output=outputs, params=SimpleNamespace(**shown), log=[self.folder / "log"])
-        runpy.run_path(str(ROOT / "workflow" / path), {"snakemake": rule})
+        run_script(path, inputs, outputs, self.folder, **self.runs.titles | params)
 
     def table(self, path: str, name: str, params=(), **inputs) -> tuple[pd.DataFrame, str]:
         """Every row of a table, and its Markdown."""
@@ -163,7 +168,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert table["density"].to_numpy() == pytest.approx(0.0955)  # of the steps 91 to 100
     assert table["bits_per_entry"].to_numpy() == pytest.approx(8e5 / sum(LAYERS), rel=1e-4)
     assert set(table["vnmse"]) == {0.25}
-    assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers." in shown
+    assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers; 2026-01-01, " in shown
     assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
     assert len(table) == len(report.runs.every("timing", "iterations.csv")) == table["run"].nunique()
@@ -194,9 +199,15 @@ def test_a_curve_has_a_line_for_each_ratio(report):
 
 def test_the_papers_claims_are_all_in_the_table(report):
     tidy = {kind: report.tidy[kind] for kind in ("timing", "accuracy")}
-    table, shown = report.table("scripts/claims.py", "claims", planners=[], **tidy)
+    table, shown = report.table("scripts/claims.py", "claims", planners=[], kept=[], **tidy)
     assert set(table["statement"]) >= set(claims.TIMED) - {claims.ON_VGG16} and set(table["verdict"]) <= VERDICTS
     assert "| DLGS trains faster than LAGS" in shown and "a machine of 2 cores" in shown
+    assert "kept run" not in shown.lower()
+    kept = report.folder / "kept-claims.csv"
+    pd.read_csv(tidy["accuracy"]).assign(train_epochs=80, commit="c0ffee").to_csv(kept, index=False)
+    _, shown = report.table("scripts/claims.py", "claims-kept", planners=[], kept=[str(kept)], **tidy)
+    assert claims.SHORT not in shown and "kept run: uncompressed by DLGS" in shown
+    assert "Kept run: a long run" in shown and "c0ffee" in shown
 
 
 def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
@@ -238,6 +249,7 @@ def test_prediction_finds_the_calibration_of_every_run(report):
     assert len(table) == len(inputs["timing"]) and table["predicted_s"].gt(0).all()
     text = report.figure("studies/prediction/figure.py", "prediction-figure", Items(report.folder / "prediction.csv"))
     assert all(variant in text for variant, *_ in VARIANTS.values())
+    assert len(re.findall(f"(?:{'|'.join(MODELS.values())}), (?:all-gather|server, weights)", text)) == 2  # the worst
 
 
 def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_path):
@@ -310,6 +322,8 @@ def test_a_timeline_for_every_kind_of_topology(report):
         inputs |= {"samples": root / "exchanges" / f"{model}-{name}" / "samples.csv"}
         text = report.figure("studies/timeline/figure.py", f"timeline-{topology}", Items(**inputs), label="dlgs-0.1")
         assert f"{MODELS[model]}, DLGS, ratio 0.1; {title}" in text
+        # one rank's trace does not show which part of the wait is for slower workers
+        assert "waiting for communication and slower workers" in text and "non-overlapped" not in text
 
 
 def test_fits_of_every_variant(report):
@@ -328,6 +342,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     inputs = Items(calibration=calibration, prediction=prediction)
     text = report.figure("studies/map/figure.py", "map", inputs)
     assert "rate of every link (Mb/s)" in text and "Mbit" not in text
+    assert " 16 " in text and " 32 " not in text  # no number of workers far from the calibrated one
     assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])
@@ -338,7 +353,8 @@ def test_the_map_and_the_rates_show_every_model(report):
     assert set(table["rate_mbit"]) == {100, 500} and "Links (Mb/s)" in shown
     inputs = Items(report.folder / "rates.csv", calibration=calibration)
     text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
-    assert all(variant in text for variant, *_ in VARIANTS.values())
+    assert all(variant in text for variant, *_ in VARIANTS.values()) and "computing alone (bound)" in text
+    assert text.count("time model") == 2  # in the legend and in the small print
 
 
 def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
@@ -352,6 +368,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
+    assert "computing alone (bound)" in text and text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 
@@ -385,7 +402,40 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     (about,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
     assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
     assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
+    assert pd.isna(about["train_epochs"])  # a timing run trains nothing
     assert set(rows["timed"]) == {"none", "topk-plain-0.1"}
+
+
+def test_the_table_of_baselines_uses_the_criterion_that_chooses_the_fastest_bucketing(tmp_path, monkeypatch):
+    """Launches count equally, however many blocks they have. The median over all blocks would be 1 and 1.5 s."""
+    monkeypatch.setattr(plugins, "describe", describe)
+    runs, blocks = Runs(tmp_path, ("resnet20",)), {"none": (1, 1, 1, 3), "none-256kib": (1.5, 1.5, 1.5, 1.5)}
+    rows = [
+        {"variant": label, "launch": int(block == 3), "block": block, "phase": "step", "share": 1, "iteration_s": s}
+        for label, seconds in blocks.items()
+        for block, s in enumerate(seconds)
+    ]
+    smaller = {"method": "none", "variant": "none", "options": {}, "bucketing": "256kib", "bucket_bytes": 2**18}
+    spec = RunSpec("timing", Training("resnet20"), Scheme(timed_with={"none-256kib": smaller}), CLUSTER)
+    written = {"iterations": pd.DataFrame(rows), "groups": pd.DataFrame({"variant": list(blocks)})}
+    run = runs.write("timing/resnet20", spec, **written)
+    files = {ext: tmp_path / f"baselines.{ext}" for ext in ("csv", "md", "tex", "html")}
+    inputs = Items(timing=[run / "iterations.csv"])
+    run_script("scripts/baselines.py", inputs, Items(**files), tmp_path, **runs.titles)
+    table = pd.read_csv(files["csv"]).set_index("bucket_bytes")
+    assert dict(table["iteration_s"]) == pytest.approx({2**23: 3**0.5, 2**18: 1.5}, rel=1e-5)
+    assert table.loc[2**18, "ratio_to_fastest"] == 1
+
+
+def test_dates_of_kept_runs_with_a_period_give_one_period():
+    rows = pd.DataFrame({"date": ["2026-11-22 to 2026-11-25", "2026-11-25", None], "commit": ["abc", "abc", None]})
+    assert captions.when(rows) == "; 2026-11-22 to 2026-11-25, commit abc"
+
+
+def test_an_interval_without_width_is_not_printed():
+    row = {"gain": 1.5, "gain_low": 1.5, "gain_high": 1.5}
+    assert tables.spread(row, "gain") == tables.spread(row | {"gain_low": None}, "gain") == "1.50"
+    assert tables.spread(row | {"gain_low": 1.4}, "gain") == "1.50 [1.40, 1.50]"
 
 
 def reference_in(folder: Path):
@@ -459,6 +509,9 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
         table, shown = report.table("scripts/table1.py", f"kept-{name}", accuracy=own, kept=[file])
         rows = table[table["model"] == model]
         assert len(rows) == len(VARIANTS) * (2 if name == "left" else 1) and "c0ffee" in shown
+        assert set(table["train_epochs"]) == {2}
+        alone = name == "stayed" and len(report.runs.models) == 1  # otherwise the column "Kept run" names the commit
+        assert ("c0ffee" in shown.partition("\n\n")[2]) == alone
     assert "this run" in texts["left"] and "this run" not in texts["stayed"]
     assert all("kept long run" in text and "c0ffee" in text for text in texts.values())
     none = report.folder / "none.csv"

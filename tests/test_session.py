@@ -56,7 +56,7 @@ def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
 def test_a_state_of_other_variants_is_refused():
     def work(comm):
         state = session_of(comm, "topk").state_dict()
-        with pytest.raises(ValueError, match=r"of \['topk'\], here are \['dlgs'\]"):
+        with pytest.raises(ValueError, match=r"the variants \['topk'\], not \['dlgs'\]"):
             session_of(comm, "dlgs").load_state_dict(state)
 
     run_workers(1, work)
@@ -153,6 +153,6 @@ def test_links_in_proportion_follow_what_the_machine_computes_when_the_run_begin
         one_s = iter([9.0] if comm.rank else [0.4])  # of backward: what rank 0 says decides
         session.local_gradient = lambda: None
         session.clock.stop = lambda: {"forward_s": 0.6, "backward_s": next(one_s)}
-        return timed.keep_proportion(session)
+        return timed.scale_links(session)
 
     assert run_workers(2, work)[0] == pytest.approx(slower) and said == pytest.approx(asked)

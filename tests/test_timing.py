@@ -13,7 +13,7 @@ from dlgs_bench.launch import launcher
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.training import clock as module
 from dlgs_bench.training.clock import PARTS, Clock
-from dlgs_bench.training.timed import left, phase_share, planners, timed_steps
+from dlgs_bench.training.timed import phase_share, planners, remaining_blocks, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -62,10 +62,11 @@ def test_timed_steps_take_each_phase_of_a_cycle():
 
 def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch):
     monkeypatch.setattr("dlgs_bench.training.timed.since_start_s", lambda: 40.0)
-    assert left(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=2) == 12
-    assert left(LaunchSettings(share_s=44.0), spent_s=10.0, blocks=2) == 0  # the next one would end a second too late
-    assert left(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
-    assert left(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
+    assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=2) == 12
+    one_second_short = LaunchSettings(share_s=44.0)
+    assert remaining_blocks(one_second_short, spent_s=10.0, blocks=2) == 0
+    assert remaining_blocks(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
+    assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
 
 
 @given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))

@@ -35,7 +35,7 @@ REFUSED = {
     ),
     "a target that is no file": (
         ["--configfile", "config/tiny.yaml", "studies"],
-        "error: studies: there is no such file; give the target before --configfile",
+        "error: studies: the file does not exist; give the target before --configfile",
     ),
     "no key=value": ([*TINY, "--config", "workers"], "error: --config workers: is not key=value"),
     "a table as report": (
@@ -54,7 +54,7 @@ def test_a_mistake_in_the_command_line_is_one_line(case, tiny_source):
 
 def test_mistakes_are_one_line_from_another_folder_too(tiny_source, tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [1\nb: 2", encoding="utf-8")
-    for file, expected in {"none.yaml": "there is no such file", "bad.yaml": "line 2: expected ',' or ']'"}.items():
+    for file, expected in {"none.yaml": "the file does not exist", "bad.yaml": "line 2: expected ',' or ']'"}.items():
         status, text = said(tmp_path, "-s", str(tiny_source / "Snakefile"), "-n", "--configfile", file)
         assert status and text.startswith(f"error: {file}") and expected in text and len(text.splitlines()) == 1
 
@@ -68,13 +68,13 @@ def test_a_home_that_nobody_can_write_into_is_no_obstacle(tiny_project):
 def test_without_conda_the_active_environment_is_used(tiny_project):
     status, text = said(tiny_project, *TINY, "--software-deployment-method", "conda")
     assert not status, text
-    assert "there is no conda here; the active environment is used" in text
+    assert "conda is not installed; the active environment is used" in text
 
 
 def test_a_project_in_a_folder_with_braces_is_refused_in_one_line(tiny_source, tmp_path):
     project = clone(tiny_source, tmp_path / "a{b}")
     status, text = said(project, *TINY)
-    assert status and text == f"error: {project}: a path with braces; move the project to a folder without"
+    assert status and text == f"error: {project}: the path has braces; move the project to a folder without braces"
 
 
 BINARY = ("rb", "wb", "ab", "r+b", "w+b", "rb+", "wb+", "xb")

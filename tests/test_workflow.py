@@ -6,7 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, clone, example_method, needs_horovod, python_in, read, rows_of, snakemake
+from conftest import (
+    ENVIRONMENT,
+    ROOT,
+    TINY,
+    clone,
+    documented_method,
+    needs_horovod,
+    python_in,
+    read,
+    rows_of,
+    snakemake,
+)
 
 from dlgs_bench.config import load as config
 from dlgs_bench.launch import testbed
@@ -79,7 +90,7 @@ def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
 
 @workflow
 def test_a_new_method_runs_only_its_own_runs(made):
-    (made / "methods" / "roundrobin.py").write_text(example_method())
+    (made / "methods" / "roundrobin.py").write_text(documented_method("roundrobin"))
     listed = planned(made, *TINY, "methods=[none, topk, roundrobin]")
     assert listed > SHOWN
     names = {message.replace(": ", "/") for message in listed - SHOWN}
@@ -91,7 +102,7 @@ def test_a_new_method_runs_only_its_own_runs(made):
 @slow
 def test_a_method_is_one_file(made):
     """Run and tabulated with no other edit; test_newcomer.py holds the same method to the laws."""
-    source = example_method()
+    source = documented_method("roundrobin")
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (made / "methods" / "roundrobin.py").write_text(source)
     assert "Nothing to be done" in run(made, *TINY)

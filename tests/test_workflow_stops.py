@@ -74,8 +74,8 @@ def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(tiny
 
 
 STOPPED = {
-    "not YAML": ("seeds=[0", "error: --config seeds: '[0' is no YAML; give it as in seeds=[0, 1]"),
-    "not a date": ("name=2020-02-30", "error: --config name: '2020-02-30' is no YAML; give it as in"),
+    "not YAML": ("seeds=[0", "error: --config seeds: '[0' is not valid YAML; give it as in seeds=[0, 1]"),
+    "not a date": ("name=2020-02-30", "error: --config name: '2020-02-30' is not valid YAML; give it as in"),
     "not valid": ("seeds=[0, -1]", "error: config/tiny.yaml and --config: seeds.1: -1 is not valid"),
     "not a folder": ("output={results: config/tiny.yaml}", "error: config/tiny.yaml and --config: output.results: "),
     "not on this machine": ("workers=1000", "error: config/tiny.yaml and --config: workers: 1000 processes on "),

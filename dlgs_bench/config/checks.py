@@ -1,4 +1,4 @@
-"""What a configuration may not say although its schema allows it. No torch.
+"""Checks of a configuration that its schema cannot express. No torch.
 
 Each check takes the values and returns what is wrong, in one line, or None.
 """
@@ -20,8 +20,8 @@ from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch import gpus as devices
 from dlgs_bench.launch import nodes, testbed
 
-PAGE = b"<!doctype html"  # how a report begins
-PER_CORE = 16  # processes: more would only wait for each other
+PAGE = b"<!doctype html"  # the beginning of a report
+PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 
 def models(values: dict) -> str | None:
@@ -32,12 +32,12 @@ def models(values: dict) -> str | None:
         try:
             plugins.describe("models", name)
         except ValueError as error:
-            return f"models: {error}; mend the file or leave it out"
+            return f"models: {error}; fix the file or leave it out"
     return None
 
 
 def study_names(values: dict) -> str | None:
-    """A study may name models and variants that the configuration leaves out, but none that nobody has."""
+    """Studies name existing models and variants, which the configuration itself may leave out."""
     known = {key: plugins.names("models") for key in ("models", "natural", "sparsified")}
     known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
     for study, schema in studies.schemas().items():
@@ -52,7 +52,7 @@ def study_names(values: dict) -> str | None:
 
 
 def nodes_models(values: dict) -> str | None:
-    """A model's time on the nodes would be ignored if its name were misspelt."""
+    """``testbed.nodes.computation_ms`` names existing models: a misspelt name would be ignored."""
     known = plugins.names("models")
     for name in values["testbed"]["nodes"]["computation_ms"]:
         if name not in known:
@@ -66,9 +66,10 @@ def data_sets(values: dict) -> str | None:
             return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
         takes = plugins.describe("models", name)["takes"]
         if grid.data_of(values, name) not in takes:
-            return f"models.{name}.data: it does not take {grid.data_of(values, name)}; give one of: {', '.join(takes)}"
+            data_set = grid.data_of(values, name)
+            return f"models.{name}.data: the model does not accept {data_set}; give one of: {', '.join(takes)}"
         if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
-            return f"data.imagenet: empty, but {name} wants imagenet100; give its folder, or {name}.stand_in: cifar10"
+            return f"data.imagenet: empty, but {name} needs imagenet100; give its folder, or {name}.stand_in: cifar10"
     return None
 
 
@@ -83,7 +84,7 @@ def recipes(values: dict) -> str | None:
 
 
 def trained(values: dict) -> str | None:
-    """The models and variants that are not trained are spelt right, and something is trained."""
+    """``accuracy.leave_out`` names existing variants, and at least one model and variant is trained."""
     known = sorted({*plugins.names("methods"), *values["variants"]})
     for name in values["accuracy"]["leave_out"]:
         if name not in known:
@@ -97,31 +98,31 @@ def outputs(values: dict) -> str | None:
     output = values["output"]
     for folder in ("results", "figures"):
         if Path(output["report"]) == Path(output[folder]):
-            return f"output.report: {output['report']} is the folder of {folder} too; give a file, such as report.html"
+            return f"output.report: {output['report']} is also the folder of {folder}; give a file, such as report.html"
     return None
 
 
 def topologies(values: dict) -> str | None:
-    """A server's timing runs are those of the methods that it can answer: there must be one besides uncompressed."""
+    """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
         if methods and not any(topology.answers(one.about["sum_kind"]) for one in methods.values()):
-            asks = f"{topology.name} cannot answer {', '.join(methods)}, which ask for more than one sum"
-            return f"topologies: {asks}; leave {topology.name} out, or add a method"
+            why = f"{topology.name} does not support {', '.join(methods)}, which need more than one sum"
+            return f"topologies: {why}; leave {topology.name} out, or add a method"
     return None
 
 
-def unanswered(values: dict) -> str:
-    """The variants listed by name that are not timed over a topology, in words, or nothing.
+def untimed_variants(values: dict) -> str:
+    """A warning that names variants which are not timed over a topology, or an empty string.
 
-    A second baseline, such as 16 bits, is left out without a word: other topologies show it.
+    Only variants listed by name count. A second baseline, such as 16 bits, does not: it is timed over other topologies.
     """
     listed_by_name = {} if values["methods"] == "all" else chosen(values)
     named = {name: one for name, one in listed_by_name.items() if not one.about["baseline"]}
     for topology in grid.all_topologies(values):
-        left = [name for name, one in named.items() if not topology.answers(one.about["sum_kind"])]
-        if left:
-            return f"topologies: {topology.name} cannot answer {', '.join(left)}, so not timed there"
+        untimed = [name for name, one in named.items() if not topology.answers(one.about["sum_kind"])]
+        if untimed:
+            return f"topologies: {topology.name} does not support {', '.join(untimed)}, so not timed there"
     return ""
 
 
@@ -129,31 +130,33 @@ def collective(values: dict) -> str | None:
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file dlgs_bench/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
-    asked = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
-    asked |= {f"models.{m}.more_workers": n for m, one in values["models"].items() for n in one["more_workers"]}
-    for key, workers in asked.items():
+    numbers = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
+    numbers |= {f"models.{m}.more_workers": n for m, one in values["models"].items() for n in one["more_workers"]}
+    for key, workers in numbers.items():
         if why := _refuses(name, workers):
             return f"collective: {why}; give engine, or other {key}"
     if grid.streams(values) and values["device"] == "cuda":
-        return f"collective: {name} finds blocks of zeros on device: cpu; give engine"
+        return f"collective: {name} is for device: cpu, not cuda; give engine"
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
     if name != "engine" and served:
-        return f"collective: {name} adds up among equals, {served[0]} on a server; give engine, or leave out one"
-    if values["streams"].get("aggregators", 1) > values["workers"]:
-        return f"streams.aggregators: {values['streams']['aggregators']} among {values['workers']} workers; give fewer"
+        return f"collective: {name} cannot be combined with topology {served[0]}; give engine, or leave out {served[0]}"
+    aggregators, workers = values["streams"].get("aggregators", 1), values["workers"]
+    if aggregators > workers:
+        return f"streams.aggregators: {aggregators} aggregators but only {workers} workers; give at most {workers}"
     return None
 
 
 def _refuses(collective: str, workers: int) -> str | None:
-    """Why a collective cannot serve so many workers, or None."""
+    """Why a collective does not support this number of workers, or None."""
     try:
         why = grid.refusal(collective, workers)
     except ValueError as error:
-        return f"{error}; mend the file"
-    return why and f"{collective} refuses {workers} workers: {why}"
+        return f"{error}; fix the file"
+    return why and f"{collective} does not support {workers} workers: {why}"
 
 
 def plans(values: dict) -> str | None:
+    """Every accuracy run that reads a plan has a timing run with this plan."""
     timed = grid.timing(values)
     for spec in grid.accuracy(values).values():
         if not grid.planned_by(spec) or grid.plan_names(spec, timed):
@@ -173,44 +176,45 @@ def wire(values: dict) -> str | None:
 
 def hosts(values: dict) -> str | None:
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
-        return "testbed.host_rates_mbit: for links of one rate; give testbed.rate_mbit in Mbit/s, or leave it out"
+        return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mbit/s, or leave it out"
     if values["testbed"]["latency_ms"] == grid.PROPORTIONAL != values["testbed"]["rate_mbit"]:
         return "testbed.latency_ms: proportional needs testbed.rate_mbit: proportional; give milliseconds"
     known = range(grid.processes(values))
     for host in values["testbed"]["host_rates_mbit"]:
         if str(host) not in map(str, known):
-            return f"testbed.host_rates_mbit: no host {host}; give hosts of 0 to {known[-1]}, one per process"
-    if values["network"] == "testbed" and unfit(values):
-        return f"network: {unfit(values)}; give host"
+            return f"testbed.host_rates_mbit: no host {host}; give hosts from 0 to {known[-1]}, one per process"
+    if values["network"] == "testbed" and (why := why_no_testbed(values)):
+        return f"network: {why}; give host"
     return None
 
 
 def launch(values: dict) -> str | None:
     by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
     if by == "ssh" and not hosts:
-        return "launch.hosts: empty, but launch.by: ssh starts processes there; give hosts such as [node1:2, node2:2]"
+        return "launch.hosts: empty, but launch.by: ssh needs hosts; give hosts such as [node1:2, node2:2]"
     if by != "ssh" and hosts:
         return f"launch.hosts: for launch.by: ssh, not {by}; leave it out"
     names = [host.rpartition(":")[0] for host in hosts]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        return f"launch.hosts: {twice} is there twice; give it once, with all its processes"
+        return f"launch.hosts: {twice} is listed twice; give it once, with all its processes"
     if per_gpu > 1:
-        alone = [engine for engine in grid.engines(values) if not ENGINES[engine].shares_gpus]
-        if values["device"] == "cuda" and alone:
-            return f"launch.per_gpu: a process of {alone[0]} has a GPU of its own; give 1, or another engine"
+        dedicated = [engine for engine in grid.engines(values) if not ENGINES[engine].shares_gpus]
+        if values["device"] == "cuda" and dedicated:
+            return f"launch.per_gpu: processes of {dedicated[0]} cannot share a GPU; give 1, or another engine"
     return None
 
 
-def unfit(values: dict) -> str:
-    """Why no testbed could serve this configuration, or nothing."""
+def why_no_testbed(values: dict) -> str:
+    """Why this configuration cannot run on a testbed on any machine, or an empty string."""
     if values["launch"]["by"] != "local":
-        return f"testbed is for launch.by: local, not {values['launch']['by']}, which has a network of its own"
+        return f"testbed is for launch.by: local, not {values['launch']['by']}, which uses the network of its nodes"
     if values["device"] == "cuda":
         return "testbed is for device: cpu, since GPUs of one machine need no network"
-    return "testbed needs 2 workers, which has links to shape" if values["workers"] < 2 else ""
+    return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else ""
 
 
 def folders(values: dict) -> str | None:
+    """The folder of ImageNet-100 has all classes, if a model needs it."""
     imagenet = values["data"]["imagenet"]
     if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
         return None
@@ -225,21 +229,23 @@ def folders(values: dict) -> str | None:
 
 
 def gpus(values: dict) -> str | None:
+    """This machine has enough GPUs for the largest run."""
     if values["device"] != "cuda":
         return None
-    found, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
-    wanted = -(-grid.processes(values) // per_gpu)
-    if found >= wanted:
+    visible, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
+    needed = -(-grid.processes(values) // per_gpu)
+    if visible >= needed:
         return None
     largest = max(grid.all_topologies(values), key=lambda t: grid.workers(values, t) + t.servers)
     server = " and a server" if largest.servers else ""
     return (
-        f"device: cuda with {grid.workers(values, largest)} workers{server} needs {wanted} GPUs, "
-        f"this machine shows {found}; use fewer workers or device: cpu, or run where the GPUs are"
+        f"device: cuda with {grid.workers(values, largest)} workers{server} needs {needed} GPUs, "
+        f"this machine shows {visible}; use fewer workers or device: cpu, or run where the GPUs are"
     )
 
 
 def shaped(values: dict) -> str | None:
+    """This machine can shape the links of the testbed."""
     if values["network"] != "testbed":
         return None
     links, rates = values["testbed"], {}
@@ -253,18 +259,19 @@ def shaped(values: dict) -> str | None:
 
 
 def least_latency_ms(values: dict) -> float:
-    """The latency of the links, or the nodes' if it is in proportion: links here are slower than the nodes' then."""
+    """The latency of the links. If it is in proportion, the nodes' latency, which is a lower bound."""
     links = values["testbed"]
     return links["nodes"]["latency_ms"] if links["latency_ms"] == grid.PROPORTIONAL else links["latency_ms"]
 
 
 def cores(values: dict) -> str | None:
-    cores, wanted, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
+    """This machine has enough cores for the largest run."""
+    cores, needed, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
     most = PER_CORE * cores
-    if wanted > most:
-        return f"workers: {wanted} processes on {cores} cores; give at most {most}, or run where more are"
-    if wanted * threads > most:
-        return f"threads: {threads} for each of {wanted} processes on {cores} cores; give at most {most // wanted}"
+    if needed > most:
+        return f"workers: {needed} processes on {cores} cores; give at most {most}, or use a machine with more cores"
+    if needed * threads > most:
+        return f"threads: {threads} for each of {needed} processes on {cores} cores; give at most {most // needed}"
     return None
 
 
@@ -273,67 +280,69 @@ def precisions(values: dict) -> str | None:
         return None
     for name, model in values["models"].items():
         if model["precision"] == "bfloat16":
-            return f"models.{name}.precision: this processor has no bfloat16; give float32, or auto"
+            return f"models.{name}.precision: this processor does not support bfloat16; give float32, or auto"
     return None
 
 
 def computes_bfloat16() -> bool:
-    """Whether this processor multiplies in bfloat16, which it would otherwise do slowly in software."""
+    """Whether this processor multiplies in bfloat16. Otherwise it is slow, in software."""
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & _processor())
 
 
 def gains_from_bfloat16() -> bool:
-    """Whether bfloat16 is the faster precision here.
+    """Whether bfloat16 is faster than float32 on this processor.
 
-    Intel's AVX-512 multiplies bfloat16 no faster than float32, and conversions are added: where a virtual machine hides
-    AMX, a step of ResNet-20 took 1.4 times as long. On AMD's AVX-512 it took about half as long.
+    Intel's AVX-512 multiplies bfloat16 no faster than float32, and needs conversions. In a virtual machine that hides
+    AMX, a step of ResNet-20 took 1.4 times as long as in float32. On AMD's AVX-512 it took about half as long.
     """
     processor = _processor()
     return bool({"amx_bf16", "bf16"} & processor) or {"avx512_bf16", "AuthenticAMD"} <= processor
 
 
 def _processor() -> set[str]:
-    """The words with which Linux describes the processor; empty elsewhere."""
+    """The words of /proc/cpuinfo; empty on other systems than Linux."""
     path = Path("/proc/cpuinfo")
     return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
 
 def writable(values: dict) -> str | None:
-    places = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
-    root, report = Path(values["data"]["root"]), places["output.report"]
-    read = {one.get("stand_in", grid.data_of(values, name)) for name, one in values["models"].items()}
-    if "cifar10" in read and not (root / "cifar10.npz").exists():
-        places["data.root"] = root
-    for key, path in places.items():
+    """The folders of the output and of CIFAR-10 are writable, and the report overwrites nothing but a report."""
+    paths = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
+    root, report = Path(values["data"]["root"]), paths["output.report"]
+    data_sets = {one.get("stand_in", grid.data_of(values, name)) for name, one in values["models"].items()}
+    if "cifar10" in data_sets and not (root / "cifar10.npz").exists():
+        paths["data.root"] = root
+    for key, path in paths.items():
         folder = path.parent if path == report else path
-        there = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-        if not there.is_dir():
-            what = "a file" if there.exists() else "a link to nothing"
-            return f"{key}: {there} is {what}; give a folder{'' if folder == path else ' for the report'}"
-        if not os.access(there, os.W_OK):
-            return f"{key}: nobody may write into {there}; give another folder, or make it writable"
+        existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+        if not existing.is_dir():
+            what = "a file" if existing.exists() else "a broken symbolic link"
+            return f"{key}: {existing} is {what}; give a folder{'' if folder == path else ' for the report'}"
+        if not os.access(existing, os.W_OK):
+            return f"{key}: {existing} is not writable; give another folder, or make it writable"
     if report.is_dir():
         return f"output.report: {report} is a folder; give a file, such as report.html"
     if report.suffix != ".html":
         return f"output.report: {report} does not end in .html; give a file that does, such as report.html"
     if report.exists() and PAGE not in report.read_bytes()[:100].lower():
-        return f"output.report: {report} is there and no report; give another file, such as report.html"
+        return f"output.report: {report} exists and is not a report; give another file, such as report.html"
     return None
 
 
 def reach(values: dict) -> str | None:
-    """Whether the nodes take the largest run."""
-    place, processes = launching.settings(values), grid.processes(values)
+    """The nodes can be reached, and have room for the largest run."""
+    settings, processes = launching.settings(values), grid.processes(values)
     try:
-        taken = nodes.of(processes, place, values["device"])
-        if place.by == "ssh":
-            nodes.reach(taken, values["device"], place.per_gpu, Path.cwd())
+        per_node = nodes.of(processes, settings, values["device"])
+        if settings.by == "ssh":
+            nodes.reach(per_node, values["device"], settings.per_gpu, Path.cwd())
     except nodes.Refused as why:
         return str(why)
     return None
 
 
 def built(values: dict) -> str | None:
+    """The engines are installed, and support the device."""
     engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
     for engine in engines:
         if not ENGINES[engine].installed:
@@ -342,32 +351,33 @@ def built(values: dict) -> str | None:
                 f"engine: {engine} is not installed here; run 'make env' (compiles it, about 2 minutes) "
                 f"or use engine: {' or '.join(others)}"
             )
-    with ThreadPoolExecutor() as pool:  # each takes some seconds
-        found = list(pool.map(lambda engine: _lacks(engine, values["device"], shared), engines))
-    for engine, lacks in zip(engines, found, strict=True):
+    with ThreadPoolExecutor() as pool:  # each engine takes some seconds
+        missing = list(pool.map(lambda engine: _lacks(engine, values["device"], shared), engines))
+    for engine, lacks in zip(engines, missing, strict=True):
         if lacks:
-            return f"engine: {engine} cannot be used: {lacks}; install that of environment.yml, or give another"
+            return f"engine: {engine} cannot be used: {lacks}; install it as in environment.yml, or give another"
     return None
 
 
 def _lacks(engine: str, device: str, shared: bool) -> str:
-    """As ``Engine.lacks``; that it lacks nothing is kept until something is installed."""
+    """As ``Engine.lacks``. An empty result is cached until a package is installed."""
     packages = Path(sysconfig.get_path("purelib"))
-    about = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
-    kept = ROOT / ".cache" / "engines" / hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-    if kept.exists():
+    key = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
+    cached = ROOT / ".cache" / "engines" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+    if cached.exists():
         return ""
     lacks = ENGINES[engine].lacks(device, shared)
     with suppress(OSError):  # the folder may be read-only
         if not lacks:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.touch()
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            cached.touch()
     return lacks
 
 
 def submitted(values: dict) -> str | None:
+    """Runs that Snakemake submits as jobs are not started by ssh."""
     if values["launch"]["by"] == "ssh":
-        return "launch.by: ssh starts processes from here, and Snakemake submits jobs; give slurm, or local"
+        return "launch.by: ssh cannot be combined with jobs that Snakemake submits; give slurm, or local"
     return None
 
 
@@ -386,7 +396,7 @@ OF_CONFIGURATIONS = (
     hosts,
     launch,
 )
-# What is asked before anything runs, by where the processes are started; "jobs": a cluster's.
+# The checks of machines before anything runs: launch.by -> checks; "jobs": Snakemake submits the runs to a cluster.
 OF_MACHINES = {
     "local": (folders, cores, gpus, precisions, shaped, built),
     "ssh": (folders, built, reach),

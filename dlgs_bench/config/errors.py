@@ -1,8 +1,8 @@
-"""The mistakes of a configuration."""
+"""Errors in a configuration."""
 
 
 class ConfigError(Exception):
-    """A mistake in a configuration; the message is one line for a person, whatever the configuration holds."""
+    """An error in a configuration. Its message is always one line."""
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dlgs_bench import plugins
 
-# value -> how its file is called, and what it shows
+# value -> the name of its file, and the beginning of its title
 VALUES = {
     "train_accuracy": ("accuracy", "training accuracy of"),
     "train_loss": ("loss", "training loss of"),
@@ -15,7 +15,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """``value``: a column of the tidy table of accuracy runs, or "breakdown"; ``label``: what the report calls it."""
+    """``value``: a column of the tidy table of accuracy runs, or "breakdown". ``label``: the title in the report."""
 
     model: str
     value: str
@@ -24,7 +24,7 @@ class Figure:
 
 
 def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int], timed: bool) -> dict[str, Figure]:
-    """The figures of these models, by the name of their files; ``numbers``: the paper's, by model and value."""
+    """File name -> figure, for these models; ``numbers``: (model, value) -> number of the figure in the paper."""
     values = [value for value in VALUES if timed or value != "breakdown"]
     return dict(_figure(model, value, numbers.get((model, value))) for model in models for value in values)
 

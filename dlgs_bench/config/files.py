@@ -1,4 +1,4 @@
-"""Configuration files as a person wrote them: what reading them as YAML would pass over. No torch."""
+"""Checks configuration files for errors that a YAML reader does not report. No torch."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ import yaml
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping, of which YAML would take the last."""
+    """Refuses a duplicate key in a mapping. Other loaders silently use the last value."""
 
     def compose_mapping_node(self, anchor):
         node, seen = super().compose_mapping_node(anchor), set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.composer.ComposerError(problem=f"{key.value} stands twice", problem_mark=key.start_mark)
+                raise yaml.composer.ComposerError(problem=f"duplicate key {key.value}", problem_mark=key.start_mark)
             seen.add(key.value)
         return node
 
@@ -21,21 +21,21 @@ class _Loader(yaml.SafeLoader):
 def problem(path: Path) -> str | None:
     """What is wrong with a file, in one line, or None."""
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-        json.dumps(found, skipkeys=True, default=str)
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        json.dumps(values, skipkeys=True, default=str)
     except FileNotFoundError:
-        return f"{path}: there is no such file"
+        return f"{path}: the file does not exist"
     except (OSError, UnicodeDecodeError) as error:
-        return f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+        return f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'it is not a text file'}"
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        return f"{path}{line}: {error.problem or 'no YAML'}"
+        return f"{path}{line}: {error.problem or 'invalid YAML'}"
     except yaml.YAMLError:
-        return f"{path}: no YAML"
-    except (ValueError, RecursionError) as error:  # a date that is none, a list that holds itself
+        return f"{path}: invalid YAML"
+    except (ValueError, RecursionError) as error:  # an invalid date, a list that contains itself
         return f"{path}: {error}"
-    if not isinstance(found, dict):
-        return f"{path}: no mapping of keys to values"
-    if "__use_yte__" in found:  # Snakemake would run what stands there
-        return f"{path}: __use_yte__ makes a program of a file; a configuration holds values alone"
+    if not isinstance(values, dict):
+        return f"{path}: not a mapping of keys to values"
+    if "__use_yte__" in values:  # Snakemake would execute code in the file
+        return f"{path}: __use_yte__ runs code in a file; a configuration holds only values, so remove it"
     return None

@@ -1,6 +1,6 @@
-"""The runs that a checked configuration asks for, and their names. No torch.
+"""The runs of a valid configuration, and their names. No torch.
 
-``values`` is the whole of a configuration, defaults filled in. Studies are the same functions on changed values.
+``values`` is a whole configuration with all defaults. Studies call the same functions on changed values.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from dlgs_bench.config.variants import UNCOMPRESSED, Variant, chosen, variant
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
 
-RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # what decides an accuracy run alone
-PROPORTIONAL = "proportional"  # testbed.rate_mbit: a rate for each model, from its calibration
-LAYERS_S = 12  # of a calibration of layers, its start included
+RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # keys of a model that concern accuracy runs only
+PROPORTIONAL = "proportional"  # testbed.rate_mbit: the rate follows from the calibration of each model
+LAYERS_S = 12  # budget of a calibration of layers, with its start
 IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
-PLANNED = "planned"  # a baseline's bucketing: the groups that the configuration's planner finds for it
+PLANNED = "planned"  # the bucketing of a baseline by the configuration's planner
 LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
 
 
@@ -28,22 +28,22 @@ def expand(values: dict) -> dict[str, RunSpec]:
 
 def accuracy(values: dict) -> dict[str, RunSpec]:
     """The accuracy runs, name -> spec."""
-    return {
-        f"accuracy/{accuracy_name(spec)}": spec
+    specs = [
+        _within_budget(values, accuracy_run(values, model, variant, ratio, seed))
         for model in trained(values)
         for variant in chosen(values).values()
         if variant.name not in values["accuracy"]["leave_out"]
         for ratio in ratios(values, variant, "accuracy")
         for seed in values["seeds"]
-        for spec in [_within_budget(values, accuracy_run(values, model, variant, ratio, seed))]
-    }
+    ]
+    return {f"accuracy/{accuracy_name(spec)}": spec for spec in specs}
 
 
 def _within_budget(values: dict, spec: RunSpec) -> RunSpec:
-    """An accuracy run that trains as many of its epochs as fit into ``accuracy.budget_s``, if there is such a budget.
+    """An accuracy run that trains only the epochs that fit into ``accuracy.budget_s``, if there is a budget.
 
-    How long a step takes follows from the calibration of the model's layers. A model that is not timed over all-gather,
-    on the data that it trains on, has no such calibration and trains all its epochs.
+    The duration of a step follows from the calibration of the model's layers. A model has this calibration if it is
+    timed over all-gather on the data set on which it trains. Otherwise it trains all its epochs.
     """
     model, budget_s = spec.training.model, values["accuracy"]["budget_s"]
     timed = values["timing"]["ratios"] and ALL_GATHER in topologies_of(values, model)
@@ -71,8 +71,10 @@ def timing(values: dict) -> dict[str, RunSpec]:
 
 
 def by_workers(values: dict) -> list[dict]:
-    """The configuration, and for each number in ``more_workers`` of its models the same with so many workers, over
-    collectives alone, for these models."""
+    """The configuration, and a changed configuration for each number in ``more_workers`` of its models.
+
+    A changed configuration has this number of workers and only the models that list it, over all-gather.
+    """
     models = values["models"]
     more = dict.fromkeys(n for model in models.values() for n in model.get("more_workers", ()))
     own = {n: [name for name, model in models.items() if n in model.get("more_workers", ())] for n in more}
@@ -81,7 +83,7 @@ def by_workers(values: dict) -> list[dict]:
 
 def _timing(values: dict) -> dict[str, RunSpec]:
     """The timing runs with one number of workers."""
-    found = {}
+    all_runs = {}
     for model in values["models"]:
         for topology in topologies_of(values, model):
             first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
@@ -91,19 +93,19 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             for spec in every:
                 if spec not in shared:
                     runs.setdefault(spec.variant, []).append(spec)
-            # A study's budget of 0 holds for every model.
+            # A study sets the budget to 0 for all models.
             budget_s = values["timing"]["budget_s"]
             budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
             for name, specs in (runs or {UNCOMPRESSED: []}).items():
                 part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
                 spec = in_turns(first, dense + specs)
                 spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
-                found[f"timing/{run_name(spec, name)}"] = spec
-    return found
+                all_runs[f"timing/{run_name(spec, name)}"] = spec
+    return all_runs
 
 
 def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
-    """A timing run of each variant, ratio and bucketing, without uncompressed; those that the topology can answer."""
+    """A timing run of each variant, ratio and bucketing that the topology supports, without uncompressed."""
     return [
         spec
         for one in chosen(values).values()
@@ -114,28 +116,29 @@ def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec
 
 
 def bucketings(values: dict, run: RunSpec) -> list[RunSpec]:
-    """The timing run of a variant, and if it is a baseline, the same with every other way of merging its layers.
+    """The timing run of a variant; for a baseline, also the timing runs with all other ways of merging its layers.
 
-    A baseline must be at its best, so it is timed at ``bucket_bytes``, at each of ``timing.baseline_bucket_bytes`` and
-    with the groups that the planner finds for it. Two sizes that give the same buckets are one.
+    A baseline must have its best buckets. So it is timed at ``bucket_bytes``, at each of
+    ``timing.baseline_bucket_bytes``, and with the groups of the planner. Sizes that give the same buckets are timed
+    once.
     """
     if not plugins.describe("methods", run.scheme.method)["baseline"]:
         return [run]
     layers = plugins.describe("models", run.training.model)["layers"]
-    asked = {"": run.scheme.bucket_bytes}
-    asked |= {f"{size / 1024:g}kib": size for size in values["timing"]["baseline_bucket_bytes"]}
+    sizes = {"": run.scheme.bucket_bytes}
+    sizes |= {f"{size / 1024:g}kib": size for size in values["timing"]["baseline_bucket_bytes"]}
     merged: dict[tuple, RunSpec] = {}
-    for name, size in asked.items():
+    for name, size in sizes.items():
         scheme = replace(run.scheme, bucket_bytes=size, bucketing=name)
         merged.setdefault(tuple(fixed(size // 4)["size"](layers)), replace(run, scheme=scheme))
-    found = list(merged.values())
+    runs = list(merged.values())
     if values["planner"] not in FIXED:
-        found.append(replace(run, scheme=replace(run.scheme, planner=values["planner"], bucketing=PLANNED)))
-    return found
+        runs.append(replace(run, scheme=replace(run.scheme, planner=values["planner"], bucketing=PLANNED)))
+    return runs
 
 
 def _joined(names: Iterable[str]) -> str:
-    """The names of variants as part of a folder's name; beyond ``LONGEST_NAME`` a checksum stands for the rest."""
+    """The names of variants as part of a folder's name. After ``LONGEST_NAME`` characters, a checksum replaces them."""
     name = "-".join(names)
     if len(name) <= LONGEST_NAME:
         return name
@@ -162,27 +165,27 @@ def in_turns(first: RunSpec, others: list[RunSpec]) -> RunSpec:
 
 
 def timed_with(spec: RunSpec, first: RunSpec) -> dict:
-    """What the run ``first`` says of the scheme of ``spec`` that takes turns with its own."""
+    """The fields of the scheme of ``spec`` that differ from the scheme of ``first``, for ``Scheme.timed_with``."""
     own, base = ({f.name: getattr(one.scheme, f.name) for f in fields(Scheme)} for one in (spec, first))
     always = ("method", "variant", "options")
     return {key: value for key, value in own.items() if key in always or value != base[key]}
 
 
 def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
-    """Layer times per model, exchange times per timing run: a new method adds only its own.
+    """The calibrations of layers per model, and of exchanges per timing run. A new method adds only its exchanges.
 
-    ``known``: calibrations that are made anyway. What they measure is not measured again.
+    ``known``: other calibrations, which are also returned. What they measure is not measured again.
     """
-    found, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
-    exchanged = (spec for spec in found.values() if spec.kind == "exchanges")
+    specs, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    exchanged = (spec for spec in specs.values() if spec.kind == "exchanges")
     calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
     for name, run in timing(values).items():
         model, host = run.training.model, _without_links(run.cluster)
         layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
-        found[f"layers/{layers_name(layers)}"] = layers
+        specs[f"layers/{layers_name(layers)}"] = layers
         members: dict[str, RunSpec] = {}
         for member in run.members.values():
-            members.setdefault(exchange_name(member), member)  # of several bucketings the first
+            members.setdefault(exchange_name(member), member)  # the first bucketing represents the others
         new = [member for own, member in members.items() if own not in calibrated]
         calibrated |= set(members)
         if new:
@@ -192,23 +195,24 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
             counts = Measurement(repeats=3, largest=largest, budget_s=budget_s)
             spec = replace(in_turns(first, others), measurement=counts)
             name = name.replace("timing/", "exchanges/")
-            names = (name, *(f"{name}-{number}" for number in range(2, len(found) + 3)))
-            found[next(free for free in names if free not in found)] = spec
-    return found
+            names = (name, *(f"{name}-{number}" for number in range(2, len(specs) + 3)))
+            specs[next(free for free in names if free not in specs)] = spec
+    return specs
 
 
 def _exchanges(run: RunSpec) -> RunSpec:
-    """The calibration of the exchanges of one timed scheme. No plan decides it, and no size of a bucket."""
-    cost_depends_on_shapes = plugins.describe("methods", run.scheme.method)["cost_depends_on_shapes"]
-    cut = (
-        {} if cost_depends_on_shapes else {"bucket_bytes": Scheme.bucket_bytes}
-    )  # others are measured at sizes of no model's
-    model = Training(run.training.model)
-    return RunSpec("exchanges", model, replace(run.scheme, planner=Scheme.planner, **cut), run.cluster)
+    """The calibration of the exchanges of one timed scheme. It does not depend on a plan.
+
+    It depends on the size of buckets only if the cost depends on the shapes of the model's layers.
+    """
+    unplanned = replace(run.scheme, planner=Scheme.planner)
+    if not plugins.describe("methods", run.scheme.method)["cost_depends_on_shapes"]:
+        unplanned = replace(unplanned, bucket_bytes=Scheme.bucket_bytes)
+    return RunSpec("exchanges", Training(run.training.model), unplanned, run.cluster)
 
 
 def largest_bucket(run: RunSpec) -> int:
-    """The most entries that a timing run can exchange at once, whatever its plan."""
+    """The number of entries of the largest bucket that a timing run can have with any plan."""
     layers = plugins.describe("models", run.training.model)["layers"]
     scope = plugins.describe("methods", run.scheme.method)["scope"]
     groups = fixed(run.scheme.bucket_bytes // 4)[planner_of(scope, "all")](layers)
@@ -216,7 +220,7 @@ def largest_bucket(run: RunSpec) -> int:
 
 
 def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None, seed: int) -> RunSpec:
-    """An accuracy run; it uses collectives, since what is learnt is the same with a server."""
+    """An accuracy run. It uses all-gather, since a server would lead to the same weights."""
     recipe, points = values["models"][model], values["accuracy"]["evaluations"]
     train_epochs = recipe.get("train_epochs", recipe["epochs"])
     samples = {key: values["accuracy"][key] for key in ("test_samples", "final_test_samples")}
@@ -232,20 +236,20 @@ def accuracy_run(values: dict, model: str, variant: Variant, ratio: float | None
 
 
 def refusal(collective: str, workers: int) -> str | None:
-    """Why a collective cannot serve so many workers, or None; ValueError if its file cannot be described."""
+    """Why a collective does not support this number of workers, or None; ValueError if its file is invalid."""
     refuses = {} if collective == "engine" else plugins.describe("collectives", collective)["refuses"]
     return refuses.get(str(workers))
 
 
 def ratios(values: dict, variant: Variant, kind: str) -> list[float | None]:
-    """The ratios at which a variant runs: its own, those of the kind of run, or none."""
+    """The ratios at which a variant runs: its parameter, or the ratios of the kind of run; [None] without a ratio."""
     if "ratio" in variant.options:
         return [variant.options["ratio"]]
     return values[kind]["ratios"] if "ratio" in variant.fields else [None]
 
 
 def planned_by(spec: RunSpec) -> str | None:
-    """What a run takes from its plan: "groups" or "ratios"; None: it reads no plan."""
+    """The part of a plan that a run reads: "groups" or "ratios"; None if it reads no plan."""
     if spec.scheme.bucketing == PLANNED:
         return "groups"
     plan = plugins.describe("methods", spec.scheme.method)["plan"]
@@ -253,13 +257,12 @@ def planned_by(spec: RunSpec) -> str | None:
 
 
 def plan_names(spec: RunSpec, runs: dict[str, RunSpec]) -> list[str]:
-    """The names of the plans that a run reads; ``runs``: those of the paper's tables.
+    """The names of the plans that a run reads; ``runs``: the runs of the paper's tables.
 
-    An accuracy run that takes its ratios from a plan reads the plan of the timed scheme over collectives that is
-    otherwise like it.
+    An accuracy run reads the plan of the timed scheme with the same model, variant, ratio and topology.
     """
     planned = [member for member in spec.members.values() if planned_by(member)]
-    if spec.kind == "planners":  # all groups of its own scheme come from one plan
+    if spec.kind == "planners":  # one plan has the groups of all planners
         dense = [timing_name(member) for member in planned if member.scheme.label != spec.scheme.label]
         return [timing_name(spec), *dense]
     if spec.kind == "timing":
@@ -280,23 +283,25 @@ def layers_name(spec: RunSpec) -> str:
 
 
 def timing_name(spec: RunSpec) -> str:
-    """The name of one timed scheme, of its plan and of its row in tables: model, variant, selection unless it is the
-    paper's, ratio, bucketing unless it is the usual one, topology, collective unless it is the engine's, workers and
-    links, with their latency if they have one."""
+    """The name of one timed scheme, its plan and its row in tables.
+
+    It consists of the model, variant, ratio, topology, workers and links, and of each of these parts that is not usual:
+    compiled selection, bucketing, collective and latency.
+    """
     compiled = "-compiled" if spec.scheme.options.get("selection") == "compiled" else ""
     merged = f"-{spec.scheme.bucketing}" if spec.scheme.bucketing else ""
     return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}{merged}")
 
 
 def exchange_name(spec: RunSpec) -> str:
-    """The name of the calibration of a scheme's exchanges, which is the same for all its bucketings."""
+    """The name of the calibration of a scheme's exchanges, which is equal for all its bucketings."""
     return timing_name(replace(spec, scheme=replace(spec.scheme, bucketing="")))
 
 
 def run_name(spec: RunSpec, name: str) -> str:
-    """The name of a timing run in which several schemes take turns, called ``name``: it has all their ratios.
+    """The full name of a timing run in which several schemes take turns, from its ``name`` and all their ratios.
 
-    Otherwise it is built as ``timing_name`` is.
+    The other parts are the same as in ``timing_name``.
     """
     selections = {member.scheme.options.get("selection") for member in spec.members.values()} - {None}
     ratios = dict.fromkeys(f"-{member.ratio:g}" for member in spec.members.values() if member.ratio)
@@ -327,18 +332,19 @@ def topologies_of(values: dict, model: str) -> list[Topology]:
 
 
 def all_topologies(values: dict) -> list[Topology]:
-    found = {topology.name: topology for model in values["models"] for topology in topologies_of(values, model)}
-    return [found[name] for name in sorted(found)]
+    """All topologies over which a model is timed, by name."""
+    by_name = {topology.name: topology for model in values["models"] for topology in topologies_of(values, model)}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def processes(values: dict) -> int:
-    """Of the largest run: the workers, and the servers that a topology needs."""
+    """The number of processes of the largest run: workers, and the servers of its topology."""
     every = [(one, topology) for one in by_workers(values) for topology in all_topologies(one)]
     return max(workers(one, topology) + topology.servers for one, topology in every)
 
 
 def workers(values: dict, topology: Topology) -> int:
-    """How many train together over a topology."""
+    """The number of workers over a topology."""
     return values.get("server_workers", values["workers"]) if topology.servers else values["workers"]
 
 
@@ -348,14 +354,13 @@ def engines(values: dict) -> list[str]:
 
 
 def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, dict]:
-    """These of the configuration's models, over these topologies, with the usual number of workers: ``models`` of a
-    changed configuration."""
+    """``models`` of a changed configuration: only these models, over these topologies, without ``more_workers``."""
     own = {"topologies": topologies, "more_workers": []}
     return {name: model | own for name, model in values["models"].items() if name in models}
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration with the blocks and repeats of studies, and no more of them."""
+    """``timing`` of a changed configuration: the fixed numbers of blocks and repeats of studies, in one launch."""
     return (
         values["timing"]
         | {key: values["studies"][key] for key in ("blocks", "repeats")}
@@ -364,9 +369,9 @@ def shorter(values: dict) -> dict:
 
 
 def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
-    """The configuration at each of a study's ``rates_mbit``: its models over these topologies, timed at its ratio.
+    """The changed configurations at each of a study's ``rates_mbit``; an empty list without a testbed.
 
-    None without a testbed.
+    They have the study's models over these topologies, and its ratio.
     """
     if values["network"] != "testbed":
         return []
@@ -377,7 +382,7 @@ def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
 
 
 def data_of(values: dict, model: str) -> str:
-    """The data set that a model is meant for."""
+    """The data set of a model."""
     return values["models"][model].get("data", plugins.describe("models", model)["data"])
 
 
@@ -386,7 +391,10 @@ def _at(spec: RunSpec) -> str:
 
 
 def _training(values: dict, model: str, stand_in: str, **more) -> Training:
-    """The part that all runs of a model share, and ``more``; ``stand_in``: in the place of ImageNet-100."""
+    """The training of a model's run: the fields that all its runs share, and ``more``.
+
+    ``stand_in``: the data set that replaces a missing ImageNet-100.
+    """
     data, recipe = data_of(values, model), values["models"][model]
     stands_in = data == IMAGENET and not values["data"]["imagenet"]
     shared = {key: recipe[key] for key in ("batch", "momentum", "weight_decay")}
@@ -394,15 +402,15 @@ def _training(values: dict, model: str, stand_in: str, **more) -> Training:
 
 
 def _timed(values: dict, model: str, **more) -> Training:
-    """The part that all timed runs of a model share, and ``more``."""
-    own = values["models"][model].get("timed_batch")
-    return _training(values, model, TIMED_STAND_IN, **({"batch": own} if own else {}), **more)
+    """The training of a model's timed run: the fields that all its timed runs share, and ``more``."""
+    timed_batch = values["models"][model].get("timed_batch")
+    return _training(values, model, TIMED_STAND_IN, **({"batch": timed_batch} if timed_batch else {}), **more)
 
 
 def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topology: Topology) -> Scheme:
-    """A variant in a kind of run, which says how entries are selected unless the variant does."""
+    """The scheme of a variant in a kind of run. Both can set how entries are selected; the variant takes precedence."""
     selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}
-    asked = {} if ratio is None else {"ratio": ratio}
+    ratios = {} if ratio is None else {"ratio": ratio}
     merging = {"bucket_bytes": values["bucket_bytes"]}
     if variant.about["plan"] == "groups":
         usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
@@ -410,7 +418,7 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
     return Scheme(
         variant.method,
         "" if variant.name == variant.method else variant.name,
-        selection | variant.options | asked,
+        selection | variant.options | ratios,
         topology.name,
         values["collective"],
         streams(values),
@@ -420,14 +428,16 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
 
 
 def streams(values: dict) -> dict[str, int]:
-    """What the configuration says of streams, if its collective has them."""
+    """The configuration's options of streams, if its collective has streams."""
     name = values["collective"]
     return {} if name == "engine" or plugins.describe("collectives", name)["plain"] else values["streams"]
 
 
 def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
-    """Of timed runs: over ``topology`` on the configuration's network, where the last hosts are the servers'; of
-    accuracy runs, without one: the host's network."""
+    """The cluster of a timed run over ``topology``, or of an accuracy run if ``topology`` is None.
+
+    Timed runs use the configuration's network, in which the servers are the last hosts. Accuracy runs use the host's.
+    """
     shared = {key: values[key] for key in ("engine", "threads", "device")}
     shared["workers"] = workers(values, topology or ALL_GATHER)
     if topology is not None:
@@ -435,7 +445,7 @@ def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
     if topology is None or values["network"] == "host":
         return Cluster(**shared)
     latency_ms, in_proportion = values["testbed"]["latency_ms"], values["testbed"]["rate_mbit"] == PROPORTIONAL
-    # Links of a study that have a rate of their own are no other nodes' links: they have no latency then.
+    # A study that sets the rate of its links does not imitate other nodes, so proportional latency is 0.
     shared |= {"network": "testbed", "latency_ms": 0.0 if latency_ms == PROPORTIONAL else float(latency_ms)}
     if in_proportion:
         return Cluster(**shared, in_proportion=True, latency_in_proportion=latency_ms == PROPORTIONAL)
@@ -446,7 +456,7 @@ def _cluster(values: dict, topology: Topology | None = None) -> Cluster:
 
 
 def _without_links(cluster: Cluster) -> Cluster:
-    """The same processes where nothing is sent."""
+    """The same processes on the host's network, for runs that send nothing."""
     return replace(
         cluster, network="host", rates_mbit=(), latency_ms=0.0, in_proportion=False, latency_in_proportion=False
     )

@@ -1,17 +1,17 @@
-"""Where a configuration's runs are started, and what each asks of a cluster's scheduler. No torch."""
+"""Launch settings of a configuration's runs, and the resources that a run requests from a scheduler. No torch."""
 
 from dlgs_bench import data, plugins
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
-SAMPLES = 130_000  # of an epoch, at most: ImageNet-100's
-MARGIN = 4  # expected times are those of nodes that are never idle
+SAMPLES = 130_000  # of the longest epoch, which is ImageNet-100's
+MARGIN = 4  # factor on the expected time, which assumes that nodes are never idle
 START_MIN, TIMED_MIN = 30, 60  # minutes
-PROCESS_MB, MB_PER_PARAMETER = 4000, 40e-6  # of a process's memory
+PROCESS_MB, MB_PER_PARAMETER = 4000, 40e-6  # memory of a process
 ASKED = ("nodes", "tasks", "gpu", "tasks_per_gpu", "cpus_per_task", "mem_mb", "runtime", "mpi", "slurm_extra")
 
 
 def settings(values: dict, workflow: int = 0) -> LaunchSettings:
-    """Where the runs of the process ``workflow`` are started."""
+    """The launch settings of a configuration; ``workflow``: the id of the process that waits for the runs."""
     launch = values["launch"]
     return LaunchSettings(
         data=dict.fromkeys(data.names(), values["data"]["root"]),
@@ -26,24 +26,25 @@ def settings(values: dict, workflow: int = 0) -> LaunchSettings:
 
 
 def asked(spec: RunSpec, values: dict) -> dict[str, int | str]:
-    """What a run asks for, by the names of Snakemake's executor for Slurm; ``runtime``: minutes, ``mem_mb``: of a node.
+    """The resources that a run requests, with the names of Snakemake's executor for Slurm.
 
-    A job is as large as its run. Where Slurm starts the processes they are its tasks, else all are in one task.
+    ``runtime`` is in minutes, ``mem_mb`` is per node. If Slurm starts the processes, they are the tasks of the job.
+    Otherwise all processes are in one task.
     """
     per_node = min(values["launch"]["per_node"], spec.processes)
     tasks = spec.processes if values["launch"]["by"] == "slurm" else 1
     on_node = per_node if tasks > 1 else spec.processes
     nodes = -(-spec.processes // on_node)
-    most = -(-spec.processes // nodes)  # of its processes, on one node
+    most = -(-spec.processes // nodes)  # processes on one node
     gpus = -(-most // values["launch"]["per_gpu"]) if spec.cluster.device == "cuda" else 0
     extra = [] if spec.kind == "accuracy" else ["--exclusive"]
-    # Of GPUs for a whole job Slurm gives one node more than another, and then no step can have them.
+    # Slurm may distribute the GPUs of a job unevenly over its nodes, and then no step can use them.
     extra += [f"--gpus-per-node={gpus}"] if gpus and nodes > 1 else []
     return {
         "nodes": nodes,
         "tasks": tasks,
         "gpu": nodes * gpus,
-        "tasks_per_gpu": 0,  # Slurm binds no task to a GPU: each process takes the one of its local rank
+        "tasks_per_gpu": 0,  # Slurm binds no task to a GPU: each process uses the GPU of its local rank
         "cpus_per_task": spec.cluster.threads * spec.processes // tasks,
         "mem_mb": on_node * _process_mb(spec),
         "runtime": _minutes(spec, values["testbed"]["nodes"]["multiply_adds_s"]),
@@ -54,12 +55,13 @@ def asked(spec: RunSpec, values: dict) -> dict[str, int | str]:
 
 
 def _process_mb(spec: RunSpec) -> int:
+    """The memory of one process."""
     parameters = plugins.describe("models", spec.training.model)["parameters"] if spec.training.model else 0
     return PROCESS_MB + round(parameters * MB_PER_PARAMETER)
 
 
 def _minutes(spec: RunSpec, multiply_adds_s: float) -> int:
-    """How long a job may take. An accuracy run that is ended then goes on in the next attempt."""
+    """The time limit of a job. An accuracy run that reaches it continues in the next attempt."""
     if spec.kind != "accuracy":
         return TIMED_MIN
     training = spec.training

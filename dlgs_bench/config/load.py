@@ -1,7 +1,6 @@
-"""A configuration: checked as a whole before anything runs, then expanded to runs (``dlgs_bench.config.grid``). No
-torch.
+"""Checks a configuration before anything runs, and expands it to runs (``dlgs_bench.config.grid``). No torch.
 
-Every error is one line: where, what, and what would be right.
+Every error is one line with the file, the key, the value and what is valid.
 """
 
 import re
@@ -25,40 +24,40 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.topology import TOPOLOGIES
 
 
-def _whole(_, value) -> bool:
-    """Whether a value is an integer; jsonschema takes 2.0 for one."""
+def _is_integer(_, value) -> bool:
+    """Whether a value is an integer. jsonschema itself accepts 2.0 as well."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 Validator = jsonschema.validators.extend(
     jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _whole),
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
 )
 SCHEMA = ROOT / "workflow" / "schemas" / "config.schema.yaml"
 
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration; ``runs``, ``calibrations``: name -> spec; ``studies``: study -> name -> spec."""
+    """A valid configuration. ``runs``, ``calibrations``: name -> spec. ``studies``: study -> name -> spec."""
 
     values: dict
     runs: dict[str, RunSpec]
     calibrations: dict[str, RunSpec]
     studies: dict[str, dict[str, RunSpec]]
-    warning: str = ""  # one line, if the runs are not quite what was asked for
+    warning: str = ""  # one line, if the runs differ from what a user may expect
 
     @property
     def every(self) -> dict[str, RunSpec]:
-        """All runs by name; a run that a study wants too is the paper's."""
-        found = {name: spec for runs in self.studies.values() for name, spec in runs.items()}
-        return found | self.calibrations | self.runs
+        """All runs by name. A run that the paper's tables and a study need is listed once."""
+        of_studies = {name: spec for runs in self.studies.values() for name, spec in runs.items()}
+        return of_studies | self.calibrations | self.runs
 
 
 def load(values: dict, where: str) -> Config:
     """Check ``values`` (read from ``where``) and expand them, or raise ConfigError."""
     schema = _schema()
-    if found := nonsense(values):
-        raise ConfigError(f"{where}: {found}")
+    if invalid := invalid_value(values):
+        raise ConfigError(f"{where}: {invalid}")
     values, old_names = renamed(values)
     errors = Validator(schema).iter_errors(values)
     error = min(errors, key=lambda e: (-len(e.absolute_path), str(e.absolute_path)), default=None)
@@ -69,7 +68,7 @@ def load(values: dict, where: str) -> Config:
     _look_at_plug_ins(values)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
-    warning = "; ".join(filter(None, (old_names, warning, variants.idle(values), checks.unanswered(values))))
+    warning = "; ".join(filter(None, (old_names, warning, variants.unused(values), checks.untimed_variants(values))))
     try:
         calibrations = grid.calibrations(values)
         for one in studies.changed(values):
@@ -77,12 +76,12 @@ def load(values: dict, where: str) -> Config:
         return Config(
             values, grid.expand(values), calibrations, studies.runs(values), warning and f"{where}: {warning}"
         )
-    except ConfigError as error:  # a study's own
+    except ConfigError as error:  # raised by a study
         raise ConfigError(f"{where}: {error}") from None
 
 
 def _look_at_plug_ins(values: dict) -> None:
-    """Describe at once what the configuration names; each by itself would be a process of its own."""
+    """Describe all plug-ins of the configuration in one process, which is faster than a process for each."""
     study = values["studies"]["methods"]
     names = {"models": [*values["models"]], "collectives": [values["collective"]]}
     if "all" in (values["methods"], study["methods"]):
@@ -95,15 +94,14 @@ def _look_at_plug_ins(values: dict) -> None:
 
 
 def check_places(values: dict, where: str) -> None:
-    """Raise ConfigError unless the folders that the configuration names may hold what is put there; Snakemake looks
-    into them as soon as it knows the rules."""
+    """Raise ConfigError unless the folders in the configuration are writable. Snakemake reads them with the rules."""
     _require(values, where, checks.writable)
 
 
 def check_machine(values: dict, where: str, jobs: bool = False) -> None:
-    """Raise ConfigError unless the machines that will run it have what the configuration asks of them.
+    """Raise ConfigError unless the machines have what the configuration requires.
 
-    ``jobs``: the runs will be jobs of a cluster, of which this machine only knows what they share.
+    ``jobs``: the runs will be jobs of a cluster, so only what is equal on all its nodes can be checked.
     """
     _require(values, where, *checks.OF_MACHINES["jobs" if jobs else values["launch"]["by"]])
 
@@ -111,16 +109,16 @@ def check_machine(values: dict, where: str, jobs: bool = False) -> None:
 def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) -> None:
     for problem in problems:
         try:
-            found = problem(values)
-        except OSError as error:  # of a place that nobody may look into, or that no disk could have
-            found = f"{error.filename}: {error.strerror}; give another place"
-        if found:
-            raise ConfigError(f"{where}: {found}")
+            message = problem(values)
+        except OSError as error:  # a path that cannot be read, or is not possible on this file system
+            message = f"{error.filename}: {error.strerror}; give another path"
+        if message:
+            raise ConfigError(f"{where}: {message}")
 
 
 @cache
 def _schema() -> dict:
-    """The schema in ``SCHEMA`` with the names that the code knows and the parts of the studies."""
+    """The schema in ``SCHEMA``, with the names of engines and topologies and with the schemas of the studies."""
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     servers = [name for name, topology in TOPOLOGIES.items() if topology.servers]
     known = {"engine": list(ENGINES), "topology": list(TOPOLOGIES), "server_topology": servers}
@@ -133,7 +131,7 @@ def _schema() -> dict:
 
 
 def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
-    """One line for a schema error: the key, the value, and the description of what would be right."""
+    """One line for a schema error: the key, the value, and a description of valid values."""
     key = ".".join(str(part) for part in error.absolute_path) or "the configuration"
     if error.validator == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))
@@ -141,33 +139,33 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
         return f"{key}: unknown key {shown(unknown)}{meant(unknown, known)}; {listed(known)}"
     if error.validator == "required":
         missing = next(k for k in error.validator_value if k not in error.instance)
-        right = error.schema["properties"][missing]
-        right = schema["$defs"][right["$ref"].rpartition("/")[2]] if "$ref" in right else right
-        return f"{key}: {missing!r} is missing; give {right['description']}"
-    right = error.schema.get("description", error.message)
+        expected = error.schema["properties"][missing]
+        expected = schema["$defs"][expected["$ref"].rpartition("/")[2]] if "$ref" in expected else expected
+        return f"{key}: {missing!r} is missing; give {expected['description']}"
+    expected = error.schema.get("description", error.message)
     hint = read_as_text(error.instance) if re.search("'(number|integer)'", str(error.schema)) else ""
-    return f"{key}: {shown(error.instance)} is not valid; give {right}{hint}"
+    return f"{key}: {shown(error.instance)} is not valid; give {expected}{hint}"
 
 
-def nonsense(values, key: str = "") -> str | None:
-    """Keys that are no text, and numbers that are none, in one line; no schema finds them."""
+def invalid_value(values, key: str = "") -> str | None:
+    """The first key that is not text or number that is not finite, in one line, or None. A schema cannot check them."""
     if isinstance(values, dict):
         for name, value in values.items():
             if not isinstance(name, str) and key != "testbed.host_rates_mbit":
-                return f"{key or 'the configuration'}: YAML reads a key as {name!r}, which is no text; put it in quotes"
-            if found := nonsense(value, f"{key}.{name}" if key else str(name)):
-                return found
+                return f"{key or 'the configuration'}: the key {name!r} is not text; put it in quotes"
+            if message := invalid_value(value, f"{key}.{name}" if key else str(name)):
+                return message
     if isinstance(values, list):
-        every = (nonsense(value, f"{key}.{place}") for place, value in enumerate(values))
-        return next(filter(None, every), None)
+        messages = (invalid_value(value, f"{key}.{index}") for index, value in enumerate(values))
+        return next(filter(None, messages), None)
     if isinstance(values, int | float) and not abs(values) <= sys.float_info.max:
-        said = values if isinstance(values, float) else "so large a number"
-        return f"{key}: {said} is not valid; give a finite number"
+        text = values if isinstance(values, float) else "a number with more than 308 digits"
+        return f"{key}: {text} is not valid; give a finite number"
     return None
 
 
 def _with_defaults(values: dict, schema: dict) -> dict:
-    """``values`` with the schema's defaults filled in, at every level."""
+    """``values`` with the defaults of the schema, at every level."""
     filled = dict(values)
     for key, part in schema.get("properties", {}).items():
         if "default" in part:
@@ -181,17 +179,19 @@ def _with_defaults(values: dict, schema: dict) -> dict:
 
 
 def _with_precisions(values: dict) -> dict:
-    """``values`` with auto decided for this machine."""
+    """``values`` with ``precision: auto`` replaced by the fastest precision of this machine."""
     here = "bfloat16" if values["device"] == "cuda" or checks.gains_from_bfloat16() else "float32"
-    asked = {name: model["precision"] for name, model in values["models"].items()}
-    decided = {name: {"precision": here if one == "auto" else one} for name, one in asked.items()}
-    return values | {"models": {name: model | decided[name] for name, model in values["models"].items()}}
+    models = {
+        name: model | {"precision": here if model["precision"] == "auto" else model["precision"]}
+        for name, model in values["models"].items()
+    }
+    return values | {"models": models}
 
 
 def _with_network(values: dict) -> tuple[dict, str]:
-    """``values`` with auto decided for this machine, and what a person should know of it."""
+    """``values`` with ``network: auto`` replaced for this machine, and a warning, or an empty string."""
     if values["network"] != "auto":
         return values, ""
-    missing = checks.unfit(values) or testbed.available(checks.least_latency_ms(values))
+    missing = checks.why_no_testbed(values) or testbed.available(checks.least_latency_ms(values))
     warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
     return values | {"network": "host" if missing else "testbed"}, warning

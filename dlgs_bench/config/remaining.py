@@ -1,4 +1,4 @@
-"""Which runs of a configuration are not finished. No torch."""
+"""The runs of a configuration that are not finished. No torch."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,16 @@ from pathlib import Path
 from dlgs_bench.spec import RunSpec
 
 
-def left(folder: Path, runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
-    """Those of the runs, each in the folder of its name below ``folder``, that are not finished."""
+def unfinished(folder: Path, runs: dict[str, RunSpec]) -> dict[str, RunSpec]:
+    """The runs that are not finished. A run has the folder of its name below ``folder``."""
     return {name: spec for name, spec in runs.items() if record(folder / name, spec) is None}
 
 
 def record(folder: Path, spec: RunSpec) -> dict | None:
-    """What the finished run in a folder says of itself, if there is one and it is of ``spec``, but for what it found
-    out: its plan and the rate of its links."""
+    """The record of a finished run of ``spec`` in a folder; None if there is none.
+
+    The plan and the link rates of the run may differ from ``spec``: they are chosen later.
+    """
     try:
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         return run if RunSpec.from_dict(run["spec"]).asked() == RunSpec.from_json(spec.to_json()).asked() else None

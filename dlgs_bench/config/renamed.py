@@ -1,13 +1,13 @@
-"""Keys and values of configurations that got another name. They keep working for one release, with a warning."""
+"""Renamed keys and values of configurations. The old names work for one more release, with a warning."""
 
 KEYS = {("hung_after_s",): "hang_timeout_s", ("studies", "dilation"): "slowdown"}
 VALUES = {("selection", "fast"): "compiled"}
 
 
 def renamed(values: dict) -> tuple[dict, str]:
-    """``values`` with the new names, and a warning in one line; "" if nothing had an old name.
+    """``values`` with the new names, and a warning in one line; "" if there was no old name.
 
-    An old key next to its new name is left where it is: the schema then refuses it as unknown.
+    An old key next to its new name is not renamed, so the schema refuses it as unknown.
     """
     warnings: list[str] = []
     return _renamed(values, (), warnings), "; ".join(warnings)

@@ -1,10 +1,10 @@
 """Studies: the folders in workflow/studies. No torch.
 
-A folder ``<name>`` holds ``<name>.smk``, its rules, and where it needs them ``schema.yaml``, the schema of
-``studies.<name>`` in a configuration, and ``runs.py``, which says what the study runs beyond the paper's runs:
+A folder ``<name>`` holds the rules of a study in ``<name>.smk``. It can also hold ``schema.yaml``, the schema of
+``studies.<name>`` in a configuration, and ``runs.py``, which defines the study's runs in addition to the paper's runs:
 
 - ``runs(values) -> {name: RunSpec}``;
-- ``changed(values) -> [values]``: the changed configurations whose calibrations it needs, if any.
+- ``changed(values) -> [values]``: the changed configurations whose calibrations the study needs, if any.
 """
 
 import importlib.util
@@ -21,18 +21,19 @@ FOLDER = ROOT / "workflow" / "studies"
 
 @cache
 def names() -> list[str]:
+    """The names of all studies."""
     return sorted(path.parent.name for path in FOLDER.glob("*/*.smk") if path.stem == path.parent.name)
 
 
 @cache
 def schemas() -> dict[str, dict]:
-    """study -> the schema of its part of a configuration, of those that have one."""
+    """study -> the schema of its part of a configuration, for the studies with a schema."""
     files = {name: FOLDER / name / "schema.yaml" for name in names()}
     return {name: yaml.safe_load(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
 
 
 def runs(values: dict) -> dict[str, dict[str, RunSpec]]:
-    """study -> name -> spec."""
+    """study -> name of a run -> spec."""
     return {name: module.runs(values) if (module := _load(name)) else {} for name in names()}
 
 
@@ -47,7 +48,7 @@ def _load(name: str) -> ModuleType | None:
     path = FOLDER / name / "runs.py"
     if not path.exists():
         return None
-    found = importlib.util.spec_from_file_location(f"studies.{name}", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module_spec = importlib.util.spec_from_file_location(f"studies.{name}", path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Variants: a method and its parameters under a name. No torch."""
+"""Variants: named methods with parameters. No torch."""
 
 import re
 from dataclasses import dataclass
@@ -13,26 +13,27 @@ ABOUT = ("method", "title", "planner")  # every other key of a variant is a para
 
 @dataclass(frozen=True)
 class Variant:
-    """``options``: the parameters that the configuration sets; the others keep the method's defaults."""
+    """``options``: the parameters in the configuration. The others have the method's defaults."""
 
     name: str
     method: str
-    title: str  # what tables and figures call it
+    title: str  # in tables and figures
     options: dict[str, Any]
-    planner: str = ""  # how this variant merges layers, in the place of the configuration's planner
+    planner: str = ""  # merges the layers of this variant, instead of the configuration's planner
 
     @property
     def about(self) -> dict:
-        """What the method's class says of it."""
+        """The description of the method."""
         return plugins.describe("methods", self.method)
 
     @property
     def fields(self) -> dict[str, dict]:
+        """Parameter of the method -> its default and description."""
         return self.about["fields"]
 
 
 def chosen(values: dict) -> dict[str, Variant]:
-    """The variants that a configuration runs, by name and in its order; "all": uncompressed comes first."""
+    """The variants that a configuration runs, by name, in its order. For "all", uncompressed comes first."""
     names, given = values["methods"], values["variants"]
     if names == "all":
         methods = plugins.names("methods")
@@ -42,7 +43,7 @@ def chosen(values: dict) -> dict[str, Variant]:
 
 
 def variant(name: str, settings: dict) -> Variant:
-    """The variant that ``settings``, a value of the configuration's ``variants``, describe."""
+    """The variant with these ``settings``, which are a value of the configuration's ``variants``."""
     method = settings.get("method", name)
     options = {key: value for key, value in settings.items() if key not in ABOUT}
     about = plugins.describe("methods", method)
@@ -69,14 +70,16 @@ def problem(values: dict) -> str | None:
     try:
         every = chosen(values) | {name: variant(name, settings) for name, settings in given.items()}
     except ValueError as error:  # a plug-in that cannot be used
-        return f"methods: {error}; mend the file or leave it out"
+        return f"methods: {error}; fix the file or leave it out"
     wrong = next(filter(None, map(_wrong_options, every.values())), None)
     return wrong or _unfit_planners(every) or _unfit_titles(every) or _same_titles(every) or _same_runs(every)
 
 
 def wrong_together(given: dict) -> str | None:
-    """What is wrong with ``timing.together``, in one line. ``given``: a configuration without defaults, since the
-    default may name methods that somebody has deleted."""
+    """What is wrong with ``timing.together``, in one line, or None.
+
+    ``given``: the configuration without defaults, since the default can name methods that were deleted.
+    """
     known = sorted({*plugins.names("methods"), *given.get("variants", {})})
     for name in given.get("timing", {}).get("together", []):
         if name not in known:
@@ -84,49 +87,49 @@ def wrong_together(given: dict) -> str | None:
     return None
 
 
-def idle(values: dict) -> str:
-    """The variants that have parameters and are not run, in words, or nothing."""
+def unused(values: dict) -> str:
+    """A warning that names variants which have parameters but are not run, or an empty string."""
     known = () if values["methods"] == "all" else values["methods"]
-    found = [name for name in values["variants"] if known and name not in known]
-    return f"variants: {', '.join(found)} not among methods, so not run" if found else ""
+    not_run = [name for name in values["variants"] if known and name not in known]
+    return f"variants: {', '.join(not_run)} not among methods, so not run" if not_run else ""
 
 
 def _wrong_options(one: Variant) -> str | None:
-    ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # the configuration's, unless it sets one itself
+    ratios = {"ratio": 1.0} if "ratio" in one.fields else {}  # a placeholder for the configuration's ratios
     return wrong_options(f"variants.{one.name}", one.fields, ratios | one.options)
 
 
 def _unfit_planners(every: dict[str, Variant]) -> str | None:
     for name, one in every.items():
         if one.planner and one.about["plan"] != "groups":
-            takes = f"{one.method} does not merge layers by a plan"
-            return f"variants.{name}.planner: {one.planner} has no effect, since {takes}; leave it out"
+            why = f"{one.method} does not merge layers by a plan"
+            return f"variants.{name}.planner: {one.planner} has no effect, since {why}; leave it out"
     return None
 
 
 def _unfit_titles(every: dict[str, Variant]) -> str | None:
-    """A title is a cell of a table, and a label in a figure."""
+    """Every title can be a cell of a table and a label in a figure."""
     for name, one in every.items():
         if not one.title.strip() or not one.title.isprintable() or "$" in one.title or one.title.startswith("_"):
-            right = "a line of text, without $ and not with _ first, which figures read as something else"
-            return f"variants.{name}.title: {shown(one.title)} is not valid; give {right}"
+            valid = "a line of text without $ and without _ at its start, which have a meaning in figures"
+            return f"variants.{name}.title: {shown(one.title)} is not valid; give {valid}"
     return None
 
 
 def _same_titles(every: dict[str, Variant]) -> str | None:
-    """Tables and figures tell variants apart by their titles."""
+    """No two variants have the same title, by which tables and figures distinguish them."""
     owners = {}
     for name, one in every.items():
         other = owners.setdefault(one.title, name)
         if other != name:
-            return f"variants.{name}.title: {one.title!r} is the title of {other} too; give each its own"
+            return f"variants.{name}.title: {one.title!r} is also the title of {other}; give each its own"
     return None
 
 
 def _same_runs(every: dict[str, Variant]) -> str | None:
-    """A run's name is its variant's, then "-compiled", a ratio or a bucketing: no variant may have such a name."""
+    """No variant has the name of another variant's run, which is its name, and "-compiled", a ratio or a bucketing."""
     for name in every:
         for other in every:
             if re.fullmatch(rf"{re.escape(other)}-(compiled|planned|[0-9.e-]+(kib)?)", name):
-                return f"variants.{name}: runs of {other} may have this name; give the variant another"
+                return f"variants.{name}: the name clashes with runs of {other}; give the variant another name"
     return None

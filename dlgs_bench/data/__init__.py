@@ -1,6 +1,6 @@
-"""Data sets: each file in this folder is one, and its batches are addressed by step. No torch here.
+"""Data sets: one per file in this folder. No torch here.
 
-A batch depends on its step, the seed and the worker alone, so that a run can be resumed from a number.
+A batch depends only on its step, the seed and the worker. So a run can be resumed at any step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shard:
-    """One worker's part of the data: ``batch`` samples in each step for each of ``workers``."""
+    """One worker's share of the data: ``batch`` samples in each step."""
 
     batch: int
     workers: int
@@ -32,10 +32,10 @@ class Shard:
 
 
 class DataSet(ABC):
-    """Training and test samples on a device; one object serves one worker.
+    """Training and test samples on a device, for one worker.
 
-    ``title``: the name to show. ``train_size``, ``test_size``: samples. ``classes``: targets are 0 .. classes - 1; a
-    model with fewer outputs is then refused before anything runs.
+    ``title``: the name in tables and figures. ``train_size``, ``test_size``: numbers of samples. ``classes``: targets
+    are from 0 to ``classes`` - 1, and a model with fewer outputs is refused before anything runs.
     """
 
     title: ClassVar[str]
@@ -49,35 +49,35 @@ class DataSet(ABC):
 
     @abstractmethod
     def batch(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
-        """Inputs (n, ...) and targets (n, ...) of a training step; steps count from 0 across epochs."""
+        """Inputs (n, ...) and targets (n, ...) of a training step. Steps are numbered from 0 across epochs."""
 
     @abstractmethod
     def test(self, batch: int, shard: Shard, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of this worker's share of the first ``limit`` test samples, ``batch`` at a time."""
+        """Inputs and targets of this worker's share of the first ``limit`` test samples, in batches of ``batch``."""
 
     @staticmethod
     @abstractmethod
     def example() -> Tensor:
-        """The inputs of a batch of one, on the default device; only their shape and type count."""
+        """Inputs with the shape and type of a batch of one sample, on the default device."""
 
     def steps(self, shard: Shard) -> int:
-        """The steps of an epoch."""
+        """The number of steps of an epoch."""
         return steps(self.train_size, shard)
 
 
 def steps(samples: int, shard: Shard) -> int:
-    """The steps in which all workers together see every sample once."""
+    """The number of steps in which the workers see every sample once."""
     return -(-samples // (shard.batch * shard.workers))
 
 
 def training_indices(samples: int, step: int, shard: Shard) -> np.ndarray:
-    """Which samples a worker takes in a training step.
+    """The indices of the samples of a worker in a training step.
 
-    In each epoch the workers' shares are disjoint and cover all samples. Each step takes ``shard.batch`` samples
-    of a worker, or one fewer.
+    In each epoch the workers' shares are disjoint and cover all samples. A worker has ``shard.batch`` samples in each
+    step, or one sample less.
     """
     epoch, step = divmod(step, steps(samples, shard))
-    fewest, larger = divmod(samples, steps(samples, shard))  # the first ``larger`` steps take one sample more
+    fewest, larger = divmod(samples, steps(samples, shard))  # the first ``larger`` steps have one more sample
     start = step * fewest + min(step, larger)
     stop = start + fewest + (step < larger)
     return _order(samples, shard.seed, epoch)[start:stop][shard.rank :: shard.workers]
@@ -89,32 +89,35 @@ def _order(samples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def evaluation_indices(samples: int, batch: int, shard: Shard, limit: int) -> list[np.ndarray]:
-    """A worker's share of the first ``limit`` of ``samples``, in batches."""
+    """The indices of a worker's share of the first ``limit`` of ``samples``, in batches."""
     share = np.arange(shard.rank, min(limit, samples), shard.workers)
     return [share[i : i + batch] for i in range(0, len(share), batch)]
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:
-    """Images (n, c, h, w), uint8 -> float32 with mean 0 and deviation 1 if these are each channel's, of 0 .. 1."""
+    """Normalise images (n, c, h, w) from uint8 to float32.
+
+    ``mean``, ``deviation``: of each channel, after scaling to values from 0 to 1.
+    """
     images = images.float().div_(255)
     mean, deviation = (images.new_tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
     return images.sub_(mean).div_(deviation)
 
 
 def names() -> list[str]:
-    """The data sets: the files in this folder. What they share lies here or in folders below."""
+    """The names of the data sets: the files in this folder. Shared code is in this file or in subfolders."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 def load(name: str) -> type[DataSet]:
-    """The one DataSet in the file ``name``; ValueError in one line if there is none."""
+    """The DataSet class in the file ``name``; ValueError in one line unless the file defines exactly one."""
     if name not in names():
         raise ValueError(f"no data set '{name}' in dlgs_bench/data; known: {', '.join(names())}")
     module = importlib.import_module(f"{__name__}.{name}")
-    found = [
+    classes = [
         c for c in vars(module).values()
         if inspect.isclass(c) and issubclass(c, DataSet) and c.__module__ == module.__name__
     ]  # fmt: skip
-    if len(found) != 1:
-        raise ValueError(f"dlgs_bench/data/{name}.py must define one DataSet, found {len(found)}")
-    return found[0]
+    if len(classes) != 1:
+        raise ValueError(f"dlgs_bench/data/{name}.py: the file defines {len(classes)} data sets; define exactly one")
+    return classes[0]

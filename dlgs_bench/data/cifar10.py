@@ -1,4 +1,4 @@
-"""CIFAR-10, all of it in memory, augmented as in He et al. (2016): crops and flips."""
+"""CIFAR-10, kept in memory, with the augmentation of He et al. (2016): crops and flips."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +16,19 @@ PAD = 4  # zeros around an image before it is cropped
 
 
 def augmentation_generator(seed: int, epoch: int, rank: int, device: torch.device) -> torch.Generator:
-    """The random numbers of one worker in one epoch."""
+    """The random number generator of one worker in one epoch."""
     state = np.random.SeedSequence([seed, epoch, rank, 0xA06]).generate_state(1, np.uint64)[0]
     return torch.Generator(device).manual_seed(int(state >> 1))
 
 
 def draws(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """For n images the offsets of their crops (2, n, 1), in 0 .. 2 * PAD, and whether they are flipped (n, 1)."""
+    """The offsets of the crops of n images, shape (2, n, 1), from 0 to 2 * PAD, and their flips (0 or 1), (n, 1)."""
     offsets = torch.randint(0, 2 * PAD + 1, (2, n, 1), generator=generator, device=generator.device)
     return offsets, torch.randint(0, 2, (n, 1), generator=generator, device=generator.device)
 
 
 def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
-    """Images (n, c, h, w) after padding, each cropped at its own offsets and flipped or not; channels_last."""
+    """Pad images (n, c, h, w), crop each at its offsets, and flip it if its flip is 1; channels_last."""
     n, _, height, width = images.shape
     device = images.device
     padded = F.pad(images, (PAD, PAD, PAD, PAD))
@@ -61,7 +61,7 @@ class Cifar10(DataSet):
         return normalise(images, MEAN, DEVIATION), self._tensors["train_labels"][chosen]
 
     def _draws(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
-        """The crops and flips of a step. They follow those of the epoch's earlier steps in one sequence."""
+        """The crops and flips of a step. All steps of an epoch draw from one sequence."""
         epoch, within = divmod(step, self.steps(shard))
         if within == 0 or self._generator_is_at != (step, shard):
             self._generator = augmentation_generator(shard.seed, epoch, shard.rank, self._device)

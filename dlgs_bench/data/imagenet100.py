@@ -1,4 +1,4 @@
-"""ImageNet-100, read from a copy of decoded images by processes that work ahead of the training."""
+"""ImageNet-100, read from a copy of decoded images by processes that prefetch batches."""
 
 import os
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ DEVIATION = (0.229, 0.224, 0.225)
 
 
 class Cropped(torch.utils.data.Dataset):
-    """Copied images, each with its label, as ``crop`` cuts them out, uint8 (224, 224, 3).
+    """Images of the copy, cropped by ``crop``, uint8 (224, 224, 3), with their labels.
 
-    A test image is asked for by its index; a training image by (seed, epoch, index), which decide its crop and flip.
+    The key of a test image is its index. The key of a training image is (seed, epoch, index), which decides its crop
+    and flip.
     """
 
     def __init__(self, images: Images, crop):
@@ -29,7 +30,7 @@ class Cropped(torch.utils.data.Dataset):
     def __getitem__(self, key: int | tuple[int, int, int]) -> tuple[Tensor, int]:
         index = key if isinstance(key, int) else key[2]
         image = torch.from_numpy(self._images[index]).permute(2, 0, 1)
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's one generator
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
             if not isinstance(key, int):
                 state = np.random.SeedSequence([*key, 0xA06]).generate_state(1, np.uint64)[0]
                 torch.default_generator.manual_seed(int(state >> 1))
@@ -40,14 +41,14 @@ class Cropped(torch.utils.data.Dataset):
 class ImageNet100(DataSet):
     """Images of the 100 classes, 224x224, from the copy in the folder ``imagenet100``.
 
-    The copied images have a shorter side of 256 pixels. Training images are random resized crops of them, flipped or
-    not; test images are cropped in the centre. Consecutive steps come from one stream of prefetched batches. Any other
-    step starts a new stream.
+    The images of the copy have a shorter side of 256 pixels. Training images are random resized crops with random
+    flips. Test images are centre crops. Consecutive steps come from one stream of prefetched batches. Any other step
+    starts a new stream.
     """
 
     title = "ImageNet-100"
     classes = len(CLASSES)
-    PROCESSES = min(4, len(os.sched_getaffinity(0)))  # that read and crop images
+    PROCESSES = min(4, len(os.sched_getaffinity(0)))  # they read and crop images
 
     def __init__(self, root: Path, device: torch.device):
         from torchvision.transforms import v2
@@ -56,7 +57,7 @@ class ImageNet100(DataSet):
         self._train = Cropped(train, v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip()]))
         self._test = Cropped(test, v2.CenterCrop(224))
         self.train_size, self.test_size = len(train), len(test)
-        # The images are sorted by class: the first test images must be of all classes.
+        # The images are sorted by class, but the first test images must have all classes.
         self._test_order = np.random.default_rng(0).permutation(self.test_size)
         self._device = device
         self._stream, self._stream_is_at = None, None
@@ -82,13 +83,13 @@ class ImageNet100(DataSet):
             batch_sampler=batches,
             num_workers=self.PROCESSES,
             pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # or the loader would draw from the generator that training uses
+            generator=torch.Generator(),  # otherwise the loader draws from the generator of the training
         )
         try:
             for pixels, labels in loader:
                 pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
                 yield normalise(pixels, MEAN, DEVIATION), labels.to(self._device, non_blocking=True)
-        except DataError as error:  # of a process, with its traceback before it
+        except DataError as error:  # raised in a process, so the message begins with a traceback
             raise DataError(str(error).splitlines()[-1].rpartition("DataError: ")[2]) from None
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Synthetic images of ImageNet-100's size, for timing runs: time does not depend on what is in them. Nobody learns."""
+"""Synthetic images of ImageNet-100's size for timing runs, whose time does not depend on the pixels."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ CLASSES = 100
 
 
 class Images224(DataSet):
-    """As many training and test images as ImageNet-100 has, of which every ``KEPT`` are the same: noise, 224x224."""
+    """Noise, 224x224, with ImageNet-100's numbers of training and test images. After ``KEPT`` images they repeat."""
 
     title = "synthetic images, 224x224"
     classes = CLASSES
@@ -32,8 +32,8 @@ class Images224(DataSet):
         return map(self._chosen, evaluation_indices(self.test_size, batch, shard, limit))
 
     def _chosen(self, indices) -> tuple[Tensor, Tensor]:
-        places = torch.from_numpy(indices % KEPT).to(self._images.device)
-        return normalise(self._images[places], (0.5,) * 3, (0.25,) * 3), self._labels[places]
+        chosen = torch.from_numpy(indices % KEPT).to(self._images.device)
+        return normalise(self._images[chosen], (0.5,) * 3, (0.25,) * 3), self._labels[chosen]
 
     @staticmethod
     def example() -> Tensor:

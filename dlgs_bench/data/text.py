@@ -1,4 +1,4 @@
-"""English text for language models, byte by byte, from the documentation that Python itself contains."""
+"""English text for language models, with one token per byte, from the documentation that Python contains."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +11,14 @@ from torch import Tensor
 from dlgs_bench.data import DataSet, Shard, evaluation_indices, training_indices
 
 LENGTH = 64  # tokens in a sample
-TRAINING = 0.95  # of the text; the rest is for tests
+TRAINING = 0.95  # share of the text for training; the rest is for tests
 
 
 class Text(DataSet):
     """Python's help topics as 256 kinds of tokens, in windows that do not overlap.
 
-    Inputs and targets are (n, 64), int64; each target is the token after its input. The text comes from the running
-    Python: another version has another text. There is nothing to fetch.
+    Inputs and targets are (n, 64), int64. Each target is the token after its input. The text comes from the running
+    version of Python, and differs between versions. Nothing is downloaded.
     """
 
     title = "Python's documentation (bytes)"
@@ -49,5 +49,5 @@ class Text(DataSet):
 
 
 def windows(tokens: Tensor) -> Tensor:
-    """Tokens (t,) -> windows (n, LENGTH + 1); the last token of a window is the first of the next."""
+    """Tokens (t,) -> windows (n, LENGTH + 1). The last token of a window is the first token of the next window."""
     return tokens.unfold(0, LENGTH + 1, LENGTH)

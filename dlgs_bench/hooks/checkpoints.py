@@ -1,4 +1,4 @@
-"""A hook's state in checkpoints of frameworks: one file for each rank, as residuals differ between ranks."""
+"""The state of a hook in checkpoints of frameworks: one file per rank, since residuals differ between ranks."""
 
 from pathlib import Path
 from typing import Any

@@ -23,13 +23,16 @@ class DDPHook(Hook):
 
         hook = DDPHook(model, optimizer, "topk", ratio=0.01)
 
-    The method's buckets are its own (``Hook``), and end where DDP's will probably end; where it merges layers by size,
-    they are DDP's, cut further to ``bucket_cap_mb`` MiB. Its state outlasts that DDP cuts its buckets anew after the
-    first iteration. An ``elementwise`` method takes the entries of a bucket as DDP lays them: of three or more workers,
-    an engine may then add up some in another order. In ``no_sync`` nothing is exchanged; the next pass exchanges what
-    has accumulated.
-    ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales the loss, if there is one.
-    All processes of the model's group construct it. ValueError in one line for what cannot work.
+    Buckets are described in ``Hook``. They end where DDP's buckets will probably end. For a method that merges layers
+    by size, they are DDP's buckets, divided further to ``bucket_cap_mb`` MiB. DDP assigns its buckets again after the
+    first iteration; the state of the method stays valid.
+
+    An ``elementwise`` method uses the order of entries in DDP's buckets. With three or more workers, an engine may then
+    add some entries in another order. In ``no_sync`` nothing is exchanged, and the next pass exchanges the accumulated
+    gradient.
+
+    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
+    All processes of the model's group construct it. ValueError in one line for unsupported arguments.
     """
 
     def __init__(
@@ -61,10 +64,10 @@ class DDPHook(Hook):
         self._handles.append(self._flat.views[0][0].register_hook(_refuse_graph))
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """DDP calls it while backward runs, bucket by bucket, in one order on all workers.
+        """Exchange a bucket of DDP. DDP calls it while backward runs, in the same order on all workers.
 
-        When it does so for the last bucket, backward has ended: the exchanges are then waited for. A bucket of ours
-        that lies within DDP's is exchanged where it lies; of any other, each layer is copied there and back.
+        The call for the last bucket waits for all exchanges, since backward has then ended. A bucket of the method that
+        lies within a bucket of DDP is exchanged in place. For any other bucket, each layer is copied there and back.
         """
         with plain_context(self._comm.device):
             return self._exchanged_bucket(bucket)
@@ -77,10 +80,10 @@ class DDPHook(Hook):
             self._aggregates.clear()
         buffer, layers = bucket.buffer().detach(), [self._layers[p] for p in bucket.parameters() if p in self._layers]
         starts = list(accumulate((self._flat.sizes[layer] for layer in layers), initial=0))
-        place = {layer: n for n, layer in enumerate(layers)}
+        position = {layer: n for n, layer in enumerate(layers)}
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
-            copies += self._take(index, buffer, layers, starts, place)
+            copies += self._take(index, buffer, layers, starts, position)
         for layer, start in zip(layers, starts, strict=False):
             self._exchange.ready(layer)
             parameter = self._flat.views[layer][0]
@@ -110,7 +113,8 @@ class DDPHook(Hook):
             )
 
     def _note_grads(self) -> None:
-        """DDP leaves the gradient of a layer alone that no worker used; so its residual's aggregate would be lost."""
+        """Deliver the aggregate of layers that no worker used: DDP does not write their gradient, so the residuals that
+        were sent would be lost."""
         before = [(p.grad, None if p.grad is None else p.grad._version) for p, _ in self._aggregates]
 
         def hand_over() -> None:
@@ -128,18 +132,20 @@ class DDPHook(Hook):
         torch.autograd.Variable._execution_engine.queue_callback(hand_over)
 
     def _take(
-        self, index: int, buffer: Tensor, layers: list[int], starts: list[int], place: dict[int, int]
+        self, index: int, buffer: Tensor, layers: list[int], starts: list[int], position: dict[int, int]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Take what DDP's bucket holds of one of ours; (there, own) for each layer that was copied.
+        """Read the layers of the method's bucket ``index`` from a bucket of DDP.
 
-        ``layers``: those in ``buffer``, in their order; ``starts``: where each begins; ``place``: which it is there.
-        DDP lays layers as their gradients arrive: a norm's bias, say, after its weight, where we have it before.
+        Return (view of DDP's buffer, view of the bucket) for each layer that was copied. ``layers``: the layers in
+        ``buffer``, in their order. ``starts``: the offset of each. ``position``: layer -> its index in ``layers``. DDP
+        orders layers by the arrival of gradients, which can differ from the order of the buckets. Example: the bias of
+        a norm can arrive after its weight.
         """
         group = self._exchange.groups[index]
-        here = sorted(place[layer] for layer in range(*group) if layer in place)
-        found = layers[here[0] : here[-1] + 1]
+        here = sorted(position[layer] for layer in range(*group) if layer in position)
+        contiguous = layers[here[0] : here[-1] + 1]
         fits = buffer.dtype == self._flat.gradients.dtype
-        if fits and (sorted(found) if self.method.elementwise else found) == list(range(*group)):
+        if fits and (sorted(contiguous) if self.method.elementwise else contiguous) == list(range(*group)):
             there = buffer[starts[here[0]] : starts[here[-1] + 1]]
             self._exchange.move(index, there)
             self._put(there, there)
@@ -155,7 +161,7 @@ class DDPHook(Hook):
 
 
 class _Registered:
-    """What DistributedDataParallel keeps of a hook; a copy of the model keeps nothing of it."""
+    """The object that DistributedDataParallel keeps of a hook. A copy of the model has no hook."""
 
     def __init__(self, hook: DDPHook | None = None, group: dist.ProcessGroup | None = None):
         self._hook, self._group = hook, group
@@ -171,7 +177,7 @@ class _Registered:
 
 
 def _refuse_graph(gradient: Tensor) -> None:
-    """ValueError in one line where DistributedDataParallel itself would fail without a reason."""
+    """ValueError in one line for create_graph=True, with which DistributedDataParallel fails without an explanation."""
     if torch.is_grad_enabled():
         raise ValueError(
             "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
@@ -180,10 +186,11 @@ def _refuse_graph(gradient: Tensor) -> None:
 
 
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
-    """Before which layers DDP's buckets will end, if gradients arrive in our order; ``lengths``: of layers, in bytes.
+    """The layers before which DDP's buckets will end, if gradients arrive in the order of layers.
 
-    DDP closes a bucket once it is full, and the first one at 1 MiB unless it was told a size. If it decides otherwise,
-    some of our buckets lie across its own, and are copied.
+    DDP closes a bucket once it is full. The first bucket is full at 1 MiB unless a size was given. If DDP assigns
+    buckets differently, some of the method's buckets cross the ends of DDP's buckets, and are copied. ``lengths``: of
+    layers, in bytes.
     """
     most = 2**20 if model.bucket_bytes_cap_default else model.bucket_bytes_cap
     ends, held = [], 0

@@ -1,4 +1,4 @@
-"""Exchanges in somebody's script, in which a gradient that is not finite leaves no trace."""
+"""Exchanges in a user's script that survive gradients which are not finite."""
 
 from typing import Any
 
@@ -12,11 +12,12 @@ from dlgs_bench.exchange.transport import Transport
 
 
 class FiniteExchange(WorkerExchange):
-    """A worker's part in which a step fails on all workers if a gradient is not finite on any of them.
+    """An exchange in which a step fails on all workers if a gradient is not finite on any worker.
 
-    Such a gradient enters the method as zeros. The maximum of the workers' flags travels behind the last bucket, as one
-    more bucket without layers. After a failed step the aggregates are NaN, and the method's state is as it was before:
-    it is copied when a step begins. A GPU's flag is read when the next step begins, so that the host never waits.
+    The method gets zeros instead of such a gradient. The maximum of the workers' flags is exchanged after the last
+    bucket, as an additional bucket without layers. After a failed step the aggregates are NaN, and the method has the
+    state from before the step, which is copied when a step begins. The flag of a GPU is read when the next step begins,
+    so that the host never waits.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
@@ -34,7 +35,7 @@ class FiniteExchange(WorkerExchange):
         super().begin(at)
 
     def conclude(self, delivered: list[Tensor]) -> None:
-        """The step has ended; ``delivered`` is what the script gets, the same bits on all workers."""
+        """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed."""
         for tensor in delivered:
             self._note(tensor)
         if is_async(self._flag):
@@ -46,7 +47,7 @@ class FiniteExchange(WorkerExchange):
         self._failed = DeferredScalar(self._flag.clone())
 
     def restore(self) -> bool:
-        """Whether the last step failed; the method's state is then as it was before this step."""
+        """Whether the last step failed. If it did, restore the method's state from before this step."""
         failed, self._failed = self._failed, None
         if failed is None or not failed.read():
             return False
@@ -64,13 +65,13 @@ class FiniteExchange(WorkerExchange):
         super()._begin_bucket(bucket)
 
     def _note(self, tensor: Tensor) -> bool:
-        """Raise the flag if ``tensor`` is not finite; whether the caller must clear it."""
+        """Set the flag if ``tensor`` is not finite, and return whether the caller must clear the tensor."""
         if is_async(tensor):
             finite = tensor.isfinite()
             self._flag.copy_(self._flag.maximum((~finite.all()).float()))
             tensor.masked_fill_(~finite, 0)
             return False
-        if tensor.sum().isfinite() or tensor.isfinite().all():  # a sum is quick, and may overflow
+        if tensor.sum().isfinite() or tensor.isfinite().all():  # a sum is fast, but can overflow
             return False
         self._flag.fill_(1)
         return True
@@ -81,23 +82,24 @@ def _largest(flag: Tensor):
 
 
 def _copied(state: Any, into: Any) -> Any:
-    """A copy of nested ``state``, in the tensors of ``into`` where these fit."""
+    """A copy of nested ``state``. It reuses the tensors of ``into`` that have the same shape, dtype and device."""
     targets: list[Tensor] = []
     sources: list[Tensor] = []
 
-    def copy(value: Any, room: Any) -> Any:
+    def copy(value: Any, buffer: Any) -> Any:
         if isinstance(value, dict):
-            rooms = room if isinstance(room, dict) else {}
-            return {key: copy(part, rooms.get(key)) for key, part in value.items()}
+            buffers = buffer if isinstance(buffer, dict) else {}
+            return {key: copy(part, buffers.get(key)) for key, part in value.items()}
         if isinstance(value, list | tuple):
-            parts = room if isinstance(room, list | tuple) and len(room) == len(value) else [None] * len(value)
+            same_length = isinstance(buffer, list | tuple) and len(buffer) == len(value)
+            parts = buffer if same_length else [None] * len(value)
             return type(value)(map(copy, value, parts))
         if not isinstance(value, Tensor):
             return value
-        fits = isinstance(room, Tensor) and (room.shape, room.dtype, room.device) == (
+        fits = isinstance(buffer, Tensor) and (buffer.shape, buffer.dtype, buffer.device) == (
             value.shape, value.dtype, value.device,
         )  # fmt: skip
-        target = room if fits else torch.empty_like(value)
+        target = buffer if fits else torch.empty_like(value)
         targets.append(target)
         sources.append(value)
         return target

@@ -25,12 +25,13 @@ class FSDPHook(Hook):
         fully_shard(model, mesh=mesh["shard"])
         hook = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.01)
 
-    FSDP2 averages gradients over the shards, this hook over the replicas. Every rank compresses its own shards, and its
-    buckets lie within them. Residuals are float32, whatever FSDP2 reduces in. Construction gives every replica the
-    weights and buffers of replica 0. After ``set_requires_gradient_sync(False)`` nothing is exchanged; the next pass
-    exchanges the sum. A parameter that a pass does not use counts as zeros.
-    ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales the loss, if there is one.
-    All processes of the mesh construct it. ValueError in one line for what cannot work.
+    FSDP2 averages gradients over the shards, and this hook over the replicas. Every rank compresses its own shards, and
+    its buckets lie within them. Residuals are float32 for any ``reduce_dtype`` of FSDP2. Construction gives every
+    replica the weights and buffers of replica 0. After ``set_requires_gradient_sync(False)`` nothing is exchanged, and
+    the next pass exchanges the sum. A parameter that a pass does not use has a gradient of zeros.
+
+    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
+    All processes of the mesh construct it. ValueError in one line for unsupported arguments.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class FSDPHook(Hook):
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         self._under_way = self._syncs = False
         self._arrived: set[int] = set()
-        self._earlier: dict[int, Any] = {}  # gradients of passes before this one, that the script has kept
+        self._earlier: dict[int, Any] = {}  # gradients of earlier passes that the script accumulates
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
                 self._comm.broadcast(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
@@ -63,7 +64,7 @@ class FSDPHook(Hook):
         return super()._identity | {"shard": self._shards[0].device_mesh.get_local_rank()}
 
     def _watch(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Learn when backward reaches an output of an FSDP2 module, before it accumulates gradients."""
+        """Register a hook that runs when backward reaches an output of an FSDP2 module, before it adds gradients."""
         for tensor in tree_leaves(outputs):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 tensor.register_hook(self._before_backward)
@@ -87,7 +88,7 @@ class FSDPHook(Hook):
                     self._earlier[layer], parameter.grad = parameter.grad, None
 
     def _arrive(self, layer: int, parameter: Any) -> None:
-        """FSDP2 has averaged a gradient over the shards; it calls this while backward runs."""
+        """Exchange a gradient that FSDP2 has averaged over the shards. FSDP2 calls it while backward runs."""
         if layer in self._arrived:
             raise RuntimeError("the last backward pass was interrupted, so the workers' exchanges no longer match")
         self._before_backward()
@@ -99,18 +100,18 @@ class FSDPHook(Hook):
             self._bring(layer, parameter.grad.to_local())
 
     def _bring(self, layer: int, gradient: Tensor | None) -> None:
-        """Put a gradient into its bucket, zeros for None; the bucket is exchanged once it is full."""
-        place, parameter = self._flat.views[layer][1], self._shards[layer]
+        """Write a gradient into its bucket, zeros for None. The bucket is exchanged once it is full."""
+        view, parameter = self._flat.views[layer][1], self._shards[layer]
         if gradient is None:
-            place.zero_()
+            view.zero_()
         else:
-            self._put(gradient.detach(), place)
+            self._put(gradient.detach(), view)
         if decay := self._decays.get(parameter):
-            place.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
+            view.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
         self._exchange.ready(layer)
 
     def _end(self) -> None:
-        """Backward has ended: wait for the exchanges, and hand over the aggregate."""
+        """Wait for the exchanges after backward, and deliver the aggregate."""
         if not self._under_way:
             return
         try:
@@ -129,7 +130,7 @@ class FSDPHook(Hook):
             if layer not in self._arrived:
                 self._bring(layer, None)
         self._finish()
-        aggregates = [place.to(parameter.dtype, copy=True) for parameter, place in self._flat.views]
+        aggregates = [view.to(parameter.dtype, copy=True) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *aggregates])
         for layer, (parameter, aggregate) in enumerate(zip(self._shards, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
@@ -163,7 +164,7 @@ def _refuse_other_models(model: nn.Module) -> None:
 
 
 def _refuse_other_meshes(model: nn.Module, replicas: DeviceMesh) -> None:
-    """ValueError in one line unless ``replicas`` has one dimension, which crosses the shards' in this rank alone."""
+    """ValueError in one line unless ``replicas`` has one dimension, and shares only this rank with the shards' mesh."""
     if not isinstance(replicas, DeviceMesh) or replicas.ndim != 1:
         given = f"a mesh of {replicas.ndim} dimensions" if isinstance(replicas, DeviceMesh) else type(replicas).__name__
         raise ValueError(f'replicas: {given} is not a DeviceMesh of one dimension; give mesh["rep"]')

@@ -1,4 +1,4 @@
-"""What a method needs to exchange the gradients of a training loop that is not ours."""
+"""The common part of hooks, which exchange the gradients of a user's training loop by a method."""
 
 import warnings
 import weakref
@@ -33,13 +33,14 @@ from dlgs_bench.topology import ALL_GATHER
 
 
 class Hook:
-    """One worker's part in the exchanges of a method; ``ddp`` and ``horovod`` bring it the gradients.
+    """One worker's part in the exchanges of a method. Subclasses deliver the gradients of a framework.
 
-    The buckets are the method's own, not the engine's: one for the model, for each layer, or for layers merged up to
-    ``bucket_cap_mb`` MiB, as its ``scope`` says. A scope of "plan" merges by size too, since nothing was calibrated.
-    ``ends``: layers, in the order in which backward finishes them, before which a bucket of layers ends in any case.
-    ``step``: backward passes exchanged so far. The learning rate that a method sees is that of the first optimizer's
-    first group. Residuals are float32 and unscaled: ``scaler`` is the GradScaler that scales the loss.
+    The method's ``scope`` decides the buckets: one for the model, one per layer, or layers merged up to
+    ``bucket_cap_mb`` MiB. The scope "plan" merges by size too, since a hook has no calibration. ``ends``: layers, in
+    the order in which backward finishes them, before which a bucket ends in any case.
+
+    ``step``: the number of backward passes exchanged so far. The method gets the learning rate of the first group of
+    the first optimizer. Residuals are float32 and unscaled: ``scaler`` is the GradScaler that scales the loss.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class Hook:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Release threads, sockets and process groups; the model then trains on as it would without the hook.
+        """Release threads, sockets and process groups. The model can train on without the hook.
 
-        All workers call it. The end of a ``with`` block calls it, and so does the garbage collector.
+        All workers call it. The end of a ``with`` block and the garbage collector call it too.
         """
         self._finalizer()
         _HOOKS.discard(self)
@@ -124,12 +125,13 @@ class Hook:
         return identity_of(self.name, self.method, self._comm, self._sizes)
 
     def _refuse_momentum(self, optimizer: Optimizer) -> None:
-        """ValueError in one line if momentum would be applied twice: schedulers may set it at any time."""
+        """ValueError in one line if momentum would be applied twice. It is checked in each step, since schedulers may
+        set momentum at any time."""
         if self.method.owns_momentum and (given := momentum_of(optimizer)):
             raise ValueError(f"{self.name} applies momentum itself, and the optimizer has {given}: give one without")
 
     def _begin(self) -> None:
-        """A backward pass has brought its first gradient."""
+        """Begin a step, at the first gradient of a backward pass."""
         for optimizer in self._optimizers:
             self._refuse_momentum(optimizer)
         if not self._begun:
@@ -159,41 +161,42 @@ class Hook:
                 stacklevel=2,
             )
 
-    def _put(self, gradient: Tensor, place: Tensor) -> None:
-        """Put a gradient into its place in the buckets, unscaled and divided by the workers: sums become means."""
+    def _put(self, gradient: Tensor, view: Tensor) -> None:
+        """Write a gradient into its view of the buckets, unscaled and divided by the number of workers."""
         share = 1 / (self._comm.world_size * self._scale)
-        if gradient.dtype == place.dtype:
-            torch.mul(gradient, share, out=place)
+        if gradient.dtype == view.dtype:
+            torch.mul(gradient, share, out=view)
         else:
-            place.copy_(gradient).mul_(share)
+            view.copy_(gradient).mul_(share)
 
-    def _add_decay(self, layer: int, place: Tensor) -> None:
-        """Add what weight decay makes of a layer to its gradient, where the method takes it; ``place`` is flat."""
+    def _add_decay(self, layer: int, gradient: Tensor) -> None:
+        """Add the weight decay of a layer to its flat gradient, if the method applies weight decay."""
         parameter = self._flat.views[layer][0]
         if decay := self._decays.get(parameter):
-            shaped = place.as_strided(parameter.shape, layout(parameter), place.storage_offset())
+            shaped = gradient.as_strided(parameter.shape, layout(parameter), gradient.storage_offset())
             shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
 
     def _finish(self) -> None:
-        """Backward has ended: wait for the exchanges; aggregates are then scaled as the gradients were."""
+        """Wait for the exchanges after backward, and scale the aggregates as the gradients were scaled."""
         self._exchange.finish()
         if self._scale != 1:
             for bucket in self._exchange.buckets[: len(self._sizes)]:
                 bucket.gradient.mul_(self._scale)
 
     def _conclude(self, delivered: list[Tensor]) -> None:
-        """The script gets ``delivered``; a step that is not finite becomes NaN on all workers."""
+        """Replace ``delivered``, the gradients that the script gets, by NaN on all workers if one is not finite."""
         if isinstance(self._exchange, FiniteExchange):
             self._exchange.conclude(delivered)
             if not is_async(self._flat.gradients):
                 self._restore()
 
     def _restore(self) -> None:
-        """Forget the last pass if it was not finite."""
+        """Undo the last pass if it was not finite."""
         if isinstance(self._exchange, FiniteExchange) and self._exchange.restore():
             self.step -= 1
 
-    def _steps_on_ours(self, optimizer: Optimizer) -> bool:
+    def _updates_exchanged(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer updates a parameter whose gradient this hook exchanges."""
         return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
@@ -220,7 +223,7 @@ class Hook:
                     )
 
     def _is_exchanged(self, parameter: Tensor) -> bool:
-        """Whether a hook exchanges the gradient of ``parameter``, this one or another."""
+        """Whether this hook or another hook exchanges the gradient of ``parameter``."""
         return id(parameter) in self._exchanged or any(id(parameter) in hook._exchanged for hook in _HOOKS)
 
     def _name_of(self, parameter: Tensor) -> str | None:
@@ -231,12 +234,12 @@ _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
 
 
 def _watch_steps(hook: Hook) -> RemovableHandle:
-    """Have every optimizer that steps on parameters of ``hook`` checked before it does, as long as the hook lives."""
+    """Check every step of an optimizer that updates parameters of ``hook``, as long as the hook exists."""
     weak = weakref.ref(hook)
 
     def before_step(optimizer: Optimizer, positional: tuple, named: dict) -> None:
         alive = weak()
-        if alive is not None and (optimizer in alive._optimizers or alive._steps_on_ours(optimizer)):
+        if alive is not None and (optimizer in alive._optimizers or alive._updates_exchanged(optimizer)):
             alive._check_step(optimizer, positional, named)
 
     _HOOKS.add(hook)
@@ -251,13 +254,13 @@ def _release(comm: Communicator, handles: list[RemovableHandle]) -> None:
 
 @contextmanager
 def plain_context(device: torch.device) -> Iterator[None]:
-    """Neither autograd nor autocast, whatever surrounds the script's backward pass."""
+    """Switch off autograd and autocast, which may be active around the script's backward pass."""
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 
 
 def _made(name: str, options: dict[str, Any]) -> Method:
-    """The method of this name, which exchanges gradients; ValueError in one line if there is no such thing."""
+    """The method ``name`` with these parameters; ValueError in one line if it does not exchange gradients."""
     method = checked_method(name, options)
     if isinstance(method, LocalSteps):
         raise ValueError(f"{name} exchanges weights after local steps, and a hook gradients: give another method")
@@ -265,7 +268,7 @@ def _made(name: str, options: dict[str, Any]) -> Method:
 
 
 def checked_method(name: str, options: dict[str, Any]) -> Method:
-    """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if there is no such thing."""
+    """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if either is invalid."""
     known = plugins.names("methods")
     if name not in known:
         raise ValueError(f"no method {name!r}{meant(name, known)}; {listed(known)}")
@@ -275,14 +278,14 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
 
 
 def refuse_sparse(model: torch.nn.Module) -> None:
-    """ValueError in one line if a layer would give a sparse gradient, which has no place in a bucket."""
+    """ValueError in one line if a layer has sparse gradients, which do not fit into a bucket."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
             raise ValueError(f"{name or 'the model'}: sparse=True gives sparse gradients; give sparse=False")
 
 
 def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
-    """The parameters that have entries; ValueError in one line if float32 residuals do not suit one of them."""
+    """The parameters that have entries; ValueError in one line unless they have 16 or 32 bits and share a device."""
     usable = {name: p for name, p in parameters.items() if p.numel()}
     if not usable:
         raise ValueError("model: it has no parameter that requires a gradient; unfreeze a layer first")

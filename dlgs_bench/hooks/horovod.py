@@ -1,4 +1,4 @@
-"""A method in the place of Horovod's DistributedOptimizer."""
+"""A method that replaces Horovod's DistributedOptimizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +18,13 @@ class HorovodHook(Hook):
 
         hook = HorovodHook(model, optimizer, "topk", ratio=0.01)
 
-    after ``hvd.init()``, with the optimizer itself where hvd.DistributedOptimizer would wrap it; parameters are
-    broadcast as ever. Exchanges begin while backward runs. When it returns, gradients are the aggregate, as under
-    DistributedDataParallel: they can be clipped, skipped or accumulated over several passes. A parameter that a pass
-    does not use counts as zeros. ``optimizer``: the model's, or a list of them. ``scaler``: the GradScaler that scales
-    the loss, if there is one. ValueError in one line for what cannot work.
+    Call it after ``hvd.init()`` with the plain optimizer, without hvd.DistributedOptimizer. Broadcast the parameters as
+    usual. Exchanges begin while backward runs. When backward returns, gradients are the aggregate, as under
+    DistributedDataParallel. So they can be clipped, skipped or accumulated over several passes. A parameter that a pass
+    does not use has a gradient of zeros.
+
+    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
+    ValueError in one line for unsupported arguments.
     """
 
     def __init__(
@@ -38,15 +40,15 @@ class HorovodHook(Hook):
         comm = Horovod(next(model.parameters()).device)
         super().__init__(model, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler)
         self._arrived: set[int] = set()
-        self._earlier: dict[int, Tensor] = {}  # of passes before this one, that the script has kept
-        for layer, (parameter, place) in enumerate(self._flat.views):
-            self._handles.append(parameter.register_hook(self._hook(layer, parameter, place)))
+        self._earlier: dict[int, Tensor] = {}  # gradients of earlier passes that the script accumulates
+        for layer, (parameter, view) in enumerate(self._flat.views):
+            self._handles.append(parameter.register_hook(self._hook(layer, parameter, view)))
 
     def synchronize(self) -> None:
-        """Does nothing: gradients are the aggregate when backward returns. For scripts that call it."""
+        """Do nothing, for scripts that call it: gradients are the aggregate when backward returns."""
 
-    def _hook(self, layer: int, parameter: Tensor, place: Tensor):
-        """Is called with a gradient before autograd adds it to what the parameter has."""
+    def _hook(self, layer: int, parameter: Tensor, view: Tensor):
+        """A hook that exchanges a gradient before autograd adds it to the gradient of the parameter."""
 
         def hook(gradient: Tensor) -> None:
             if layer in self._arrived:
@@ -60,20 +62,20 @@ class HorovodHook(Hook):
                     torch.autograd.Variable._execution_engine.queue_callback(self._end)
                 self._arrived.add(layer)
                 self._set_aside(layer, parameter)
-                self._put(gradient.detach(), place)
+                self._put(gradient.detach(), view)
                 self._add_decay(layer, self._flat.slice(layer, layer + 1))
                 self._exchange.ready(layer)
 
         return hook
 
     def _set_aside(self, layer: int, parameter: Tensor) -> None:
-        """Keep the aggregate of earlier passes, which may lie where this pass's gradient goes."""
+        """Keep the aggregate of earlier passes, which may share memory with the gradient of this pass."""
         if parameter.grad is not None:
             self._earlier[layer] = parameter.grad.detach().clone()
             parameter.grad = None
 
     def _end(self) -> None:
-        """Backward has ended: wait for the exchanges, and hand over the aggregate."""
+        """Wait for the exchanges after backward, and deliver the aggregate."""
         try:
             with plain_context(self._comm.device):
                 self._hand_over()
@@ -82,15 +84,15 @@ class HorovodHook(Hook):
             self._earlier.clear()
 
     def _hand_over(self) -> None:
-        for layer, (parameter, place) in enumerate(self._flat.views):
+        for layer, (parameter, view) in enumerate(self._flat.views):
             if layer not in self._arrived:
                 self._set_aside(layer, parameter)
-                place.zero_()
+                view.zero_()
                 if parameter.requires_grad:
                     self._add_decay(layer, self._flat.slice(layer, layer + 1))
                 self._exchange.ready(layer)
         self._finish()
-        aggregates = [place.to(parameter.dtype) for parameter, place in self._flat.views]
+        aggregates = [view.to(parameter.dtype) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *(a for a in aggregates if a.dtype != torch.float32)])
         for layer, ((parameter, _), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
@@ -100,7 +102,7 @@ class HorovodHook(Hook):
                 parameter.grad = aggregate if earlier is None else earlier.add_(aggregate)
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        if len(positional) > 1 or named.get("closure") is not None:  # the optimizer itself comes first
+        if len(positional) > 1 or named.get("closure") is not None:  # the first positional argument is the optimizer
             kind = type(optimizer).__qualname__
             raise ValueError(
                 f"{kind}.step was given a closure, whose losses differ between workers; call backward before the step"

@@ -1,4 +1,4 @@
-"""Local steps in anybody's training script: workers train alone, and exchange how far their weights went."""
+"""Local steps in a user's training script: workers train independently, and exchange the changes of their weights."""
 
 import warnings
 from collections.abc import Sequence
@@ -34,11 +34,13 @@ class LocalSteps:
                 optimizer.step()
                 sync.step()
 
-    ``model`` is plain, without DistributedDataParallel; ``optimizer``, any one or a list, is the inner optimizer and
-    stays each worker's own. Construction gives every worker the weights and buffers of rank 0. Shared weights, outer
-    momentum and residuals are float32. ``group``: the processes that take part, all unless given; without a process
-    group there is one worker. The model's buffers, such as BatchNorm's statistics, are never exchanged afterwards.
-    ``steps``: calls of ``step`` so far. ValueError in one line for what cannot work.
+    ``model``: a plain module, without DistributedDataParallel. ``optimizer``: the inner optimizer of each worker, or a
+    list. ``group``: the processes that take part, all unless given; without a process group there is one worker.
+    ``steps``: calls of ``step`` so far.
+
+    Construction gives every worker the weights and buffers of rank 0. Afterwards the model's buffers, such as
+    BatchNorm's statistics, are never exchanged. Shared weights, outer momentum and residuals are float32. ValueError in
+    one line for unsupported arguments.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class LocalSteps:
                     self._comm.broadcast(tensor)
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
-            (parameter, self._weights.as_strided(place.shape, place.stride(), place.storage_offset()))
-            for parameter, place in self._flat.views
+            (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
+            for parameter, view in self._flat.views
         ]
         groups = [(0, len(self._flat.sizes))]
         buckets, requests = self._flat.buckets(groups), transport(ALL_GATHER, self._comm)
@@ -75,7 +77,7 @@ class LocalSteps:
             self.method, groups, buckets, requests, lambda label: nullcontext(), self._weights
         )
         self._read()
-        self._begin()  # keeps the shared weights
+        self._begin()  # stores the shared weights
         self._handles = [one.register_step_pre_hook(self._check_start) for one in self._optimizers]
 
     def __enter__(self) -> "LocalSteps":
@@ -85,7 +87,7 @@ class LocalSteps:
         self.close()
 
     def step(self) -> None:
-        """The optimizer has made a step; every ``local_steps`` of them, exchange and continue from shared weights."""
+        """Count a step of the optimizer. Every ``local_steps`` steps, exchange and continue from shared weights."""
         self.steps += 1
         if not self.method.exchanges_at(self.steps):
             return
@@ -93,12 +95,12 @@ class LocalSteps:
             self._read()
             self._begin()
             self._exchange.updated()
-            for parameter, place in self._pairs:
-                parameter.copy_(place)
+            for parameter, view in self._pairs:
+                parameter.copy_(view)
             self._begin()
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        """Before the first step: warn if the state was forgotten, refuse weights that are not the shared ones."""
+        """Check the first step: warn if the state was not loaded, and refuse weights that are not the shared weights."""
         for handle in self._handles:
             handle.remove()
         if self.steps:
@@ -122,9 +124,9 @@ class LocalSteps:
         self._comm.release()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs of this worker besides its model and optimizer, which differ between workers.
+        """The state that a resumed run needs, together with the model and the optimizer. It differs between workers.
 
-        Tensors are the method's own, not copies.
+        Tensors are not copied.
         """
         return saved_state(self._comm, self._identity, self.steps, self.method)
 
@@ -148,8 +150,8 @@ class LocalSteps:
     def _read(self) -> None:
         """Copy the model's weights into the flat tensor."""
         with torch.no_grad():
-            for parameter, place in self._pairs:
-                place.copy_(parameter)
+            for parameter, view in self._pairs:
+                view.copy_(parameter)
 
 
 def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Communicator:

@@ -1,4 +1,4 @@
-"""What a hook must know of the optimizers in somebody's script: momentum, weight decay, and what they step on."""
+"""The momentum and the weight decay of the optimizers in a user's script."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Optimizers of torch that add weight decay to the gradient, where momentum would amplify it.
+# Optimizers of torch that add weight decay to the gradient, so that momentum amplifies it.
 COUPLED = (
     torch.optim.SGD, torch.optim.ASGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta,
     torch.optim.Adam, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam,
@@ -27,7 +27,7 @@ def listed_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]
 
 
 def momentum_of(optimizer: Optimizer) -> str | None:
-    """The momentum that an optimizer applies, or the first moment of one like Adam."""
+    """The momentum of an optimizer, or the betas of an optimizer such as Adam, in words; None without momentum."""
     for group in optimizer.param_groups:
         if group.get("momentum"):
             return f"momentum={group['momentum']}"
@@ -37,9 +37,9 @@ def momentum_of(optimizer: Optimizer) -> str | None:
 
 
 def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
-    """(group, decay) of every group whose weight decay joins the gradient; negative where SGD maximises.
+    """(group, decay) of every group whose weight decay is added to the gradient; negative if SGD maximises.
 
-    ValueError in one line if an optimizer that is not torch's decays weights, since nobody knows how.
+    ValueError in one line if an optimizer outside torch decays weights, since its kind of weight decay is not known.
     """
     for group in optimizer.param_groups:
         decay = group.get("weight_decay", 0.0)
@@ -55,7 +55,7 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
 
 
 class JoinedDecay:
-    """The weight decay of a model's optimizers, which joins the gradient: it is off while an optimizer steps."""
+    """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step."""
 
     def __init__(self, optimizers: Iterable[Optimizer]):
         self._optimizers = list(optimizers)
@@ -65,7 +65,7 @@ class JoinedDecay:
             optimizer.register_step_post_hook(self._after_step)
 
     def by_parameter(self) -> dict[Tensor, float]:
-        """The decay of each parameter that has any, in this step."""
+        """Parameter -> its weight decay in this step, for parameters with weight decay."""
         stepping = bool(self._off)  # a closure calls backward within a step
         self._after_step()
         pairs = [pair for optimizer in self._optimizers for pair in coupled_decays(optimizer)]

@@ -1,6 +1,4 @@
-"""Starts one run: python -m dlgs_bench.launch '<spec as JSON>' '<settings as JSON>' <run folder> <log file>
-[--plan <file> ...] [--rate <file>] [--length <file>]; the files say what was found out for the run: the groups of each
-scheme that takes a plan, the rate of its links, the epochs that fit into its budget."""
+"""Start one run and wait until it ends; Snakemake calls this program for each run."""
 
 import argparse
 import signal
@@ -33,15 +31,17 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser("python -m dlgs_bench.launch")
-    found.add_argument("spec", type=RunSpec.from_json)
-    found.add_argument("settings", type=LaunchSettings.from_json)
-    found.add_argument("folder", type=Path)
-    found.add_argument("log", type=Path)
-    found.add_argument("--plan", type=Path, nargs="*", default=[])
-    found.add_argument("--rate", type=Path, nargs="?")  # without a value: there is none for this run
-    found.add_argument("--length", type=Path, nargs="?")
-    return found
+    arguments = argparse.ArgumentParser("python -m dlgs_bench.launch", description=__doc__)
+    add = arguments.add_argument
+    add("spec", type=RunSpec.from_json, help="what to run, a RunSpec as JSON")
+    add("settings", type=LaunchSettings.from_json, help="where to run it, LaunchSettings as JSON")
+    add("folder", type=Path, help="the folder that the results of the run are written to")
+    add("log", type=Path, help="the log file")
+    add("--plan", type=Path, nargs="*", default=[], help="files with the groups of merged layers, one per scheme")
+    # Snakemake writes the option without a value if the run has no such file.
+    add("--rate", type=Path, nargs="?", help="the file with the rate of the links")
+    add("--length", type=Path, nargs="?", help="the file with the number of epochs that fit into the budget")
+    return arguments
 
 
 def clean_up_when_ended() -> None:

@@ -38,7 +38,7 @@ class TestbedError(Exception):
 class Testbed:
     """Hosts 0, 1, ... on links of ``rates_mbit`` (Mbit/s, both directions), while the context is open.
 
-    ``latency_ms``: what a message takes from host to host beside the time of its bytes.
+    ``latency_ms``: the one-way latency from host to host.
     """
 
     __test__ = False

@@ -1,12 +1,11 @@
-"""What the paper states, held against our tidy tables. No torch.
+"""Compares the paper's statements with the measurements. No torch.
 
-Every statement is a set of comparisons, one for each model, ratio and topology that was measured. A comparison is a
-number, such as the time of LAGS by that of DLGS, with the interval in which a repeat's would lie. The statement holds
-there only if the whole interval is on its side of a bound, and does not hold only if the whole interval is on the
-other.
+A statement has a set of comparisons, one for each measured model, ratio and topology. A comparison is a number with the
+interval of a repeat, for example the time of LAGS divided by the time of DLGS. The statement holds there if the whole
+interval is on its side of a bound. It does not hold if the whole interval is on the other side.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import exp, log
@@ -15,36 +14,36 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions
-from dlgs_bench.report.load_runs import by_block
+from dlgs_bench.report.load_runs import by_block, last_points
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
-PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; variants of other names are none of its business
-LITTLE = 1.1  # times as fast: our reading of "gains little"
+PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; its statements do not concern other variants
+LITTLE = 1.1  # we read "gains little" as a speed-up below this factor
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
 PAPERS_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # samples per worker and step
-CLOSE = 0.01  # our reading of "very close" accuracies: one point
-CLOSE_LOSS = 1.05  # our reading of "very close" losses: their quotient
-NEAR_START, START = 0.02, 1.0  # our reading of "differ little" at the start: two points, after one epoch
-MARKEDLY = 1.1  # our reading of "markedly better": by 10 %
-OPTIMAL = 1.05  # our reading of "optimal": within 5 % of the exact plan
-STEADY = 2.0  # our reading of "thresholds differ little": the density lies within this factor of the ratio
+CLOSE = 0.01  # we read "very close" accuracies as one point
+CLOSE_LOSS = 1.05  # we read "very close" losses as a quotient below this factor
+NEAR_START, START = 0.02, 1.0  # we read "differ little" at the start as two points, after one epoch
+MARKEDLY = 1.1  # we read "markedly better" as 10 %
+OPTIMAL = 1.05  # we read "optimal" as within 5 % of the exact plan
+STEADY = 2.0  # we read "thresholds differ little" as a density within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
 SHORT, NO_TIME = "trained too few epochs", "it took no time that a clock could show"
-STEPS_OF_DENSITY = 100  # of training: fewer show the start alone
+STEPS_OF_DENSITY = 100  # a shorter training shows the density at the start only
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number of ours beside one statement. ``which``: what is compared, where a statement has several."""
+    """One measured number for one statement. ``which``: the pair that is compared, if a statement has several."""
 
     model: str
     topology: str = ALL_GATHER.name
-    workers: int = 0  # 0: as usual
+    workers: int = 0  # 0: the usual number over this topology
     ratio: float | None = None
     which: str = ""
     value: float = float("nan")
@@ -55,38 +54,54 @@ class Comparison:
     why: str = ""
 
 
-def judge(found: Estimate, bound: float = 1.0) -> tuple[str, str]:
-    """The verdict on "above ``bound``", and why."""
-    if not found.enough:
+def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
+    """The verdict on "above ``bound``", and the reason."""
+    if not estimate.enough:
         return UNKNOWN, f"n is below {LEAST_BLOCKS}"
-    if found.low > bound:
+    if estimate.low > bound:
         return HOLDS, f"the interval lies above {bound:g}"
-    if found.high < bound:
+    if estimate.high < bound:
         return FAILS, f"the interval lies below {bound:g}"
     return UNKNOWN, f"a repeat may lie on either side of {bound:g}"
 
 
-def judged(found: Estimate, n: int, bound: float = 1.0, below: bool = False, **about) -> Comparison:
-    """``n``: blocks or seeds; ``below``: the statement is "below ``bound``"."""
-    verdict, why = judge(found, bound)
+def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **about) -> Comparison:
+    """The comparison on "above ``bound``", or on "below ``bound``" if ``below``; ``n``: blocks or seeds."""
+    verdict, why = judge(estimate, bound)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
-    return Comparison(**about, value=found.value, low=found.low, high=found.high, n=n, verdict=verdict, why=why)
+    values = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return Comparison(**about, **values, n=n, verdict=verdict, why=why)
+
+
+def at_most(differences: pd.Series, bound: float, **about) -> Comparison:
+    """The comparison on "the mean is at most ``bound``", from one difference per seed.
+
+    Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
+    """
+    n, value = len(differences), float(differences.mean())
+    if n < LEAST_BLOCKS:
+        return Comparison(**about, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
+    margin = quantile_of_t(n - 1) * float(differences.std()) / n**0.5
+    low, high = value - margin, value + margin
+    verdict = HOLDS if high <= bound else FAILS if low > bound else UNKNOWN
+    why = f"the interval of the mean against {bound:g}"
+    return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
 
 class Timing:
     """The timing runs of the paper's methods, from the tidy table of one configuration."""
 
     def __init__(self, timing: pd.DataFrame):
-        ours = timing[timing["variant"].isin(PAPERS)]
-        self._settings = dict(iter(ours.groupby(SETTING, sort=False)))
-        self._usual = usual_workers(ours)
-        self.batches = ours.groupby("model")["batch"].first().to_dict()
-        repeats = Repeats(ours)
+        rows = timing[timing["variant"].isin(PAPERS)]
+        self._settings = dict(iter(rows.groupby(SETTING, sort=False)))
+        self._usual = usual_workers(rows)
+        self.batches = rows.groupby("model")["batch"].first().to_dict()
+        repeats = Repeats(rows)
         self.estimate, self.quotient = repeats.estimate, repeats.quotient
 
     def cells(self) -> Iterator[tuple[dict, dict[str, pd.DataFrame]]]:
-        """What a cell is, and the iterations of its runs by method. A method without a ratio is in every cell."""
+        """The fields that identify a cell, and method -> iterations. A method without a ratio is in every cell."""
         for setting, rows in self._settings.items():
             for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True):
                 here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
@@ -94,48 +109,57 @@ class Timing:
                 yield self._about(*setting) | {"ratio": ratio}, runs
 
     def uncompressed(self) -> Iterator[tuple[dict, pd.DataFrame]]:
-        """What a setting is, and the iterations of its own run of uncompressed, if there is one."""
+        """The fields that identify a setting, and the iterations of its run of uncompressed, if it has one."""
         for setting, rows in self._settings.items():
             own = rows[rows["variant"] == "none"]
             if len(own):
                 yield self._about(*setting), own
 
     def _about(self, model: str, topology: str, workers: int) -> dict:
-        """What a setting is; the number of workers only if it is not the usual one over this topology."""
+        """The fields that identify a setting. ``workers`` is 0 for the usual number over this topology."""
         usual = self._usual[topology] == workers
         return {"model": model, "topology": topology, "workers": 0 if usual else int(workers)}
 
 
 def usual_workers(timing: pd.DataFrame) -> dict[str, int]:
-    """topology -> the smallest number of workers that was timed over it: a configuration's own."""
+    """topology -> the smallest number of workers timed over it, which is the configuration's ``workers``."""
     return timing.groupby("topology")["workers"].min().to_dict()
 
 
 def computation(rows: pd.DataFrame) -> pd.Series:
-    """Seconds of forward and backward, by block."""
+    """The seconds of forward and backward, by block."""
     return by_block(rows, "forward_s") + by_block(rows, "backward_s")
 
 
 def sparsification(run: pd.DataFrame) -> pd.Series:
-    """By block, against the computation of uncompressed in the same block, so that a drifting machine moves both."""
+    """The sparsification divided by the computation of uncompressed, by block.
+
+    Both are from the same block, so that a drift of the machine changes both.
+    """
     own, dense = own_and_dense(run)
     return by_block(own, "sparsify_s") / computation(dense)
 
 
-def left(run: pd.DataFrame) -> pd.Series:
-    """By block of uncompressed, the communication left to wait for after backward, by computation."""
+def waiting(run: pd.DataFrame) -> pd.Series:
+    """The communication after backward divided by the computation of uncompressed in the same block, by block."""
+    own, dense = own_and_dense(run)
+    return by_block(own, "communication_s").clip(lower=1e-9) / computation(dense)
+
+
+def least_communication(run: pd.DataFrame) -> pd.Series:
+    """A lower bound of uncompressed's communication divided by its computation, by block: the part after backward."""
     _, dense = own_and_dense(run)
     return by_block(dense, "communication_s").clip(lower=1e-9) / computation(dense)
 
 
-def left_and_backward(run: pd.DataFrame) -> pd.Series:
-    """By block of uncompressed, as much communication as can be, by computation."""
+def most_communication(run: pd.DataFrame) -> pd.Series:
+    """An upper bound of uncompressed's communication divided by its computation, by block: with all of backward."""
     _, dense = own_and_dense(run)
-    return left(run) + by_block(dense, "backward_s") / computation(dense)
+    return least_communication(run) + by_block(dense, "backward_s") / computation(dense)
 
 
 def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
-    """Why these methods of a cell cannot be compared; empty if they can."""
+    """Why these methods of a cell cannot be compared; an empty string if they can."""
     missing = [method for method in methods if method not in runs]
     if missing:
         return f"no run of {' and '.join(missing)}"
@@ -144,20 +168,20 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
 
 
 def between(timing: Timing, one: str, other: str, quantity=speedups, which: str = "", **bound) -> list[Comparison]:
-    """``quantity`` of one method by that of another, in every cell."""
-    found = []
+    """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
+    comparisons = []
     for about, runs in timing.cells():
         why = unusable(runs, one, other)
         if why:
-            found.append(Comparison(**about, which=which, why=why))
+            comparisons.append(Comparison(**about, which=which, why=why))
             continue
         blocks = [quantity(runs[method]) for method in (one, other)]
         if min(values.min() for values in blocks) <= 0:
-            found.append(Comparison(**about, which=which, why=NO_TIME))
+            comparisons.append(Comparison(**about, which=which, why=NO_TIME))
             continue
         value = timing.quotient(runs[one], runs[other], quantity)
-        found.append(judged(value, min(map(len, blocks)), **bound, **about, which=which))
-    return found
+        comparisons.append(judged(value, min(map(len, blocks)), **bound, **about, which=which))
+    return comparisons
 
 
 def against_uncompressed(
@@ -167,21 +191,21 @@ def against_uncompressed(
 
     ``zero``: why a quantity of 0 cannot be compared.
     """
-    found = []
+    comparisons = []
     for about, runs in timing.cells():
         if why := unusable(runs, method):
-            found.append(Comparison(**about, why=why))
+            comparisons.append(Comparison(**about, why=why))
             continue
         values = quantity(runs[method])
         if values.min() <= 0:
-            found.append(Comparison(**about, why=zero))
+            comparisons.append(Comparison(**about, why=zero))
             continue
-        found.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **about))
-    return found
+        comparisons.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **about))
+    return comparisons
 
 
 def largest_speedup(timing: Timing) -> list[Comparison]:
-    """DLGS's largest speed-up over each topology, at the ratio of the paper's largest."""
+    """DLGS's largest speed-up over each topology, at the ratio of the paper's largest speed-up."""
     cells = [c for c in against_uncompressed(timing, "dlgs", PAPERS_SPEEDUP) if c.ratio == PAPERS_RATIO and c.n]
     if not cells:
         return [Comparison("", ratio=PAPERS_RATIO, why="no run of dlgs at this ratio")]
@@ -192,14 +216,17 @@ def largest_speedup(timing: Timing) -> list[Comparison]:
 
 
 def weakest(comparisons: list[list[Comparison]]) -> list[Comparison]:
-    """One comparison for each cell, of several that must all hold: one that fails if there is one, otherwise one that
-    is undecided, and among these the smallest."""
-    found: dict[tuple, list[Comparison]] = {}
+    """The worst of several comparisons that must all hold, for each cell.
+
+    A comparison that fails is worse than an undecided comparison, which is worse than one that holds. Among equal
+    verdicts, the smallest value is the worst.
+    """
+    cells: dict[tuple, list[Comparison]] = {}
     for own in comparisons:
         for one in own:
-            found.setdefault((one.model, one.topology, one.workers, one.ratio), []).append(one)
+            cells.setdefault((one.model, one.topology, one.workers, one.ratio), []).append(one)
     worst = (FAILS, UNKNOWN, HOLDS)
-    return [min(cell, key=lambda one: (worst.index(one.verdict), one.value)) for cell in found.values()]
+    return [min(cell, key=lambda one: (worst.index(one.verdict), one.value)) for cell in cells.values()]
 
 
 def least_time(timing: Timing) -> list[Comparison]:
@@ -216,34 +243,28 @@ def most_time(timing: Timing) -> list[Comparison]:
 
 
 def shorter_communication(timing: Timing) -> list[Comparison]:
-    """What uncompressed waits for after backward, divided by what Top-K waits for, in every cell."""
+    """Uncompressed's communication after backward divided by Top-K's, in every cell."""
 
-    def waits(run: pd.DataFrame) -> pd.Series:
+    def shortening(run: pd.DataFrame) -> pd.Series:
         own, dense = own_and_dense(run)
         return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
 
-    return against_uncompressed(timing, "topk", quantity=waits, zero="uncompressed did not wait")
+    return against_uncompressed(timing, "topk", quantity=shortening, zero="uncompressed did not wait")
 
 
 def faster_selection(timing: Timing) -> list[Comparison]:
-    """The sparsification of LAGS and of Top-K divided by that of DLGS, in every cell."""
+    """The sparsification of LAGS and of Top-K divided by the sparsification of DLGS, in every cell."""
     others = [between(timing, other, "dlgs", sparsification, which=f"{other} by dlgs") for other in ("lags", "topk")]
     return weakest(others)
 
 
-def waits(run: pd.DataFrame) -> pd.Series:
-    """By block, the communication left after backward, against the computation of uncompressed in the same block."""
-    own, dense = own_and_dense(run)
-    return by_block(own, "communication_s").clip(lower=1e-9) / computation(dense)
-
-
 def sent(run: pd.DataFrame) -> pd.Series:
-    """Bytes that a worker hands over, by block."""
+    """The bytes that a worker sends in an iteration, by block."""
     return by_block(own_and_dense(run)[0], "sent_bytes")
 
 
 def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
-    """Buckets for each layer under DLGS's plan: those of VGG16 divided by those of another model."""
+    """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
     shares: dict[tuple, dict[str, float]] = {}
     blocks = {}
     for about, runs in timing.cells():
@@ -252,40 +273,40 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
             cell = about["topology"], about["workers"], about["ratio"]
             shares.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
             blocks[cell, about["model"]] = len(speedups(runs["dlgs"]))
-    found = []
+    comparisons = []
     for (topology, workers, ratio), own in shares.items():
         for other, share in own.items() if "vgg16" in own else ():
             if other != "vgg16":
                 value, n = own["vgg16"] / share, blocks[(topology, workers, ratio), "vgg16"]
-                verdict = HOLDS if value < 1 else FAILS
+                verdict, why = HOLDS if value < 1 else FAILS, "the plans are known"
                 about = {"topology": topology, "workers": workers, "ratio": ratio, "which": f"against {other}", "n": n}
-                found.append(Comparison("vgg16", **about, value=value, verdict=verdict, why="the plans are known"))
-    return found or [Comparison("", why="no plan of vgg16 and of another model over one topology")]
+                comparisons.append(Comparison("vgg16", **about, value=value, verdict=verdict, why=why))
+    return comparisons or [Comparison("", why="no plan of vgg16 and of another model over one topology")]
 
 
 class Merging:
-    """The study of planners, from its tidy table: iterations of one method under each plan, in turns."""
+    """The tidy table of the study of planners: iterations of one method under each plan, timed in turns."""
 
     def __init__(self, planners: pd.DataFrame):
         self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
         self.batches = planners.groupby("model")["batch"].first().to_dict()
 
     def between(self, one: str, other: str, **bound) -> list[Comparison]:
-        """The iteration under one plan divided by the iteration under another, in every run."""
-        found = []
+        """The iteration under one plan divided by the iteration under another plan, in every run."""
+        comparisons = []
         for rows in self._runs:
             first = rows.iloc[0]
             about = {key: first[key] for key in ("model", "topology", "ratio")}
             if pd.notna(first["disturbed"]):
-                found.append(Comparison(**about, why="disturbed"))
+                comparisons.append(Comparison(**about, why="disturbed"))
                 continue
             above, below = (by_block(rows[rows["planner"] == name]) for name in (one, other))
-            found.append(judged(repeatable(above / below), len(above), **about, **bound))
-        return found
+            comparisons.append(judged(repeatable(above / below), len(above), **about, **bound))
+        return comparisons
 
 
 def little_on_vgg16(timing: Timing) -> list[Comparison]:
-    """DLGS by each of the other compressors."""
+    """DLGS's speed-up divided by the speed-up of each other compressor, on VGG16."""
     every = [
         comparison
         for other in ("lags", "topk")
@@ -295,167 +316,152 @@ def little_on_vgg16(timing: Timing) -> list[Comparison]:
 
 
 def communicating(timing: Timing) -> list[Comparison]:
-    """Communication by computation, of uncompressed.
+    """The communication of uncompressed divided by its computation.
 
-    What is measured is the communication left to wait for after backward. The whole takes at least as long, and longer
-    by backward at most: the one shows that it is longer than computation, the other that it is shorter. Backward hides
-    nothing of a single bucket.
+    Only the communication after backward is measured. The whole communication takes at least this time, and at most
+    this time and backward. The lower bound can show that it is longer than computation, and the upper bound that it is
+    shorter. A single bucket is sent after backward, so its communication is known.
     """
-    found = []
+    comparisons = []
     for about, run in timing.uncompressed():
         why = unusable({"none": run}, "none")
         if why:
-            found.append(Comparison(**about, why=why))
+            comparisons.append(Comparison(**about, why=why))
             continue
         least, most = (
-            judged(timing.estimate(run, part), len(part(run)), which=which, **about)
-            for which, part in (("at least", left), ("at most", left_and_backward))
+            judged(timing.estimate(run, bound), len(bound(run)), which=which, **about)
+            for which, bound in (("at least", least_communication), ("at most", most_communication))
         )
-        if (run["num_buckets"] == 1).all():  # sent after backward, which hides nothing
-            found.append(least)
+        if (run["num_buckets"] == 1).all():
+            comparisons.append(least)
             continue
         hidden = replace(least, verdict=UNKNOWN, why="backward hides a part that is not known")
-        found.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
-    return found
+        comparisons.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
+    return comparisons
 
 
-def final_points(accuracy: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, list[Comparison]]]:
-    """Model, the last point of every run of the paper's methods, and an undecided comparison if the model trained too
-    few epochs."""
-    ours = accuracy[accuracy["variant"].isin(PAPERS)]
-    last = ours[ours["step"] == ours.groupby("run")["step"].transform("max")]
-    for model, rows in last.groupby("model", sort=False):
-        short = captions.too_short(rows.iloc[0])
-        yield model, rows, [Comparison(model, which=trained(rows), why=SHORT)] if short else []
+def of_final_points(
+    accuracy: pd.DataFrame, compare_model: Callable[[str, pd.DataFrame], Iterator[Comparison]]
+) -> list[Comparison]:
+    """The comparisons of every model from the last points of the paper's methods.
+
+    ``compare_model``: (model, last points of its runs) -> comparisons. A model that trained too few epochs has one
+    undecided comparison instead.
+    """
+    comparisons: list[Comparison] = []
+    for model, rows in last_points(accuracy[accuracy["variant"].isin(PAPERS)]).groupby("model", sort=False):
+        if captions.too_short(rows.iloc[0]):
+            comparisons.append(Comparison(model, which=trained(rows), why=SHORT))
+        else:
+            comparisons += compare_model(model, rows)
+    return comparisons
 
 
 def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
-    """Final training accuracies, by seed."""
-    found = []
-    for model, rows, undecided in final_points(accuracy):
-        if undecided:
-            found += undecided
-            continue
+    """The quotients of final training accuracies, by seed."""
+
+    def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
         ratios = sorted(rows["ratio"].dropna().unique(), reverse=True)
         for ratio, (above, under) in product(ratios, [("dlgs", "lags"), ("dlgs", "topk"), ("none", "dlgs")]):
             about = {"model": model, "ratio": ratio, "which": f"{above} by {under}"}
             here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
             why = unusable(dict(iter(here.groupby("variant"))), above, under)
             if why:
-                found.append(Comparison(**about, why=why))
+                yield Comparison(**about, why=why)
                 continue
             both = here.pivot_table(index="seed", columns="variant", values="train_accuracy")[[above, under]].dropna()
-            found.append(judged(repeatable(both[above] / both[under]), len(both), **about))
-    return found
+            yield judged(repeatable(both[above] / both[under]), len(both), **about)
+
+    return of_final_points(accuracy, compare_model)
+
+
+def paired_with_uncompressed(
+    accuracy: pd.DataFrame, column: str, compare_pairs: Callable[..., Comparison]
+) -> list[Comparison]:
+    """A comparison of every method and ratio with uncompressed, at the end of the runs with the same seeds.
+
+    ``compare_pairs``: the values of ``column`` of the method and of uncompressed, by seed -> comparison. It passes its
+    keyword arguments on to the comparison.
+    """
+
+    def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
+        dense = rows[rows["variant"] == "none"].set_index("seed")[column].rename("dense")
+        for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
+            about = {"model": model, "ratio": ratio, "which": method}
+            both = own.set_index("seed")[[column]].join(dense).dropna()
+            if both.empty:
+                yield Comparison(**about, why="no run of none with this seed")
+            else:
+                yield compare_pairs(both[column], both["dense"], **about)
+
+    return of_final_points(accuracy, compare_model)
 
 
 def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
-    """Final training accuracies: uncompressed minus the method, by seed; it holds if the mean is at most ``CLOSE``.
-
-    Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
-    """
-    found = []
-    for model, rows, undecided in final_points(accuracy):
-        if undecided:
-            found += undecided
-            continue
-        dense = rows[rows["variant"] == "none"].set_index("seed")["train_accuracy"]
-        for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
-            below = (dense - own.set_index("seed")["train_accuracy"]).dropna()
-            about = {"model": model, "ratio": ratio, "which": method, "n": len(below)}
-            if not len(below):
-                found.append(Comparison(**about, why="no run of none with this seed"))
-                continue
-            value = float(below.mean())
-            if len(below) < LEAST_BLOCKS:
-                found.append(Comparison(**about, value=value, why=f"n is below {LEAST_BLOCKS}"))
-                continue
-            margin = quantile_of_t(len(below) - 1) * float(below.std()) / len(below) ** 0.5
-            low, high = value - margin, value + margin
-            verdict = HOLDS if high <= CLOSE else FAILS if low > CLOSE else UNKNOWN
-            why = f"the interval of the mean against {CLOSE:g}"
-            found.append(Comparison(**about, value=value, low=low, high=high, verdict=verdict, why=why))
-    return found
+    """The final training accuracy of uncompressed minus the method's. It holds if the mean is at most ``CLOSE``."""
+    return paired_with_uncompressed(
+        accuracy, "train_accuracy", lambda own, dense, **about: at_most(dense - own, CLOSE, **about)
+    )
 
 
 def close_loss(accuracy: pd.DataFrame) -> list[Comparison]:
-    """Final training losses: the method's divided by uncompressed's, by seed."""
-    found = []
-    for model, rows, undecided in final_points(accuracy):
-        if undecided:
-            found += undecided
-            continue
-        dense = rows[rows["variant"] == "none"].set_index("seed")["train_loss"]
-        for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
-            about = {"model": model, "ratio": ratio, "which": method}
-            both = (own.set_index("seed")["train_loss"] / dense).dropna()
-            if both.empty:
-                found.append(Comparison(**about, why="no run of none with this seed"))
-            else:
-                found.append(judged(repeatable(both), len(both), CLOSE_LOSS, below=True, **about))
-    return found
+    """The final training loss of the method divided by uncompressed's, by seed."""
+    return paired_with_uncompressed(
+        accuracy,
+        "train_loss",
+        lambda own, dense, **about: judged(repeatable(own / dense), len(own), CLOSE_LOSS, below=True, **about),
+    )
 
 
 def near_at_the_start(accuracy: pd.DataFrame) -> list[Comparison]:
-    """Training accuracy after about an epoch: the best compressor's minus the worst's, by seed.
-
-    Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
-    """
-    found = []
-    ours = accuracy[accuracy["variant"].isin(PAPERS) & (accuracy["variant"] != "none")]
-    for (model, ratio), rows in ours.groupby(["model", "ratio"], sort=False):
+    """The training accuracy of the best compressor minus the worst's after about an epoch, by seed."""
+    comparisons = []
+    compressors = accuracy[accuracy["variant"].isin(PAPERS) & (accuracy["variant"] != "none")]
+    for (model, ratio), rows in compressors.groupby(["model", "ratio"], sort=False):
         distance = (rows["epoch"] - START).abs()
         early = rows[(distance <= START / 2) & (distance == distance.groupby(rows["run"]).transform("min"))]
         table = early.pivot_table(index="seed", columns="variant", values="train_accuracy").dropna()
-        about = {"model": model, "ratio": ratio, "n": len(table)}
+        about = {"model": model, "ratio": ratio}
         if table.empty or table.shape[1] < len(PAPERS) - 1:
-            found.append(Comparison(**about, why="a curve has no point near the first epoch, or a method is missing"))
-            continue
-        gaps = table.max(axis=1) - table.min(axis=1)
-        value = float(gaps.mean())
-        if len(gaps) < LEAST_BLOCKS:
-            found.append(Comparison(**about, value=value, why=f"n is below {LEAST_BLOCKS}"))
-            continue
-        margin = quantile_of_t(len(gaps) - 1) * float(gaps.std()) / len(gaps) ** 0.5
-        low, high = value - margin, value + margin
-        verdict = HOLDS if high <= NEAR_START else FAILS if low > NEAR_START else UNKNOWN
-        why = f"the interval of the mean against {NEAR_START:g}"
-        found.append(Comparison(**about, value=value, low=low, high=high, verdict=verdict, why=why))
-    return found
+            why = "a curve has no point near the first epoch, or a method is missing"
+            comparisons.append(Comparison(**about, n=len(table), why=why))
+        else:
+            comparisons.append(at_most(table.max(axis=1) - table.min(axis=1), NEAR_START, **about))
+    return comparisons
 
 
 def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
-    """The density of DLGS between two points of the curve, divided by the ratio: the one that is farthest from 1."""
-    found = []
+    """The density of DLGS between two points of the curve divided by the ratio: the value that is farthest from 1."""
+    comparisons = []
     for (model, ratio, _), rows in accuracy[accuracy["variant"] == "dlgs"].groupby(["model", "ratio", "seed"]):
         about = {"model": model, "ratio": ratio}
         if rows["step"].max() < STEPS_OF_DENSITY:
-            found.append(Comparison(**about, which=trained(rows), why=SHORT))
+            comparisons.append(Comparison(**about, which=trained(rows), why=SHORT))
             continue
         shares = rows["density"] / ratio
         value = max(shares, key=lambda share: max(share, 1 / share))
         holds = max(value, 1 / value) <= STEADY
         why = f"counted in {int(rows['step'].max())} steps, the bound is a factor of {STEADY:g}"
-        found.append(Comparison(**about, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
-    return found
+        comparisons.append(Comparison(**about, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
+    return comparisons
 
 
 def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> list[Comparison]:
-    """By how much training error or loss falls when the learning rate does, against how much it fell since epoch 40.
+    """The factor by which the training error or loss falls with the learning rate, divided by its fall since epoch 40.
 
-    Over the seeds of a model whose recipe is longer than 80 epochs, in the mean of the methods. The statement is about
-    epochs of the whole recipe: a run whose schedule is scaled to fewer epochs cannot decide it.
+    It is the geometric mean of the methods, over the seeds of a model whose recipe is longer than 80 epochs. The
+    statement concerns epochs of the whole recipe. So runs whose schedule is scaled to fewer epochs cannot decide it.
     """
-    found = []
+    comparisons = []
     for model, rows in accuracy[accuracy["variant"].isin(PAPERS)].groupby("model", sort=False):
         first = rows.iloc[0]
         if first["epochs"] <= AFTER:
             continue
         if captions.too_short(first):
-            found.append(Comparison(model, which=trained(rows), why=SHORT))
+            comparisons.append(Comparison(model, which=trained(rows), why=SHORT))
             continue
         if first["train_epochs"] < first["epochs"]:
-            found.append(Comparison(model, which=trained(rows), why="the schedule was scaled to fewer epochs"))
+            comparisons.append(Comparison(model, which=trained(rows), why="the schedule was scaled to fewer epochs"))
             continue
         falls: dict[int, list[float]] = {}
         for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
@@ -464,33 +470,34 @@ def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> 
                 falls.setdefault(seed, []).append(log((before / after) / (settled / before)))
         if not falls or len({len(one) for one in falls.values()}) > 1:
             why = f"a curve has no points near epochs {SETTLED}, {BEFORE} and {AFTER}"
-            found.append(Comparison(model, why=why))
+            comparisons.append(Comparison(model, why=why))
             continue
-        means = [exp(sum(one) / len(one)) for one in falls.values()]
-        found.append(judged(repeatable(means), len(means), model=model))
-    return found
+        means = [exp(sum(logs) / len(logs)) for logs in falls.values()]
+        comparisons.append(judged(repeatable(means), len(means), model=model))
+    return comparisons
 
 
 def errors_at(points: pd.DataFrame, value: str) -> list[float] | None:
-    """Training errors or losses at the three epochs; None if the curve has no point within an epoch of one of them."""
-    found = []
+    """The training errors or losses at three epochs; None if the curve has no point within an epoch of one of them."""
+    errors = []
     for epoch in (SETTLED, BEFORE, AFTER):
         distance = (points["epoch"] - epoch).abs()
         if distance.min() > 1:
             return None
         own = points.loc[distance.idxmin(), value]
-        found.append(max(FLOOR, 1 - own if value == "train_accuracy" else own))
-    return found
+        errors.append(max(FLOOR, 1 - own if value == "train_accuracy" else own))
+    return errors
 
 
 def trained(rows: pd.DataFrame) -> str:
+    """How much of its recipe a run trained, such as "2 of 140 epochs"."""
     first = rows.iloc[0]
     return f"{first['train_epochs']:g} of {first['epochs']:g} epochs"
 
 
 ORDER = ("Top-K trains faster than uncompressed", "LAGS trains faster than Top-K", "DLGS trains faster than LAGS")
 ON_VGG16 = "On VGG16 DLGS gains little over the other compressors (read as: less than 10 %)"
-# statement -> what is compared, and the comparisons in the timing runs, or in the accuracy runs
+# statement -> (a description of the number, a function that returns the comparisons); from the timing runs
 TIMED = {
     ORDER[0]: (
         "speed-up of Top-K against uncompressed",
@@ -526,7 +533,7 @@ TIMED = {
     ),
     "LAGS hides communication behind backward, and so waits less than Top-K": (
         "Top-K's communication after backward divided by LAGS's",
-        lambda timing: between(timing, "topk", "lags", waits),
+        lambda timing: between(timing, "topk", "lags", waiting),
     ),
     f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
         "bytes that Top-K sends divided by those of DLGS",
@@ -549,6 +556,7 @@ TIMED = {
         shorter_communication,
     ),
 }
+# The same from the accuracy runs.
 LEARNT = {
     "DLGS's training accuracy is second only to that of uncompressed": (
         "final training accuracy of one divided by the other's, of the same seed",
@@ -579,6 +587,7 @@ LEARNT = {
         lambda accuracy: settles_and_jumps(accuracy, "train_loss"),
     ),
 }
+# The same from the study of planners.
 MERGED = {
     "Merging layers shortens an iteration": (
         "iteration without merging divided by the iteration under Algorithm 2's plan",
@@ -592,24 +601,45 @@ MERGED = {
 
 
 def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per comparison: ``statement``, ``number`` (what is compared), and the fields of ``Comparison``.
+    """One row per comparison: ``statement``, ``number`` (a description of it), and the fields of ``Comparison``.
 
-    Nothing of what is timed without ``timing``, and nothing of merging without the tidy table of ``planners``.
+    Without ``timing`` there are no statements about time. Without the tidy table of ``planners`` there are no
+    statements about merging.
     """
-    found = [] if timing is None else [(TIMED, Timing(timing))]
-    found += [] if planners is None else [(MERGED, Merging(planners))]
-    found.append((LEARNT, accuracy))
+    sources: list[tuple[dict, Timing | Merging | pd.DataFrame]] = []
+    if timing is not None:
+        sources.append((TIMED, Timing(timing)))
+    if planners is not None:
+        sources.append((MERGED, Merging(planners)))
+    sources.append((LEARNT, accuracy))
     return pd.DataFrame(
         {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
-        for statements, table in found
+        for statements, table in sources
         for statement, (number, comparisons) in statements.items()
         for comparison in comparisons(table)
     )
 
 
+def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Iterable[str]) -> pd.DataFrame:
+    """The comparisons, and those of kept accuracy runs, which replace too short trainings of their models.
+
+    ``kept_runs``: tidy tables, each compared alone, since their runs differ in precision and machine. ``models``: the
+    models whose kept runs count.
+    """
+    if not kept_runs:
+        return compared
+    kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
+    kept = kept[kept["model"].isin(list(models))]
+    kept = kept.assign(which=kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run"))
+    replaced = (compared["why"] == SHORT) & compared["model"].isin(kept["model"])
+    return pd.concat([compared[~replaced], kept], ignore_index=True)
+
+
 def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:
-    """A comparison of times without its verdict, if the model was timed with another batch than the paper's: the
-    smaller the batch, the more an exchange and a selection weigh."""
+    """The comparison, undecided if it compares times at another batch than the paper's.
+
+    The smaller the batch, the larger is the share of exchange and selection in an iteration.
+    """
     if isinstance(table, pd.DataFrame) or comparison.verdict == UNKNOWN:
         return comparison
     batch, papers = table.batches.get(comparison.model), PAPERS_BATCH.get(comparison.model)
@@ -619,7 +649,7 @@ def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.Dat
 
 
 def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
-    """One row per statement with its verdict, then one row per verdict and reason with the comparisons behind it."""
+    """One row per statement with its verdict, followed by one row per verdict and reason with its comparisons."""
     rows = []
     for statement, every in compared.groupby("statement", sort=False):
         rows.append({"The paper states": statement, "Verdict": overall(every["verdict"]), "Measured": "", "Why": ""})
@@ -635,16 +665,16 @@ def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
 def overall(verdicts: pd.Series) -> str:
     """One verdict for all comparisons of a statement: "holds", or "mixed: holds in 6 of 8, does not hold in 2"."""
     counts = {verdict: int((verdicts == verdict).sum()) for verdict in (HOLDS, FAILS, UNKNOWN)}
-    there = {verdict: n for verdict, n in counts.items() if n}
-    if len(there) == 1:
-        return next(iter(there))
-    parts = [f"{verdict} in {n}" for verdict, n in there.items()]
+    counts = {verdict: n for verdict, n in counts.items() if n}
+    if len(counts) == 1:
+        return next(iter(counts))
+    parts = [f"{verdict} in {n}" for verdict, n in counts.items()]
     parts[0] += f" of {len(verdicts)}"
     return f"mixed: {', '.join(parts)}"
 
 
 def figure(row: dict, names: Names) -> str:
-    """Where, the number, its interval, and n."""
+    """A comparison as text: where it was made, the number, its interval, and n."""
     parts = [names.model(row["model"])] if row["model"] else []
     parts += [TOPOLOGIES[row["topology"]].title] if row["topology"] != ALL_GATHER.name else []
     parts += [f"{row['workers']} workers"] if row["workers"] else []
@@ -657,5 +687,5 @@ def figure(row: dict, names: Names) -> str:
 
 
 def named(words: str, names: Names) -> str:
-    """The words with the titles of the paper's methods in the place of their names."""
+    """The words, with the names of the paper's methods replaced by their titles."""
     return " ".join(names.variant(word) if word in PAPERS else word for word in words.split(" "))

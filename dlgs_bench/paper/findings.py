@@ -1,4 +1,4 @@
-"""What was found, in a few sentences that the tidy tables decide; each says what its number depends on. No torch."""
+"""The findings: a few sentences made from the tidy tables, each with the settings of its numbers. No torch."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import pandas as pd
 
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
-from dlgs_bench.report import captions
+from dlgs_bench.report import captions, kept
+from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.stats import Estimate
@@ -38,35 +39,39 @@ ABOUT = (
     "nodes, two of 25 Gb/s, or of the nodes that the configuration names. Times are of this machine; speed-ups "
     "are the result.",
 )
-TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are taken from
+TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are made from
 HALF = "cast"  # the second baseline, 16 bits
-SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # which all rows of a finding may share
-CEILING = 2.0  # with a server that gives dense weights: a dense push and pull by the pull alone
+SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # settings that all rows of a finding can share
+CEILING = 2.0  # largest speed-up if the pull stays dense: a dense push and pull divided by a dense pull
 
 
-def write(results: Path, names: Names) -> list[str]:
-    """The sentences, also as a list of their own among the results."""
+def write(results: Path, names: Names, kept_runs: list[str]) -> list[str]:
+    """The findings, which are also written to ``findings.md``; ``kept_runs``: tidy tables of kept accuracy runs."""
     tables = {name: pd.read_csv(results / f"{name}.csv") for name in TIDY if (results / f"{name}.csv").exists()}
-    found = sentences(tables, names)
-    (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in found), encoding="utf-8")
-    return found
+    if kept_runs:
+        tables["kept"] = pd.concat(kept.read(kept_runs))
+    findings = sentences(tables, names)
+    (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in findings), encoding="utf-8")
+    return findings
 
 
 def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
-    """From the tidy tables that there are, by the names of their files: "accuracy" and "timing", and the studies'."""
-    found = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
-    return [sentence for sentence in found if sentence]
+    """The findings from the tidy tables, name -> table: "accuracy", "timing", "kept", and tables of studies."""
+    findings = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
+    return [sentence for sentence in findings if sentence]
 
 
 def compressed(timing: pd.DataFrame) -> pd.DataFrame:
-    """A row for each run of a method that was not disturbed; uncompressed stands beside each."""
+    """The summary of the timing runs, without uncompressed and without disturbed runs."""
     table = summarise(timing)
     return table[(table["variant"] != "none") & table["disturbed"].isna()]
 
 
 def pays(tables, names: Names) -> str:
-    """Which models gain over all-gather, each with its most significant gain and the gain of 16 bits; and the most
-    significant loss."""
+    """The models that gain over all-gather, with their most significant gain, and the most significant loss.
+
+    Each gain is also compared with the gain of 16 bits.
+    """
     timing, table = tables["timing"], compressed(tables["timing"])
     repeats = Repeats(timing)
     table = over_all_gather(table)
@@ -74,26 +79,21 @@ def pays(tables, names: Names) -> str:
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
     gains, others = {}, []
     for model in names.models_in(table["model"]):
-        rows = table[table["model"] == model]
-        best, significant = best_of(rows)
-        found, inside = factor(best, names, shared)
-        method, model = names.variant(best["variant"]), names.model(model)
+        best, significant = best_of(table[table["model"] == model])
         over = against_16_bits(timing, repeats, best)
         half = "" if over is None else f"; its speed-up divided by that of {names.variant(HALF)}: {interval(over)}"
+        title = names.model(model)
         if significant:
-            gains[model] = f"{method} makes an iteration of {model} {found} times as fast ({inside}){half}."
+            gains[title] = f"{makes_faster(best, names, shared)}{half}."
         else:
-            others.append(f"On {model} no method is significantly faster; the largest is {found} ({inside}){half}.")
+            speedup, settings = factor(best, names, shared)
+            others.append(f"On {title} no method is significantly faster; the largest is {speedup} ({settings}){half}.")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
-        found, inside = factor(worst, names, shared)
-        words.append(
-            f"Compression can also cost time: {names.variant(worst['variant'])} makes an iteration of "
-            f"{names.model(worst['model'])} {found} times as fast ({inside})."
-        )
+        words.append(f"Compression can also cost time: {makes_faster(worst, names, shared)}.")
     if words:
         everywhere = [SETTINGS[column].format(table[column].dropna().iloc[0]) for column in shared]
         words.append(
@@ -104,8 +104,10 @@ def pays(tables, names: Names) -> str:
 
 
 def best_of(rows: pd.DataFrame) -> tuple[pd.Series, bool]:
-    """Of the summary's rows of one model, the one whose gain is the most significant, and True; if no gain is
-    significant, the one with the largest speed-up, and False."""
+    """The row of one model with the most significant gain, and True.
+
+    If no gain is significant, the row with the largest speed-up, and False. ``rows``: of a summary.
+    """
     significant = rows[(rows["speedup_low"] > 1) & rows["enough"]]
     if len(significant):
         return significant.loc[significant["speedup_low"].idxmax()], True
@@ -113,53 +115,68 @@ def best_of(rows: pd.DataFrame) -> tuple[pd.Series, bool]:
 
 
 def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> Estimate | None:
-    """The speed-up of the row ``best`` divided by the speed-up of 16 bits on the same model and topology; None if
-    16 bits were not timed there."""
+    """The speed-up of the row ``best`` divided by the speed-up of 16 bits on the same model and topology.
+
+    None if 16 bits were not timed there.
+    """
     here = timing[(timing[SETTING] == best[SETTING]).all(axis=1)]
     half = here[(here["variant"] == HALF) & here["disturbed"].isna()]
     return None if half.empty else repeats.quotient(here[here["run"] == best["run"]], half, speedups)
 
 
 def to_gain(tables, names: Names) -> str:
-    """How long uncompressed waits for its communication after backward, which is most of what compression can save."""
-    table = summarise(tables["timing"])
-    table = over_all_gather(table)
-    table = table[(table["variant"] == "none") & table["disturbed"].isna()]
-    table = table.assign(waits=table["communication_s"] / (table["forward_s"] + table["backward_s"]))
-    table = table[table["waits"].notna()].sort_values("waits", ascending=False)
-    words = [f"{row['waits']:.2f} s on {names.model(row['model'])}" for _, row in table.iterrows()]
-    if not words:
+    """How long uncompressed waits for communication after backward, and the gain of an iteration that only computes.
+
+    The wait is the number of the claim ``communicating``.
+    """
+    timing = over_all_gather(tables["timing"])
+    timed = claims.Timing(timing)
+    waits = {
+        about["model"]: timed.estimate(run, claims.least_communication).value
+        for about, run in timed.uncompressed()
+        if not claims.unusable({"none": run}, "none")
+    }
+    if not waits:
         return ""
+    models = sorted(waits, key=waits.__getitem__, reverse=True)
+    table = summarise(timing)
+    dense = table[table["variant"] == "none"].set_index("model")
+    faster = dense["iteration_s"] / dense["bound_s"]
     return (
-        f"Most of what compression can save is the time that uncompressed waits for communication after backward. For "
-        f"each second of computing, it waits {listed(words)}."
+        "For each second of computing, uncompressed waits for communication after backward: "
+        f"{listed([f'{waits[model]:.2f} s on {names.model(model)}' for model in models])}. Communication also slows the "
+        "computing that it overlaps with. An iteration that only computes would be "
+        f"{listed([f'{faster[model]:.1f} times as fast on {names.model(model)}' for model in models])}."
     )
 
 
 def selection(tables, names: Names) -> str:
-    """DLGS against global Top-K with each kind of selection, at every ratio."""
+    """DLGS compared with Top-K, with each kind of selection, at every ratio."""
     timing = tables.get("selections_timing", tables["timing"])
-    torch, fast = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "compiled"))
-    cells = [cell for cell in torch if cell in fast]
+    torch, compiled = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "compiled"))
+    cells = [cell for cell in torch if cell in compiled]
     if not cells:
         return ""
     dlgs, topk = names.variant("dlgs"), names.variant("topk")
-    slow, quick = (
-        listed([f"{interval(found[cell][0])} on {names.model(cell[0])} at ratio {cell[1]:g}" for cell in cells])
-        for found in (torch, fast)
+    with_torch, with_compiled = (
+        listed([f"{interval(gains[cell][0])} on {names.model(cell[0])} at ratio {cell[1]:g}" for cell in cells])
+        for gains in (torch, compiled)
     )
-    blocks = min(found[cell][1] for found in (torch, fast) for cell in cells)
+    blocks = min(gains[cell][1] for gains in (torch, compiled) for cell in cells)
     words = [
-        f"{dlgs}'s speed-up divided by {topk}'s, if both select with plain torch operations as in the paper: {slow}. "
-        f"If compiled passes select the same entries: {quick} (n = {blocks} blocks or more)."
+        f"{dlgs}'s speed-up divided by {topk}'s, if both select with plain torch operations as in the paper: "
+        f"{with_torch}. If compiled passes select the same entries: {with_compiled} (n = {blocks} blocks or more)."
     ]
-    faster = [[found[cell][0].low > 1 for cell in cells] for found in (torch, fast)]
-    gone = [names.model(model) for model in names.models_in(model for model, _ in cells)
-            if all(now for (of, _), now in zip(cells, faster[0], strict=True) if of == model)
-            and not any(now for (of, _), now in zip(cells, faster[1], strict=True) if of == model)]  # fmt: skip
-    if not any(map(any, faster)):
+    faster = [{cell: gains[cell][0].low > 1 for cell in cells} for gains in (torch, compiled)]
+    gone = []  # models on which DLGS is significantly faster with the paper's selection only
+    for model in names.models_in(model for model, _ in cells):
+        own = [cell for cell in cells if cell[0] == model]
+        if all(faster[0][cell] for cell in own) and not any(faster[1][cell] for cell in own):
+            gone.append(names.model(model))
+    significant = [value for cells_faster in faster for value in cells_faster.values()]
+    if not any(significant):
         words.append(f"No interval lies above 1, so {dlgs} is not significantly faster than {topk}.")
-    elif not all(map(all, faster)):
+    elif not all(significant):
         words.append("If an interval contains 1, the difference is not significant.")
     if gone:
         words.append(
@@ -169,20 +186,20 @@ def selection(tables, names: Names) -> str:
 
 
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
-    """(model, ratio) over all-gather -> the speed-up of DLGS divided by that of Top-K, and from how many blocks."""
-    timed, found = claims.Timing(over_all_gather(timing)), {}
+    """(model, ratio) over all-gather -> DLGS's speed-up divided by Top-K's, and the number of blocks."""
+    timed, gains = claims.Timing(over_all_gather(timing)), {}
     for about, runs in timed.cells():
         if not claims.unusable(runs, "dlgs", "topk"):
             blocks = min(len(speedups(runs[method])) for method in ("dlgs", "topk"))
-            found[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
-    return found
+            gains[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
+    return gains
 
 
 def order(tables, names: Names) -> str:
-    """How often the paper's order of methods was found."""
+    """How often the measured order of the methods agrees with the paper's order."""
     compared = claims.compare(tables["timing"], tables["accuracy"])
-    found = compared[compared["statement"].isin(claims.ORDER)]["verdict"].value_counts()
-    count = {verdict: int(found.get(verdict, 0)) for verdict in (HOLDS, FAILS, UNKNOWN)}
+    verdicts = compared[compared["statement"].isin(claims.ORDER)]["verdict"]
+    count = {verdict: int((verdicts == verdict).sum()) for verdict in (HOLDS, FAILS, UNKNOWN)}
     if not sum(count.values()):
         return ""
     chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
@@ -194,43 +211,62 @@ def order(tables, names: Names) -> str:
 
 
 def server(tables, names: Names) -> str:
-    """The surest gain with a server that gives dense weights."""
+    """The most significant gain with a parameter server that returns dense weights."""
     table = compressed(tables["timing"])
     served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
     table = table[served & table["enough"]]
     if not len(table):
         return ""
     best = table.loc[table["speedup_low"].idxmax()]
-    found, inside = factor(best, names)
-    who = "the only model timed so" if table["model"].nunique() == 1 else "the model of the surest gain"
+    speedup, settings = factor(best, names)
+    which = "the only model timed so" if table["model"].nunique() == 1 else "the model with the most significant gain"
     return (
         f"A parameter server sends the weights back dense, as in the paper. Compression then shrinks the push and not "
-        f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {who}, is "
-        f"{found} times as fast ({inside})."
+        f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {which}, is "
+        f"{speedup} times as fast ({settings})."
     )
 
 
 def rates(tables, names: Names) -> str:
-    """Up to which rate of the links DLGS gains."""
+    """The highest link rate at which DLGS gains, for each model."""
     table = compressed(tables["rates_timing"])
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
-        sure = rows[rows["speedup_low"] > 1]
-        if len(sure):
-            last = sure.iloc[-1]
-            found, inside = factor(last, names)
-            words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s: {found} ({inside})")
+        significant = rows[rows["speedup_low"] > 1]
+        if len(significant):
+            last = significant.iloc[-1]
+            speedup, settings = factor(last, names)
+            words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s: {speedup} ({settings})")
         else:
             words.append(f"on {names.model(model)} at no rate from {captions.least_to_most(rows['rate_mbit'])} Mb/s")
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
 
 
+def stall(tables, names: Names) -> str:
+    """The models on which DLGS sends far fewer entries than it is asked for, and how well the methods learn there."""
+    points = tables["kept"]
+    last, least = last_points(points), {}
+    for one in claims.steady_density(points):
+        if one.model in names.models and one.verdict == FAILS and one.value < 1:
+            least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))
+    words = []
+    for (model, ratio), share in least.items():
+        rows = last[(last["model"] == model) & (last["ratio"].isna() | (last["ratio"] == ratio))]
+        ends = rows.groupby("variant")["test_accuracy"].mean() * 100
+        pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
+        words.append(
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training it "
+            f"sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept run "
+            f"({claims.trained(rows)}): {listed(pairs)}."
+        )
+    return " ".join(words)
+
+
 def learnt(tables, names: Names) -> str:
-    """Whether the accuracy runs may rank methods, and if so the ends of uncompressed and DLGS."""
-    accuracy = tables["accuracy"]
-    last = accuracy[accuracy["step"] == accuracy.groupby("run")["step"].transform("max")]
+    """The final training accuracies of uncompressed and DLGS, and the models that trained too few epochs."""
+    last = last_points(tables["accuracy"])
     words, short = [], []
     for model in names.models_in(last["model"]):
         rows = last[last["model"] == model]
@@ -247,9 +283,10 @@ def learnt(tables, names: Names) -> str:
     return " ".join(sentences)
 
 
-# finding -> the table that it cannot do without
+# finding -> the table that it needs
 FINDINGS: dict[Callable, str] = {
     pays: "timing",
+    stall: "kept",
     selection: "timing",
     to_gain: "timing",
     order: "timing",
@@ -259,34 +296,43 @@ FINDINGS: dict[Callable, str] = {
 }
 
 
+def makes_faster(row, names: Names, shared=()) -> str:
+    """A clause such as "DLGS makes an iteration of VGG16 1.5 [1.4, 1.6] times as fast (ratio 0.01, ...)"."""
+    speedup, settings = factor(row, names, shared)
+    method, model = names.variant(row["variant"]), names.model(row["model"])
+    return f"{method} makes an iteration of {model} {speedup} times as fast ({settings})"
+
+
 def factor(row, names: Names, shared=()) -> tuple[str, str]:
-    """A variant's speed-up against uncompressed with its interval, and all that decides it, but for the settings that
-    it shares with others."""
-    inside = [names.variant(row["variant"])]
-    inside += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
-    inside += [f"batch {row['batch']:g}"]
-    inside += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
-    inside += links(row)
-    inside += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
-    inside.append(f"n = {row['blocks']} blocks{in_launches(row['launches'])}")
-    return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(inside)
+    """A variant's speed-up with its interval, and the settings that decide it, without the settings in ``shared``."""
+    settings = [names.variant(row["variant"])]
+    settings += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
+    settings += [f"batch {row['batch']:g}"]
+    settings += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
+    settings += links(row)
+    settings += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
+    settings.append(f"n = {row['blocks']} blocks{in_launches(row['launches'])}")
+    return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(settings)
 
 
 def in_launches(launches: int) -> str:
+    """The end of a number of blocks, such as " in 3 launches"; empty for one launch."""
     return f" in {launches} launches" if launches > 1 else ""
 
 
 def links(row) -> list[str]:
+    """The rate and the latency of the links in words, as far as they are known."""
     words = [] if pd.isna(row["rate_mbit"]) else [f"links of {row['rate_mbit']:g} Mb/s"]
     return words + ([f"{row['latency_ms']:g} ms from host to host"] if row.get("latency_ms", 0) > 0 else [])
 
 
-def interval(found: Estimate) -> str:
-    if not found.enough or math.isnan(found.low):
-        return f"{found.value:.2f}"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+def interval(estimate: Estimate) -> str:
+    """An estimate with its interval, if it has one."""
+    if not estimate.enough or math.isnan(estimate.low):
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def listed(words: list[str]) -> str:
-    """ "a, b and c"."""
+    """The words as a list in a sentence, such as "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,8 +1,8 @@
-"""What the documents of three further systems state, held against the tables of their studies. No torch.
+"""Compares statements about OmniReduce, hybrid parallelism and alternating dense steps with their studies. No torch.
 
-OmniReduce (Fei et al., SIGCOMM 2021), hybrid parallelism with halving-doubling (a patent of Shanghai Ocean University),
-and alternating sparse and dense communication (a patent of Alibaba). A number with an interval is judged as in
-``dlgs_bench.paper.claims``; a count is exact.
+OmniReduce: Fei et al., SIGCOMM 2021. The others: hybrid parallelism with halving-doubling (a patent of Shanghai
+Ocean University), and alternating sparse and dense communication (a patent of Alibaba). A number with an interval is
+judged as in ``dlgs_bench.paper.claims``. A count is exact.
 """
 
 import math
@@ -16,43 +16,45 @@ from dlgs_bench.stats import LEAST_BLOCKS, Estimate, repeatable, unpaired
 
 UNTESTED = "cannot be tested here"
 OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse and dense"
-DENSE, CONVOLUTIONAL, SPARSE = 1.0, 0.99, 0.06  # parts of the blocks that are not zero: all, nearly all, the published
-MUCH = 3.0  # times as fast as a ring, as far as the bytes go: where this project expects a gain
-MOST_STEPS = 10**6  # of sparse ones before a dense one: above it, none is dense
-SHAPE = ("fused", "aggregators", "in_flight")  # of streams
-# (density, how many times as fast as NCCL's all-reduce: published, 8 workers, 100 Gb/s, GPUDirect; without it)
+DENSE, CONVOLUTIONAL, SPARSE = 1.0, 0.99, 0.06  # share of non-zero blocks: all, nearly all, the published share
+MUCH = 3.0  # bound of the speed-up from which this project expects OmniReduce to gain
+MOST_STEPS = 10**6  # sparse steps before a dense step: with more, no step is dense
+SHAPE = ("fused", "aggregators", "in_flight")  # options of streams
+# (density, published speed-up against NCCL's all-reduce with GPUDirect, and without; 8 workers, 100 Gb/s)
 PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
-BACKBONES = 2  # workers with the backbone: one alone synchronises no gradient, so nothing is data-parallel
-CHANCE = 0.12  # test accuracy: at or below it, a run on 10 classes has learnt nothing
+BACKBONES = 2  # fewest backbone workers of data parallelism: a single worker sums no gradients
+CHANCE = 0.12  # test accuracy: a run on 10 classes with at most this accuracy has not learnt
 KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
 
-def measured(statement: str, published: str, where: str, found: Estimate, n: int, disturbed=None) -> dict:
-    """A row on "above 1"."""
-    judged = judge(replace(found, enough=n >= LEAST_BLOCKS))
+def measured(statement: str, published: str, where: str, value: Estimate, n: int, disturbed=None) -> dict:
+    """The row of a statement that a measured value is above 1."""
+    judged = judge(replace(value, enough=n >= LEAST_BLOCKS))
     verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judged
-    values = {"value": found.value, "low": found.low, "high": found.high, "n": n}
+    values = {"value": value.value, "low": value.low, "high": value.high, "n": n}
     return {"statement": statement, "published": published, "where": where} | values | {"verdict": verdict, "why": why}
 
 
 def counted(statement: str, published: str, where: str, value: float, holds: bool, why: str) -> dict:
-    """A row on a number that is exact."""
+    """The row of a statement about a number that is exact."""
     verdict = HOLDS if holds else FAILS
-    found = {"statement": statement, "published": published, "where": where}
-    return found | {"value": value, "verdict": verdict, "why": why}
+    row = {"statement": statement, "published": published, "where": where}
+    return row | {"value": value, "verdict": verdict, "why": why}
 
 
 def untested(statement: str, published: str, why: str) -> dict:
+    """The row of a statement that cannot be tested here."""
     return {"statement": statement, "published": published, "verdict": UNTESTED, "why": why}
 
 
 def estimate(row: dict, column: str) -> Estimate:
+    """A column of a row with its interval."""
     return Estimate(*(row[f"{column}{end}"] for end in ("", "_low", "_high")))
 
 
 def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
-    """From the studies ``sums`` and ``omnireduce``."""
+    """The rows about OmniReduce, from the studies ``sums`` and ``omnireduce``."""
     streamed = sums[(sums["way"] == "omnireduce") & (sums["places"] == "random")]
     rows = streamed[(streamed["aggregators"] == streamed["workers"])].to_dict("records")
     deepest = [row for row in rows if row["in_flight"] == streamed["in_flight"].max()]
@@ -61,14 +63,14 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
         published = f"{direct:.2f} times NCCL, {staged:.2f} without GPUDirect"
         for row in deepest:
             if row["density"] == density:
-                where = f"{_who(row)}, against a ring, bound {row['bound']:.1f}"
+                where = f"{_processes(row)}, against a ring, bound {row['bound']:.1f}"
                 yield measured(statement, published, where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
     statement = (
         f"Where the bytes allow {MUCH:g} times the speed of a ring, it is at least as fast (a goal of this project)"
     )
     for row in deepest:
         if row["bound"] >= MUCH:
-            where = f"{_who(row)}, density {row['density']:g}, bound {row['bound']:.1f}"
+            where = f"{_processes(row)}, density {row['density']:g}, bound {row['bound']:.1f}"
             yield measured(statement, "", where, estimate(row, "speedup"), row["repeats"], row["disturbed"])
     yield from _shapes(streamed)
     yield untested(
@@ -78,19 +80,22 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
     yield from _zeros(layers, set(training.loc[training["method"] == "none", "model"]))
 
 
-def _who(row: dict) -> str:
-    """Of the study ``sums``."""
-    return f"{_where(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
+def _processes(row: dict) -> str:
+    """The workers and the kind of aggregators of a row of the study ``sums``, in words."""
+    return f"{_workers(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
 
 
-def _where(row: dict) -> str:
-    """Of the study ``sums``: how many workers, and what joins them where that has latency."""
+def _workers(row: dict) -> str:
+    """The workers of a row of the study ``sums`` and, if links have latency, their links, in words."""
     links = f" over {row['rate_mbit']:g} Mb/s and {row['latency_ms']:g} ms" if row["latency_ms"] else ""
     return f"{row['workers']} workers{links}"
 
 
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
-    """Several aggregators against one, and the most streams in flight against the fewest, at a tenth of the blocks."""
+    """The rows that compare several aggregators with one, and the most streams in flight with the fewest.
+
+    A tenth of the blocks is not zero.
+    """
     rows = streamed[streamed["density"] == PUBLISHED[1][0]]
     questions = {
         "aggregators": "As many aggregators as workers take away the bottleneck of one",
@@ -102,21 +107,22 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
                 shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
-                about = ", ".join([_who(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
+                about = ", ".join([_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
                 where = f"{about}: {most[column]} against {least[column]}"
                 gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
                 yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))
 
 
 def _trained(training: pd.DataFrame) -> Iterator[dict]:
+    """The rows about iterations of training over OmniReduce."""
     statement = "A model whose gradient has blocks of zeros by itself trains faster than over a dense all-reduce"
-    ours = training[training["way"] == "omnireduce"].to_dict("records")
-    for row in ours:
+    over_omnireduce = training[training["way"] == "omnireduce"].to_dict("records")
+    for row in over_omnireduce:
         if row["method"] == "none":
             where = f"{row['model']}, {row['workers']} workers, iteration against a ring, bound {row['bound']:.1f}"
             yield measured(statement, END_TO_END, where, estimate(row, "gain"), row["blocks"], row["disturbed"])
     statement = "So does a model with block-wise Top-K"
-    for row in ours:
+    for row in over_omnireduce:
         if row["method"] != "none":
             about = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
             where = f"{about}, iteration against a ring, bound {row['bound']:.1f}"
@@ -124,6 +130,7 @@ def _trained(training: pd.DataFrame) -> Iterator[dict]:
 
 
 def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
+    """The rows about blocks of zeros in gradients; ``natural``: models that have them without a sparsifier."""
     for model, rows in layers.groupby("model", sort=False):
         density = (rows["density"] * rows["entries"]).sum() / rows["entries"].sum()
         if model in natural:
@@ -135,41 +142,41 @@ def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
 
 
 def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
-    """Its messages and bytes against a ring's, and its time, from the study ``sums`` where all blocks are full."""
+    """The rows that compare halving-doubling with a ring: messages, bytes and time of full blocks in ``sums``."""
     full = sums[(sums["density"] == DENSE) & (sums["places"] == "random")]
     for (workers, _), rows in full.groupby(["workers", "latency_ms"]):
         ways = {way: own.iloc[0].to_dict() for way, own in rows.groupby("way")}
         if "halving-doubling" not in ways:
             continue
-        ours, ring, steps = ways["halving-doubling"], ways["ring"], 2 * int(math.log2(workers))
-        where, statement = _where(ours), "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
-        same = abs(ours["bytes"] - ring["bytes"]) <= 4 * 2 * workers  # a chunk's entries do not always divide
-        holds = bool(ours["messages"] == steps and same)
+        own, ring, steps = ways["halving-doubling"], ways["ring"], 2 * int(math.log2(workers))
+        where, statement = _workers(own), "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
+        same = abs(own["bytes"] - ring["bytes"]) <= 4 * 2 * workers  # the entries cannot always be divided evenly
+        holds = bool(own["messages"] == steps and same)
         why = (
-            f"{ours['messages']:g} messages, ring {ring['messages']:g}; {ours['bytes']:g} bytes, ring {ring['bytes']:g}"
+            f"{own['messages']:g} messages, ring {ring['messages']:g}; {own['bytes']:g} bytes, ring {ring['bytes']:g}"
         )
-        yield counted(statement, f"{steps}", where, ours["messages"], holds, why)
+        yield counted(statement, f"{steps}", where, own["messages"], holds, why)
         statement = "Halving-doubling is faster than a ring"
-        yield measured(statement, "", where, estimate(ours, "speedup"), ours["repeats"], ours["disturbed"])
+        yield measured(statement, "", where, estimate(own, "speedup"), own["repeats"], own["disturbed"])
 
 
 def hybrid(table: pd.DataFrame) -> Iterator[dict]:
-    """From the study ``hybrid``, of what it measured."""
+    """The rows about hybrid parallelism, from the measured rows of the study ``hybrid``."""
     table = table[table["repeats"] > 0]
-    gains = {}  # (model, workers) -> (times as fast as a ring, n, 0 of disturbed runs)
+    gains = {}  # (model, workers) -> (speed-up against a ring, n, which is 0 for a disturbed run)
     for (model, workers), rows in table.groupby(["model", "workers"], sort=False):
         ways = {row["way"]: row for row in rows.to_dict("records")}
-        if "ring" not in ways:  # it would have taken too long
+        if "ring" not in ways:  # the study leaves it out if it would take too long
             continue
-        ours, ring = ways["hybrid"], ways["ring"]
-        n = min(ours["repeats"], ring["repeats"])
-        if isinstance(ours["disturbed"], str) or isinstance(ring["disturbed"], str):
+        own, ring = ways["hybrid"], ways["ring"]
+        n = min(own["repeats"], ring["repeats"])
+        if isinstance(own["disturbed"], str) or isinstance(ring["disturbed"], str):
             n = 0
-        gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(ours, "iteration_s")), n
-        served = next((row for way, row in ways.items() if row["sender"] == "server"), None)
+        gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(own, "iteration_s")), n
+        served = next((row for row in ways.values() if row["sender"] == "server"), None)
         if served:
-            part = ours["bytes"] / served["bytes"]
-            why = "bytes of the process that sends the most, by those of the server"
+            part = own["bytes"] / served["bytes"]
+            why = "bytes of the process that sends the most, divided by the bytes of the server"
             where = f"{model}, {workers} workers"
             yield counted("It relieves the parameter server", "", where, part, part < 1, why)
     parallel = {workers for _, workers in gains if workers // 2 >= BACKBONES}
@@ -179,9 +186,9 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
         yield row if workers in parallel else row | {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
     for (model, workers), (gain, n) in gains.items():
         if (many := gains.get((f"{model}_100", workers))) is not None:
-            where = f"{model}, {workers} workers: gain with 100 by that with 10"
-            quoted = unpaired(many[0], gain)
-            yield measured("The gain is larger with 100 classes than with 10", "", where, quoted, min(n, many[1]))
+            where = f"{model}, {workers} workers: gain with 100 classes divided by the gain with 10"
+            quotient = unpaired(many[0], gain)
+            yield measured("The gain is larger with 100 classes than with 10", "", where, quotient, min(n, many[1]))
     fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))
     for model in dict.fromkeys(model for model, _ in gains if fewest < most):
         (small, n), (large, m) = gains[model, fewest], gains[model, most]
@@ -189,17 +196,21 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
         row = measured("Its speed-up decays less as nodes are added", "", where, unpaired(large, small), min(n, m))
         alone = {"verdict": UNKNOWN, "why": f"with {fewest} workers one has the whole backbone"}
         yield row if fewest in parallel else row | alone
-    tested = "no accuracy run here; tests/test_hybrid.py holds its weights to those of one device"
-    yield untested("Its accuracy is about that of the other methods", "", tested)
+    statement = "Its accuracy is about that of the other methods"
+    why = "no accuracy run was made; tests/test_hybrid.py compares its weights with those of one device"
+    yield untested(statement, "", why) | {"verdict": UNKNOWN}
 
 
 def never_dense(sparse_steps: int) -> bool:
-    """Whether a run that has so many sparse steps before each dense one is of sparse steps alone."""
+    """Whether a run with ``sparse_steps`` before each dense step has no dense step."""
     return sparse_steps > MOST_STEPS
 
 
 def alternating(points: pd.DataFrame) -> Iterator[dict]:
-    """From the study ``sparse_dense``: accuracies where all have sent as many bytes, of the same seeds."""
+    """The rows about alternating sparse and dense steps, from the study ``sparse_dense``.
+
+    Test accuracies are compared at equal bytes, by seed.
+    """
     last = points[points["step"] == points["train_steps"]]
     by_seed = last.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
     epochs = last.groupby("sparse_steps")["epoch"].first()
@@ -212,21 +223,25 @@ def alternating(points: pd.DataFrame) -> Iterator[dict]:
 
 
 def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
-    """One row per comparison, from the tables of the studies; ``points``, of sparse and dense, ``hybrids``: if any."""
-    found = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
-    found += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
+    """One row per comparison, from the tables of the studies.
+
+    ``points``: of the study ``sparse_dense``; ``hybrids``: of the study ``hybrid``. Both are None if they did not run.
+    """
+    sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
+    sources += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
     none = untested(KEEPS, "", "no methods/sparse_dense.py here")
-    found.append((ALTERNATING, [none] if points is None else alternating(points)))
+    sources.append((ALTERNATING, [none] if points is None else alternating(points)))
     columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]
-    rows = [{"system": system} | row for system, rows in found for row in rows]
-    return pd.DataFrame(rows, columns=["system", *columns])
+    return pd.DataFrame(
+        [{"system": system} | row for system, rows in sources for row in rows], columns=["system", *columns]
+    )
 
 
 def shown(compared: pd.DataFrame) -> pd.DataFrame:
-    """One row per statement and verdict, with all comparisons that led to it."""
-    found = []
+    """One row per statement and verdict, with all its comparisons."""
+    table = []
     for (system, statement, verdict), rows in compared.groupby(["system", "statement", "verdict"], sort=False):
-        found.append(
+        table.append(
             {
                 "System": system,
                 "It is stated": statement,
@@ -236,10 +251,11 @@ def shown(compared: pd.DataFrame) -> pd.DataFrame:
                 "Why": "; ".join(dict.fromkeys(rows["why"])),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(table)
 
 
 def _words(row: dict) -> str:
+    """A comparison as text: where it was made, the value, its interval, and n."""
     if pd.isna(row["value"]):
         return ""
     interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}], n = {row['n']:g}"

@@ -1,4 +1,4 @@
-"""What captions and small print say: machine, network, numbers of samples. No torch."""
+"""Texts for captions and small print: machine, network, numbers of samples. No torch."""
 
 import re
 
@@ -8,22 +8,22 @@ from dlgs_bench.report.load_runs import WHEN
 
 REPEAT = "the 95 % interval of a repeat in the same session"
 WHISKERS = f"whiskers: {REPEAT}, from the blocks of one run"
-SHORT_EPOCHS = 20  # of the recipes' 80 to 140: fewer say nothing about which variant ends better
+SHORT_EPOCHS = 20  # of the recipes' 80 to 140: after fewer epochs, variants cannot be ranked
 
 
 def of_script(snakemake) -> str:
-    """The caption that the rule hands over, on one line."""
+    """The caption in the rule's parameters, on one line."""
     return " ".join(snakemake.params.caption.split())
 
 
 def unbroken(text: str) -> str:
-    """The text with no-break spaces where a line must not end: "n = 6", "90.6 Mb/s", "3 workers", "[1.2, 1.4]"."""
+    """The text with no-break spaces within "n = 6", "90.6 Mb/s", "3 workers", "[1.2, 1.4]"."""
     text = re.sub(r"\b([ns]) = (?=\d)", "\\1\u00a0=\u00a0", text)
     return re.sub(r"(?<=\d) (?=[a-zA-Z%])|(?<=\d,) (?=[\d.]+\])", "\u00a0", text)
 
 
 def setting(table: pd.DataFrame) -> str:
-    """Machine, network, engine and workers of the rows, and when they were measured, with which commit."""
+    """The machine, network, engine, workers, dates and commits of the rows."""
     parts = []
     for _, rows in table.groupby(["machine", "network", "engine"], dropna=False, sort=False):
         row, workers = rows.iloc[0], " or ".join(map(str, sorted(rows["workers"].unique())))
@@ -32,8 +32,9 @@ def setting(table: pd.DataFrame) -> str:
 
 
 def when(rows: pd.DataFrame) -> str:
-    """The days of the measurements and their commits; nothing for tables from before rows said so."""
+    """The dates and commits of the measurements; empty for old tables without these columns."""
     days, commits = (sorted(rows[key].dropna().unique()) if key in rows else [] for key in WHEN)
+    days = sorted({day for period in days for day in period.split(" to ")})  # kept runs can have a period
     if not days:
         return ""
     words = f"; {' to '.join(dict.fromkeys((days[0], days[-1])))}"
@@ -41,38 +42,39 @@ def when(rows: pd.DataFrame) -> str:
 
 
 def network(rows: pd.DataFrame) -> str:
-    """What joined the workers of rows that share a kind of network; of a testbed its rates, what a TCP stream reached,
-    and the latency where there is one."""
+    """The network of rows that share a kind of network. A testbed has rates, the measured TCP rate, and a latency."""
     words = f"{rows['network'].iloc[0]} network"
     if rows["network"].iloc[0] != "testbed":
         return words
     slowest, fastest = rows["rate_mbit"].min(), rows["fastest_mbit"].max()
     if slowest == fastest:
-        reached = least_to_most(rows["measured_mbit"])
-        return f"{words}, {slowest:g} Mb/s links (measured {reached}){latency(rows)}"
-    reached = least_to_most(100 * rows["measured_mbit"] / rows["rate_mbit"])
-    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {reached} % of the rate){latency(rows)}"
+        measured = least_to_most(rows["measured_mbit"])
+        return f"{words}, {slowest:g} Mb/s links (measured {measured}){latency(rows)}"
+    measured = least_to_most(100 * rows["measured_mbit"] / rows["rate_mbit"])
+    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {measured} % of the rate){latency(rows)}"
 
 
 def latency(rows: pd.DataFrame) -> str:
-    """How long a message takes from host to host beside its bytes, and a round trip as measured; nothing where the
-    links were given no latency. Tables from before there was any do not say."""
-    asked = sorted(rows["latency_ms"].dropna().unique()) if "latency_ms" in rows else []
-    if not any(asked):
+    """The configured latency from host to host and the measured round trip; empty for links without latency.
+
+    Old tables have no column for it.
+    """
+    configured = sorted(rows["latency_ms"].dropna().unique()) if "latency_ms" in rows else []
+    if not any(configured):
         return ""
-    words = " or ".join(f"{ms:g}" for ms in asked)
+    words = " or ".join(f"{ms:g}" for ms in configured)
     return f", {words} ms from host to host (round trips of {least_to_most(rows['round_trip_ms'], 1)} ms)"
 
 
 def too_short(row) -> bool:
-    """Whether a run trained too little of its recipe to rank variants."""
+    """Whether a run trained too few epochs of its recipe to rank variants."""
     return row["train_epochs"] < min(SHORT_EPOCHS, row["epochs"])
 
 
 def seeds(points: pd.DataFrame) -> str:
-    """How many seeds, and a warning where the training was too short to rank variants."""
+    """The number of seeds, and a warning if the training was too short to rank variants."""
     first, number = points.iloc[0], points["seed"].nunique()
-    words = f"n = {number} seed{'s' * (number > 1)}"
+    words = f"n = {number} {'seeds' if number > 1 else 'seed'}"
     if too_short(first):
         words += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank variants"
     if first["precision"] != "float32":
@@ -81,32 +83,32 @@ def seeds(points: pd.DataFrame) -> str:
 
 
 def counted(table: pd.DataFrame) -> str:
-    """What n counts in a summary of timing runs, as "n = 3 to 40 blocks in 2 launches"."""
+    """The number of blocks and launches in a summary of timing runs, such as "n = 3 to 40 blocks in 2 launches"."""
     blocks, launches = least_to_most(table["blocks"]), table["launches"].max()
     return f"n = {blocks} blocks" + (f" in {launches} launches" if launches > 1 else "")
 
 
 def repeat(table: pd.DataFrame) -> str:
-    """What the intervals in a summary of timing runs are, and what they come from."""
+    """The meaning and the source of the intervals in a summary of timing runs."""
     if table["launches"].max() > 1:
         return f"{REPEAT}, from how much launches differ, pooled over the runs of a model and topology (Student's t)"
     return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
-def over_rates(table: pd.DataFrame, beside: str = "") -> str:
-    """Of timing runs over links of several rates; ``beside``: what works beside the workers."""
+def over_rates(table: pd.DataFrame, others: str = "") -> str:
+    """The small print of timing runs over links of several rates; ``others``: processes that are not workers."""
     first, n = table.iloc[0], least_to_most(table["blocks"])
-    who = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{beside}"
-    return f"{who}; points: measured, n = {n} blocks each, {WHISKERS}; lines: the time model"
+    setup = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{others}"
+    return f"{setup}; points: measured, n = {n} blocks each, {WHISKERS}; lines: the time model"
 
 
 def least_to_most(numbers: pd.Series, digits: int = 0) -> str:
-    """As "6 to 9", or "9" where all are the same."""
+    """The smallest and the largest number, such as "6 to 9", or "9" if all are equal."""
     return " to ".join(dict.fromkeys(f"{n:.{digits}f}" for n in (numbers.min(), numbers.max())))
 
 
 def off(table: pd.DataFrame, column: str) -> str:
-    """The median and the largest size of a relative error."""
+    """The median and the largest absolute value of a column of relative errors, in per cent."""
     size = table[column].dropna().abs()
     if size.empty:
         return "of no run"

@@ -1,10 +1,10 @@
-"""Two result sets side by side: which rows of Table 2 agree, which differ, and by how much. No torch.
+"""Compares two result sets: which rows of Table 2 agree, which differ, and by how much. No torch.
 
 python -m dlgs_bench.report.compare results/reference results
 
-Each argument is a folder with timing.csv, or such a file. Rows are compared if they measured the same thing: model and
-batch, variant with its options, topology, workers and latency. The rate of links in proportion follows from a machine's
-speed, so it may differ.
+Each argument is a folder with timing.csv, or such a file. Two rows are compared if they have the same model, batch,
+variant, options, topology, workers and latency. The rates of their links may differ: if links are slowed in proportion
+to the machine, the rate follows from the machine's speed.
 """
 
 import argparse
@@ -20,29 +20,29 @@ from dlgs_bench.report.summary import summarise
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
-NEAR = 1.15  # a factor: two speed-ups that differ by less are called close
+NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
 VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit"]
 
 
 def read(path: Path) -> pd.DataFrame:
-    """The summary of a set's timing runs; ValueError in one line if there is no table of them."""
+    """The summary of a set's timing runs; ValueError in one line if the set has no table of timing runs."""
     file = path / "timing.csv" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"{path}: no timing.csv; give a folder of results, or its timing.csv")
     try:
         table = summarise(pd.read_csv(file))
-    except (ValueError, KeyError) as error:  # of another table, or of a damaged one
+    except (ValueError, KeyError) as error:  # another table, or a corrupt one
         raise ValueError(f"{file} is not a table of timing runs: {error}") from None
-    rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # a sweep of rates
+    rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # then it is a sweep of rates
     return table.reindex(columns=[*SAME, *VALUES, "machine"]).assign(swept_mbit=rates)
 
 
 def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """The rows that both summaries have, without uncompressed.
 
-    Columns of ``one`` end in ``_a``, those of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by that in
-    a. ``close``: they differ by less than ``NEAR``. ``inside_a``, ``inside_b``: the other set's speed-up lies in this
-    set's interval.
+    Columns of ``one`` end in ``_a``, columns of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by the
+    speed-up in a. ``close``: whether the factor between them is below ``NEAR``. ``inside_a``, ``inside_b``: whether the
+    other set's speed-up lies in this set's interval.
     """
     both = one.merge(other, on=[*SAME, "swept_mbit"], suffixes=("_a", "_b"))
     both = both[both["variant"] != "none"].reset_index(drop=True)
@@ -56,7 +56,7 @@ def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown(both: pd.DataFrame) -> pd.DataFrame:
-    """The table for a person, the largest difference first."""
+    """The table as text, the largest difference first."""
     order = np.abs(np.log(both["quotient"])).sort_values(ascending=False, kind="stable").index
     return pd.DataFrame(
         {
@@ -73,11 +73,12 @@ def shown(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(both: pd.DataFrame) -> str:
-    """How many rows agree."""
+    """A sentence with the number of rows that agree."""
     n, off = len(both), np.exp(np.abs(np.log(both["quotient"])).median()) - 1
     return (
-        f"Of {n} speed-ups, {both['close'].sum()} differ by less than {100 * (NEAR - 1):.0f} % (median difference "
-        f"{100 * off:.0f} %); {both['inside_a'].sum()} of B lie in A's interval, {both['inside_b'].sum()} of A in B's."
+        f"{both['close'].sum()} of {n} speed-ups differ by less than {100 * (NEAR - 1):.0f} % (median difference "
+        f"{100 * off:.0f} %). {both['inside_a'].sum()} speed-ups of B lie in A's intervals, {both['inside_b'].sum()} "
+        "speed-ups of A in B's intervals."
     )
 
 
@@ -108,23 +109,23 @@ def _agreement(row: dict) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The table and the sentence on standard output; 1 and one line on standard error if a set cannot be read."""
+    """Print the table and the sentence; return 1 after one line on standard error if a set cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m dlgs_bench.report.compare", description=__doc__.splitlines()[0])
     parser.add_argument("a", type=Path, help="a folder of results, or its timing.csv")
     parser.add_argument("b", type=Path, help="the same for the other set")
-    asked = parser.parse_args(arguments)
+    paths = parser.parse_args(arguments)
     try:
-        one, other = read(asked.a), read(asked.b)
+        one, other = read(paths.a), read(paths.b)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     both = compare(one, other)
-    for name, path, table in (("A", asked.a, one), ("B", asked.b, other)):
+    for name, path, table in (("A", paths.a, one), ("B", paths.b, other)):
         rates = captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
         links = f"; links of {rates} Mb/s" if rates else ""
         print(f"{name}: {path}; {', '.join(table['machine'].dropna().unique())}{links}")
     if both.empty:
-        print("The two sets have no row in common: model, batch, variant, options, topology and workers all differ.")
+        print("The sets have no common row: no rows agree in model, batch, variant, options, topology and workers.")
         return 0
     print(f"\n{shown(both).to_markdown(index=False, disable_numparse=True)}\n\n{sentence(both)}")
     return 0

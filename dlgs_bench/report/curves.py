@@ -1,4 +1,4 @@
-"""Curves of accuracy runs against what training costs: bytes, and time on the links of timing runs. No torch."""
+"""Curves of accuracy runs over the cost of training: steps, bytes, and time on the links of timing runs. No torch."""
 
 import math
 
@@ -7,20 +7,20 @@ import pandas as pd
 
 
 def mean(points: pd.DataFrame) -> pd.DataFrame:
-    """The curve of several seeds: means of the points, by step, that all of them have."""
+    """The mean curve of several seeds, at the steps that all seeds have."""
     by_step = points.groupby("step")
-    whole = by_step["seed"].transform("nunique") == points["seed"].nunique()
-    return points[whole].groupby("step")[["test_accuracy", "sent_bytes"]].mean().reset_index()
+    in_all_seeds = by_step["seed"].transform("nunique") == points["seed"].nunique()
+    return points[in_all_seeds].groupby("step")[["test_accuracy", "sent_bytes"]].mean().reset_index()
 
 
 def at_bytes(run: pd.DataFrame, budget: float) -> pd.Series:
-    """The first point of a run at which ``budget`` bytes were sent, or the last one where they never were."""
+    """The first point of a run at which ``budget`` bytes were sent, or the last point if they never were."""
     reached = run[run["sent_bytes"] >= budget]
     return reached.iloc[0] if len(reached) else run.iloc[-1]
 
 
 def steps_to(curve: pd.DataFrame, target: float) -> float:
-    """The step at which test accuracy first is ``target``, on straight lines between points; infinity if never."""
+    """The first step with a test accuracy of ``target``, interpolated linearly between points; infinity if never."""
     steps, accuracy = curve["step"].to_numpy(), curve["test_accuracy"].to_numpy()
     reached = int(np.argmax(accuracy >= target))
     if accuracy[reached] < target:
@@ -30,16 +30,16 @@ def steps_to(curve: pd.DataFrame, target: float) -> float:
 
 
 def panes(variants: list[str], everywhere: list[str], most: int = 6) -> list[list[str]]:
-    """Variants shared out over panels, up to ``most`` in each, with those that are to be seen ``everywhere``."""
+    """The variants of each panel: at most ``most``, and in each panel the variants ``everywhere``."""
     others = [variant for variant in variants if variant not in everywhere]
     parts = [others[i : i + most] for i in range(0, len(others), most)] or [[]]
     return [[*(variant for variant in everywhere if variant in variants), *part] for part in parts]
 
 
 def over_steps(iterations: pd.DataFrame, column: str, most: int = 80) -> pd.DataFrame:
-    """Columns ``step`` and ``column``, its mean, least (``_low``) and most (``_high``) over ranges of steps.
+    """The mean, the minimum (``_low``) and the maximum (``_high``) of ``column`` over ranges of steps.
 
-    The ranges, at most ``most``, are equally long on a logarithmic axis. ``step``: the middle of the range.
+    The ranges, at most ``most``, have equal lengths on a logarithmic axis. ``step``: the middle of a range.
     """
     steps = iterations["step"].to_numpy()
     edges = np.unique(np.geomspace(1, steps.max() + 1, most + 1).round().astype(int))

@@ -1,4 +1,4 @@
-"""Long accuracy runs that are kept in the repository, shown where this machine trained too briefly. No torch."""
+"""Long accuracy runs that are kept in the repository. They replace runs that trained too few epochs. No torch."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,8 +8,8 @@ import pandas as pd
 from dlgs_bench.report import captions
 from dlgs_bench.report.names import Names
 
-LEAST_STEPS = 100  # of a training that is shown: fewer show the start alone
-LEARNT = 0.9  # a training has left chance level if its loss fell below this part of the loss at its first point
+LEAST_STEPS = 100  # of a training that is shown; a shorter curve shows the start only
+LEARNT = 0.9  # a training has left chance level if its loss is below this share of the loss at its first point
 
 
 def read(paths: Iterable[str]) -> list[pd.DataFrame]:
@@ -18,23 +18,25 @@ def read(paths: Iterable[str]) -> list[pd.DataFrame]:
 
 
 def longest(tables: list[pd.DataFrame], model: str, ratios: set[float], names: Names) -> pd.DataFrame:
-    """The longest kept training of a model: the rows of one table, with the configuration's variants alone.
+    """The longest kept training of a model: the rows of one table, for the configuration's variants.
 
-    Tables of one of ``ratios`` come first. Tables are not mixed, since their runs differ in precision and machine.
-    Empty if the model has no kept run.
+    Tables with one of ``ratios`` are preferred. Tables are not mixed, since their runs differ in precision and machine.
+    The result is empty if the model has no kept run.
     """
-    found = []
+    candidates = []
     for table in tables:
         rows = table[(table["model"] == model) & table["variant"].isin(names.variants)]
         if len(rows):
             rank = bool(ratios & set(rows["ratio"].dropna())), rows["epoch"].max(), rows["run"].nunique()
-            found.append((rank, rows))
-    return max(found, key=lambda one: one[0])[1] if found else pd.DataFrame()
+            candidates.append((rank, rows))
+    return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else pd.DataFrame()
 
 
 def instead_of(points: pd.DataFrame, tables: list[pd.DataFrame], model: str, ratios: set[float], names: Names):
-    """The rows of the model in ``points`` that are worth showing, and the kept rows to show next to them; either may be
-    empty. Without a kept run everything is shown."""
+    """The rows of the model in ``points`` that are worth showing, and the kept rows to show next to them.
+
+    Either can be empty. If the model has no kept run, all its rows are shown.
+    """
     own = points[points["model"] == model]
     if len(own) and not captions.too_short(own.iloc[0]):
         return own, pd.DataFrame()

@@ -1,4 +1,4 @@
-"""Tidy tables from run folders: one row per observation, each with what its run was. No torch."""
+"""Tidy tables from run folders: one row per observation, with columns that describe its run. No torch."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ from dlgs_bench.stats import amortised
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
 SPEC += ("precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
-OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
-# Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
+OPTIONS = ("selection", "refresh_every")  # options of methods; empty for a method without the option
+# Of a testbed: the slowest link, the fastest link, the slowest measured rate, the latency and the measured round trip.
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")
 WHEN = ("date", "commit")
-# What a row says of its run, in every tidy table. ``run`` is the name of its folder.
+# The columns that describe the run of a row, in every tidy table. ``run`` is the name of its folder.
 ABOUT = (
     "run",
     *SPEC,
@@ -31,14 +31,15 @@ ABOUT = (
     "disturbed",
 )
 
-# Rows that agree in these measured the same thing.
+# Rows that agree in these columns measured the same thing.
 ALIKE = ("model", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "rate_mbit", "latency_ms")
 
 
 def read(paths: list) -> pd.DataFrame:
-    """All rows of the runs' tables, each with the columns ``ABOUT`` its run.
+    """All rows of the runs' tables, each with the columns ``ABOUT`` of its run.
 
-    What a run timed in turns is called ``timed`` here ("none", or a planner), since ``variant`` is the run's.
+    The column ``variant`` of a run's table is called ``timed`` here ("none", or a planner), since ``variant`` is the
+    variant of the run.
     """
     paths = [Path(path) for path in paths]
     rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
@@ -48,14 +49,16 @@ def read(paths: list) -> pd.DataFrame:
 
 
 def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFrame:
-    """Rows of runs in which several schemes take turns, as if each scheme had a run of its own.
+    """Rows of runs in which several schemes take turns, as if each scheme had its own run.
 
-    ``run``: the run's folder and the scheme's label; ``timed_in``: the folder, which schemes that took turns share.
-    ``timed``: the variant of a row: the scheme's own, or one of the variants ``against``, which took turns with it.
-    What several runs measured alike, such as uncompressed, is the first run's alone. Of the bucketings of a baseline
-    only the fastest of each run is kept.
+    ``run``: the run's folder and the scheme's label. ``timed_in``: the folder, which is equal for schemes that took
+    turns. ``timed``: the variant of a row, which is the scheme's variant or one of the variants ``against`` that took
+    turns with it.
+
+    If several runs measured the same, such as uncompressed, only the rows of the first run are kept. Only the fastest
+    bucketing of a baseline in each run is kept.
     """
-    found = []
+    tables = []
     for path in map(Path, paths):
         rows, members = pd.read_csv(path).rename(columns={"variant": "timed"}), RunSpec.in_folder(path.parent).members
         rows = rows[rows["timed"].isin(at_best(rows, members))]
@@ -64,31 +67,33 @@ def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFr
             own = (rows["timed"] == label) | variants.isin(against)
             about = about_run(path.parent, label)
             about |= {"run": f"{about['run']}-{label}", "timed_in": path.parent.name}
-            found.append(rows[own].assign(timed=variants[own], **about))
-    rows = pd.concat(found, ignore_index=True)
+            tables.append(rows[own].assign(timed=variants[own], **about))
+    rows = pd.concat(tables, ignore_index=True)
     first = rows.groupby(list(ALIKE), dropna=False)["run"].transform("first")
     rows = rows[rows["run"] == first]
     return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]].reset_index(drop=True)
 
 
 def at_best(rows: pd.DataFrame, members: dict[str, RunSpec]) -> list[str]:
-    """The labels of a run without the bucketings that are slower than another bucketing of the same variant.
+    """The labels of a run, with only the fastest bucketing of each variant.
 
-    ``rows``: iterations; column ``timed``: label.
+    ``rows``: iterations, with the label in the column ``timed``.
     """
     bucketings: dict[tuple, list[str]] = {}
     for label, member in members.items():
         bucketings.setdefault((member.variant, member.ratio), []).append(label)
 
     def seconds(label: str) -> float:
-        return np.log(by_launch(by_block(rows[rows["timed"] == label]))).mean()
+        return over_launches(by_block(rows[rows["timed"] == label]))
 
     return [labels[0] if len(labels) == 1 else min(labels, key=seconds) for labels in bucketings.values()]
 
 
 def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
-    """``column`` of one iteration, amortised over the phases of a cycle, in each block of each launch; a run of one
-    launch does not number it."""
+    """``column`` of one iteration, amortised over the phases of a cycle, indexed by launch and block.
+
+    A run with a single launch may have no column for the launch.
+    """
     numbers = [number for number in ("launch", "block") if number in rows]
     blocks = rows.groupby(numbers, dropna=False)
     index = pd.MultiIndex.from_tuples([key for key, _ in blocks], names=numbers)
@@ -96,12 +101,17 @@ def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
 
 
 def by_launch(values: pd.Series) -> pd.Series:
-    """The median over the blocks of each launch, of logarithms, from values by block."""
-    with np.errstate(divide="ignore"):  # nothing was waited for
+    """The median over the blocks of each launch, computed on logarithms, from values by block."""
+    with np.errstate(divide="ignore"):  # a waiting time can be 0
         logs = np.log(values)
     if "launch" not in values.index.names:
         return np.exp(pd.Series([logs.median()]))
     return np.exp(logs.groupby(level="launch", dropna=False).median())
+
+
+def over_launches(values: pd.Series) -> float:
+    """The geometric mean over launches of the medians over blocks, from values by block, as in Table 2."""
+    return float(np.exp(np.log(by_launch(values)).mean()))
 
 
 def amortise(iterations: pd.DataFrame, column: str) -> float:
@@ -110,26 +120,32 @@ def amortise(iterations: pd.DataFrame, column: str) -> float:
 
 
 def read_points(paths: list) -> pd.DataFrame:
-    """All points of accuracy runs, as ``read``, each with what the steps since the point before sent and lost.
+    """All points of accuracy runs, as ``read``, with columns about the steps since the previous point.
 
-    ``density``, ``bits_per_entry``: means over these steps; ``squared_error``, ``squared_mean``: sums over those of
-    them in which the aggregate was held against the true mean, empty where there are none.
+    ``density``, ``bits_per_entry``: means over these steps. ``squared_error``, ``squared_mean``: sums over the steps in
+    which the aggregate was compared with the true mean; empty if there are none.
     """
-    stretches = pd.concat([_stretches(Path(path)) for path in paths], ignore_index=True)
-    return pd.concat([read(paths), stretches], axis=1)
+    steps_before = pd.concat([_steps_before_points(Path(path)) for path in paths], ignore_index=True)
+    return pd.concat([read(paths), steps_before], axis=1)
 
 
-def _stretches(points: Path) -> pd.DataFrame:
+def _steps_before_points(points: Path) -> pd.DataFrame:
+    """One row per point of a run, with the columns that ``read_points`` adds."""
     ends = pd.read_csv(points)["step"]
     iterations = pd.read_csv(points.with_name("iterations.csv"))
     entries = plugins.describe("models", about_run(points.parent)["model"])["parameters"]
-    stretches = iterations.groupby(ends.searchsorted(iterations["step"]))
-    sums = stretches[["squared_error", "squared_mean"]].sum(min_count=1)
-    return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
+    steps = iterations.groupby(ends.searchsorted(iterations["step"]))
+    sums = steps[["squared_error", "squared_mean"]].sum(min_count=1)
+    return sums.assign(density=steps["density"].mean(), bits_per_entry=8 * steps["sent_bytes"].mean() / entries)
+
+
+def last_points(points: pd.DataFrame) -> pd.DataFrame:
+    """The last point of each accuracy run."""
+    return points[points["step"] == points.groupby("run")["step"].transform("max")]
 
 
 def about_run(folder: Path, label: str = "") -> dict:
-    """The columns ``ABOUT`` the run in a folder, or about one of the schemes that took turns in it."""
+    """The columns ``ABOUT`` of the run in a folder, or of the scheme ``label`` in it."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
     spec = spec.members[label] if label else spec
@@ -142,10 +158,12 @@ def about_run(folder: Path, label: str = "") -> dict:
     about |= {key: provenance[key] for key in ("machine", "network")}
     about |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
     about |= {key: provenance.get(key) for key in LINKS}
+    if spec.kind != "accuracy":
+        about["train_epochs"] = None  # only accuracy runs train; the spec of another run holds the default
     return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}
 
 
 def _buckets(folder: Path, label: str) -> int | None:
-    """How many buckets a scheme of a timing run exchanges; None if the run left no table of them."""
+    """The number of buckets that a scheme of a timing run exchanges; None if the run has no table of them."""
     table = folder / "groups.csv"
     return int((pd.read_csv(table)["variant"] == label).sum()) if table.exists() else None

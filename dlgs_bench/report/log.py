@@ -1,4 +1,4 @@
-"""How a script begins and ends: where its complaints go, what it refuses to read, the seals of its tables. No torch."""
+"""The frame of a script: the log of its errors, the check of its input files, checksums of its tables. No torch."""
 
 import atexit
 import sys
@@ -12,10 +12,11 @@ from dlgs_bench.spec import RunSpec
 
 
 def log_errors(snakemake) -> None:
-    """Send what a script complains of to its rule's log, and of a failure one line to the person too; refuse what is
-    damaged of the files that it reads, and runs that are others than the rule's ``params.runs`` (folder -> spec).
+    """Prepare a script: every script calls it first.
 
-    At its end a checksum of each of its own tables is left beside it.
+    Standard error goes to the log of the rule. If the script fails, one line is also printed for the user. The script
+    ends at once if an input file is corrupt, or if a run is not the run in the rule's ``params.runs`` (folder -> spec).
+    When the script ends, a checksum is written next to each of its tables.
     """
     log = Path(snakemake.log[0])
     sys.stderr = log.open("w", encoding="utf-8", buffering=1)
@@ -39,6 +40,6 @@ def log_errors(snakemake) -> None:
 
 
 def refuse(why: str) -> NoReturn:
-    """End the script, which cannot do what it was asked, with one line."""
+    """End the script with one line of error."""
     print(f"error: {why}", file=sys.__stderr__)
     sys.exit(f"error: {why}")

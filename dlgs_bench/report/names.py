@@ -1,4 +1,4 @@
-"""What variants and models are called, and their order: as the run's own configuration says. No torch."""
+"""The titles of variants and models, and their order, as in the configuration. No torch."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,30 @@ class Names:
 
     @classmethod
     def of(cls, snakemake) -> "Names":
+        """The names in the parameters of a script."""
         return cls(dict(snakemake.params.variants), dict(snakemake.params.models))
 
     def variant(self, name: str) -> str:
+        """The title of a variant, or its name if the configuration does not have it."""
         return self.variants.get(name, name)
 
     def model(self, name: str) -> str:
+        """The title of a model, or its name if the configuration does not have it."""
         return self.models.get(name, name)
 
-    def variants_in(self, found) -> list[str]:
-        return _in_order(self.variants, found)
+    def variants_in(self, present) -> list[str]:
+        """The names of the variants in ``present``, in the configuration's order."""
+        return _in_order(self.variants, present)
 
-    def models_in(self, found) -> list[str]:
-        return _in_order(self.models, found)
+    def models_in(self, present) -> list[str]:
+        """The names of the models in ``present``, in the configuration's order."""
+        return _in_order(self.models, present)
 
     def arrange(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Rows by model, topology, workers, links, variant and falling ratio: the order of all tables."""
+        """The rows by model, topology, workers, links, variant and falling ratio: the order of all tables."""
         models, variants = self.models_in(table["model"]), self.variants_in(table["variant"])
-        places = {"model": table["model"].map(models.index), "variant": table["variant"].map(variants.index)}
-        order = table.assign(**places, ratio=-table["ratio"].astype(float))
+        ranks = {"model": table["model"].map(models.index), "variant": table["variant"].map(variants.index)}
+        order = table.assign(**ranks, ratio=-table["ratio"].astype(float))
         keys = [
             key
             for key in ("model", "topology", "workers", "collective", "rate_mbit", "variant", "ratio")
@@ -41,28 +46,28 @@ class Names:
         return table.loc[order.sort_values(keys, na_position="first", kind="stable").index].reset_index(drop=True)
 
 
-def _in_order(known: dict[str, str], found) -> list[str]:
-    """The configuration's names that were found, in its order, then the others by name."""
-    found = set(found)
-    return [name for name in known if name in found] + sorted(found - known.keys())
+def _in_order(known: dict[str, str], present) -> list[str]:
+    """The configuration's names that are in ``present``, in its order, then the others by name."""
+    present = set(present)
+    return [name for name in known if name in present] + sorted(present - known.keys())
 
 
 def data_title(row) -> str:
-    """The data of a row of a tidy table; a stand-in is said to be one."""
+    """The title of the data in a row of a tidy table, marked if the data set is a stand-in."""
     return f"{row['data_title']} (stand-in)" if row["stand_in"] else row["data_title"]
 
 
 def label(row, names: Names) -> str:
-    """What figures call the run of a row: its variant with what decides its time; all but the topology."""
+    """The label of a row's run in figures: its variant with the options that decide its time, without the topology."""
     refresh = "" if pd.isna(row["refresh_every"]) else f", s = {row['refresh_every']:g}"
     return method_title(row, names) + refresh + at_ratio(row["ratio"])
 
 
 def method_title(row, names: Names) -> str:
-    """The variant of a row of a tidy table, and whether its selection is not the paper's."""
+    """The title of the variant in a row of a tidy table, marked if its selection is compiled."""
     return names.variant(row["variant"]) + (" (compiled)" if row.get("selection") == "compiled" else "")
 
 
 def at_ratio(ratio) -> str:
-    """ ", ratio 0.1" for titles; nothing where there is no ratio."""
+    """The end of a title, such as ", ratio 0.1"; empty without a ratio."""
     return "" if ratio is None or pd.isna(ratio) else f", ratio {ratio:g}"

@@ -1,4 +1,4 @@
-"""One page of all that is there: findings, tables, figures, machine and provenance, in one file. No torch."""
+"""One HTML file with all results: findings, tables, figures, machine and provenance. No torch."""
 
 import json
 import re
@@ -14,30 +14,32 @@ from dlgs_bench.report import captions, tables
 
 TITLE = "Does compressing gradients pay?"
 TEMPLATE = Path(__file__).with_name("page.html")
-DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"  # in an SVG: its caption
-CELL, WRAPS = re.compile(r"<td>(.*?)</td>", re.S), 25  # characters of a cell that is shown on one line
+DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"  # the element of an SVG that holds its caption
+CELL, WRAPS = re.compile(r"<td>(.*?)</td>", re.S), 25  # longest cell, in characters, that is shown on one line
 NUMBERED = re.compile(r"figure\d+$")
 LABELLED = re.compile(r"(Figure \d+): ([^.]+)\.")  # the beginning of the caption of a numbered figure
 PIXELS_PER_POINT = 4 / 3
 MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
-def write(page: Path, results: Path, files: list[str], found: list[str], terms: str, about: Iterable[str] = ()) -> None:
-    """Make the page, which opens on the paragraphs ``about``, the sentences ``found`` and what their ``terms`` mean.
+def write(
+    page: Path, results: Path, files: list[str], findings: list[str], terms: str, about: Iterable[str] = ()
+) -> None:
+    """Write the page. It begins with the paragraphs ``about``, the sentences ``findings`` and an explanation of terms.
 
-    ``files``: the tables (CSV, with HTML beside it) and figures (SVG, with PNG beside it) of the workflow, in its
-    order, but figures with a number in the order of their numbers; those that are not there yet are left out.
+    ``files``: the tables (CSV, with HTML next to it) and figures (SVG, with PNG next to it), in the order of the
+    workflow. Numbered figures come first, in the order of their numbers. Missing files are left out.
     """
-    there = [path for path in map(Path, files) if path.exists()]
-    opening = {"sentences": list(map(captions.unbroken, found)), "caption": terms}
+    existing = [path for path in map(Path, files) if path.exists()]
+    opening = {"sentences": list(map(captions.unbroken, findings)), "caption": terms}
     sections = [{"name": "findings", "label": "Findings"} | opening]
-    sections += [table(path) for path in there if path.suffix == ".csv" and path.with_suffix(".html").exists()]
-    drawn = [path for path in there if path.suffix == ".svg"]
+    sections += [table(path) for path in existing if path.suffix == ".csv" and path.with_suffix(".html").exists()]
+    drawn = [path for path in existing if path.suffix == ".svg"]
     sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
     template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True, undefined=jinja2.StrictUndefined)
-    shown = [EMPTY | section for section in sections]
-    text = template.render(title=TITLE, about=list(map(captions.unbroken, about)), sections=shown)
+    sections = [EMPTY | section for section in sections]
+    text = template.render(title=TITLE, about=list(map(captions.unbroken, about)), sections=sections)
     page.write_text(text, encoding="utf-8")
 
 
@@ -56,8 +58,7 @@ def table(csv: Path) -> dict:
 
 
 def figure(svg: Path) -> dict:
-    """The section of a figure: the smaller of its two files, as wide as the SVG, and the caption that this carries, if
-    it does."""
+    """The section of a figure: the smaller of its two files, with the width and the caption of the SVG."""
     drawn = ElementTree.parse(svg)
     caption = captions.unbroken(drawn.findtext(f".//{DESCRIPTION}") or svg.stem)
     width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
@@ -69,17 +70,18 @@ def figure(svg: Path) -> dict:
 
 
 def heading(caption: str) -> str:
-    """The words before the first colon, or else full stop: "Table 1", "Figure 5", "Link rates"."""
+    """The words before the first colon or full stop, such as "Table 1", "Figure 5" or "Link rates"."""
     return re.split(r"[:.]", caption, maxsplit=1)[0]
 
 
 def facts(results: Path) -> dict[str, str]:
-    """What the runs share, and the values in which they differ."""
+    """The provenance of all runs: a value that all share, or the list of their values."""
     merged = json.loads((results / "provenance.json").read_text(encoding="utf-8"))
     return {key.replace("_", " ").capitalize(): words(value) for key, value in merged.items()}
 
 
 def words(value) -> str:
+    """A value of the provenance as text."""
     if isinstance(value, list):
         return "; ".join(map(words, value))
     return ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else str(value)

@@ -1,4 +1,4 @@
-"""Run folders: what is wrong with one that a table is to be made from. No torch."""
+"""Checks a run folder before a table is made from it. No torch."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,9 @@ from dlgs_bench.spec import RunSpec
 
 
 def wrong(folder: Path, asked: RunSpec | None = None) -> str:
-    """Why a folder does not hold its run as the run left it, in one line, or nothing; a folder without run.json holds
-    no run.
+    """What is wrong with a run folder, in one line, or an empty string. A folder without run.json has no run.
 
-    ``asked``: what the configuration asks for there, before a plan or a rate is added to it.
+    ``asked``: the run in the configuration, before a plan or a rate is added to it.
     """
     record = folder / "run.json"
     if not record.exists():
@@ -21,7 +20,7 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
     try:
         run = json.loads(record.read_text(encoding="utf-8"))
         spec = RunSpec.from_dict(run["spec"])
-        damaged = [name for name, known in run["files"].items() if checksums.of(folder / name) != known]
+        damaged = [name for name, checksum in run["files"].items() if checksums.of(folder / name) != checksum]
     except (ValueError, TypeError, KeyError, AttributeError):
         return f"{record} is damaged"
     if run != checksums.signed(run):
@@ -39,34 +38,40 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
 
 
 def _difference(spec: RunSpec, asked: RunSpec) -> str:
-    """The first value of a run that is not as asked for, in words."""
+    """The first value of a run that differs from the configuration, in words."""
     had, wanted = (one.asked().flat() for one in (spec, asked))
     differs = (f"{key} {had[key]}, the configuration asks for {wanted[key]}" for key in had if had[key] != wanted[key])
     return next(differs, "")
 
 
 def _unfinished(folder: Path, spec: RunSpec, run: dict) -> str:
-    """Where a run has not as many rows as its spec says, or nothing."""
+    """Which table of a run has fewer rows than its spec requires, or an empty string."""
     if spec.kind == "accuracy":
         return _cut_curve(folder, spec, run["train_samples"])
     return _cut_turns(folder, spec) if spec.kind in ("timing", "planners") else ""
 
 
 def _cut_curve(folder: Path, spec: RunSpec, samples: int) -> str:
-    """One row for each step, and one for each point of the curve: see ``dlgs_bench.training.train``."""
+    """What is missing in an accuracy run: it has a row per step, and one per point of the curve.
+
+    See ``dlgs_bench.training.train``.
+    """
     total = spec.steps(samples)
     due = spec.points(total) - {0}
-    steps, found = (pd.read_csv(folder / f"{table}.csv")["step"].tolist() for table in ("iterations", "points"))
+    steps, points = (pd.read_csv(folder / f"{table}.csv")["step"].tolist() for table in ("iterations", "points"))
     if steps != list(range(1, total + 1)):
         return f"{folder / 'iterations.csv'} has {len(steps)} rows, its run has {total} steps"
-    more = len(found) - len(due)
-    if not due <= set(found) or more > (spec.measurement.byte_budget > 0):
-        return f"{folder / 'points.csv'} has {len(found)} rows, its run has {len(due)} points"
+    additional = 1 if spec.measurement.byte_budget > 0 else 0
+    if not due <= set(points) or len(points) > len(due) + additional:
+        return f"{folder / 'points.csv'} has {len(points)} rows, its run has {len(due)} points"
     return ""
 
 
 def _cut_turns(folder: Path, spec: RunSpec) -> str:
-    """Blocks that are all alike, at least so many in every launch: see ``dlgs_bench.training.timed``."""
+    """What is missing in a timing run: every launch has at least ``blocks`` blocks, all with the same number of rows.
+
+    See ``dlgs_bench.training.timed``.
+    """
     asked, table = spec.measurement, folder / "iterations.csv"
     rows = pd.read_csv(table)
     rows = rows if "launch" in rows else rows.assign(launch=1)

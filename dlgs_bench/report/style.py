@@ -1,7 +1,7 @@
-"""How figures look: colours, dashes, markers, hatches, and the line of small print below. No torch.
+"""The style of figures: colours, dashes, markers, hatches, and the small print below. No torch.
 
-Colours are Okabe and Ito's, which colour-blind readers can tell apart. Every variant also has a dash and a marker,
-every part of an iteration a hatch, so that a black-and-white print reads as well.
+The colours are the palette of Okabe and Ito, which colour-blind readers can distinguish. Every variant also has a dash
+and a marker, and every part of an iteration a hatch, so figures can be printed in black and white.
 """
 
 import textwrap
@@ -16,19 +16,19 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from dlgs_bench.report import captions
 from dlgs_bench.report.names import Names
 
-# The same data give the same figure on every machine, whatever a user's matplotlibrc says.
+# Ignore a user's matplotlibrc, so that the same data give the same figure on every machine.
 matplotlib.rcdefaults()
 matplotlib.use("Agg")
-plt.rcParams["svg.hashsalt"] = "figure"  # names parts of an SVG; drawn at random otherwise
+plt.rcParams["svg.hashsalt"] = "figure"  # the ids in an SVG are random otherwise
 
-# Their lengths share no factor: no two of the first 280 variants have all three in common.
+# The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
 COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
 COMMON = ["none", "topk", "lags", "dlgs", "cast", "powersgd"]  # methods with the same look in every figure
-FILLS = ["full", "none", "left", "bottom"]  # of the markers of one variant's first, second, ... ratio
+FILLS = ["full", "none", "left", "bottom"]  # of the markers of a variant's first, second, ... ratio
 
-# What an iteration is made of: part -> columns of a summary, colour, hatch.
+# The parts of an iteration: part -> columns of a summary, colour, hatch.
 PARTS = {
     "computation": (["forward_s", "backward_s"], "#56B4E9", ""),
     "sparsification": (["sparsify_s"], "#E69F00", "///"),
@@ -38,13 +38,15 @@ PARTS = {
 }
 
 TIMES = "\u00d7"  # before a speed-up
-PRINT_PER_INCH = 16  # characters of the small print
-PRINT_POINTS = 8  # its size
-LEGEND_INCHES = 2.4  # of one entry
+BOUND = {"color": "0.3", "linestyle": "--", "linewidth": 1, "label": "computing alone (bound)"}  # its line
+MODEL = {"color": "0.3", "linewidth": 1, "label": "time model"}  # of all lines of predictions, in a legend
+PRINT_PER_INCH = 16  # characters of the small print per inch
+PRINT_POINTS = 8  # font size of the small print
+LEGEND_INCHES = 2.4  # width of an entry of the legend
 
 
 def line(number: int, label: str, ratio: int = 0) -> dict:
-    """Matplotlib's keywords for the line of this number; ``ratio``: which of one variant's ratios, from 0."""
+    """Matplotlib's keywords for line ``number``; ``ratio``: the index of the ratio among the variant's ratios."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -57,7 +59,7 @@ def line(number: int, label: str, ratio: int = 0) -> dict:
 
 
 def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
-    """A variant's line, the same in every figure of a configuration; of a common method, the same in all figures."""
+    """The line of a variant: the same in every figure of a configuration, and for common methods in all figures."""
     return line(number(variant, names), names.variant(variant), ratio)
 
 
@@ -68,14 +70,14 @@ def number(variant: str, names: Names) -> int:
 
 
 def area(variant: str, names: Names) -> tuple[float, float, float]:
-    """The colour of a variant's area; where colours come round again, they are darker."""
-    rounds, place = divmod(number(variant, names), len(COLOURS))
-    paler = 0.55 * np.array(to_rgb(COLOURS[place])) + 0.45
-    return tuple(paler * 0.65**rounds)
+    """The colour of a variant's area. If there are more variants than colours, repeated colours are darker."""
+    repeats, index = divmod(number(variant, names), len(COLOURS))
+    paler = 0.55 * np.array(to_rgb(COLOURS[index])) + 0.45
+    return tuple(paler * 0.65**repeats)
 
 
 def panels(number: int, width: float, height: float, most: int = 3):
-    """A figure of ``number`` panels of this size in inches, at most so many in a row; the panels, flat."""
+    """A figure with ``number`` panels of this size in inches, at most ``most`` in a row, and the list of its panels."""
     rows = -(-number // most)
     columns = -(-number // rows)
     size = (width * columns, 0.7 + height * rows)
@@ -86,18 +88,19 @@ def panels(number: int, width: float, height: float, most: int = 3):
 
 
 def legend(figure, handles, labels) -> None:
-    """Above the panels, in as few rows as find room, all about as long."""
+    """Draw a legend above the panels, in as few rows as possible, with rows of about equal length."""
     rows = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
     columns = -(-len(labels) // rows)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
 
 
 def open_frame(axes) -> None:
+    """Remove the frame above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def plain_log(axis, subs=(1, 2, 5)) -> None:
-    """A logarithmic axis with plain numbers at 1, 2, 5, 10, ..."""
+    """Label a logarithmic axis with plain numbers at 1, 2, 5, 10, ..."""
     axis.set_major_locator(LogLocator(base=10, subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
@@ -109,18 +112,18 @@ def whiskers(value: pd.Series, least: pd.Series, most: pd.Series) -> np.ndarray:
 
 
 def measured(axes, look: dict, x, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
-    """Points with whiskers: ``column`` of the rows, from its ``_low`` to its ``_high``."""
+    """Draw points with whiskers: ``column`` of the rows, with whiskers from ``_low`` to ``_high``."""
     value, low, high = (rows[f"{column}{end}"] * scale for end in ("", "_low", "_high"))
     axes.errorbar(x, value, yerr=whiskers(value, low, high), capsize=2, elinewidth=0.8, **look | {"linestyle": ""})
 
 
 def predicted(axes, look: dict, x, y) -> None:
-    """The line of a model, thin and without markers, below the label of the points."""
+    """Draw the line of a model: thin, without markers, and without an entry in the legend."""
     axes.plot(x, y, **look | {"marker": "", "label": None, "linewidth": 1})
 
 
 def rate_axis(axes, ticks: list[float]) -> None:
-    """A logarithmic axis of link rates, marked where something was measured."""
+    """Make the x axis a logarithmic axis of link rates, with ticks at the measured rates."""
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -128,13 +131,15 @@ def rate_axis(axes, ticks: list[float]) -> None:
 
 
 def between(ticks: list[float]) -> np.ndarray:
-    """Link rates for a line, from a little below the first of these to a little above the last."""
+    """The link rates of a line, from a little below the first tick to a little above the last tick."""
     return np.geomspace(ticks[0] / 1.5, ticks[-1] * 1.5, 60)
 
 
 def save(figure, note: str, snakemake) -> None:
-    """Put the small print below, and save as SVG and as PNG, without a date: the same data give the same file. The SVG
-    carries its caption."""
+    """Add the small print, and save the figure as SVG and PNG. The SVG contains its caption.
+
+    The files contain no date, so the same data give the same file.
+    """
     width = round(PRINT_PER_INCH * figure.get_figwidth())
     note = textwrap.fill(captions.unbroken(note), width)
     figure.supxlabel(note, fontsize=PRINT_POINTS, color="0.2", x=0.02, ha="left")

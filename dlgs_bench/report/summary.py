@@ -1,4 +1,4 @@
-"""From timed iterations to a row of Table 2: amortised, paired, and adding up. No torch."""
+"""Summarises timed iterations to rows of Table 2: amortised, paired, with parts that add up. No torch."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,19 +8,19 @@ from dlgs_bench.report.load_runs import ABOUT, amortise, by_block, by_launch
 from dlgs_bench.stats import Estimate, Spread, pooled, relaunched, repeatable, unpaired
 from dlgs_bench.topology import ALL_GATHER
 
-Quantity = Callable[[pd.DataFrame], pd.Series]  # of the iterations of one run, by block
+Quantity = Callable[[pd.DataFrame], pd.Series]  # the iterations of one run -> values by block
 
-SETTING = ["model", "topology", "workers"]  # runs that agree in these vary alike between launches
+SETTING = ["model", "topology", "workers"]  # runs with equal values vary equally between launches
 
-# What an iteration is made of: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
+# The parts of an iteration: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
 MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
 
 
 def summarise(timing: pd.DataFrame) -> pd.DataFrame:
     """One row per timing run, from the tidy table of iterations.
 
-    ``bound_s``: the shortest forward and backward pass of the row's model, topology and workers, which no exchange can
-    undercut; ``of_bound``: its part of the iteration.
+    ``bound_s``: the shortest forward and backward pass of the row's model, topology and workers, a lower bound of the
+    iteration. ``of_bound``: the bound divided by the iteration.
     """
     repeats = Repeats(timing)
     table = pd.DataFrame(_row(run, repeats) for _, run in timing.groupby("run", sort=False))
@@ -32,11 +32,11 @@ def summarise(timing: pd.DataFrame) -> pd.DataFrame:
 
 
 class Repeats:
-    """Estimates of timing runs, with the intervals of a repeat.
+    """Estimates from timing runs, with the interval of a repeat.
 
-    A run that was launched several times varies as launches do. It is launched too seldom to know by how much, so
-    that is pooled over all runs of methods on the same model and topology. If every run was launched once, the interval
-    comes from its blocks. Two schemes that took turns in the same launches are compared block by block.
+    The interval comes from the spread between launches. A run has too few launches to estimate it, so the spread is
+    pooled over all runs of methods on the same model and topology. If every run has a single launch, the interval comes
+    from its blocks. Two schemes that took turns in the same launches are compared block by block.
     """
 
     def __init__(self, timing: pd.DataFrame):
@@ -49,11 +49,12 @@ class Repeats:
         self._spreads: dict[tuple, Spread | None] = {}
 
     def estimate(self, run: pd.DataFrame, quantity: Quantity) -> Estimate:
+        """``quantity`` of a run."""
         values, spread = quantity(run), self._spread(run, quantity)
         return relaunched(by_launch(values), spread) if spread else repeatable(values)
 
     def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
-        """``quantity`` of one run divided by that of another: block by block, if the two took turns."""
+        """``quantity`` of one run divided by ``quantity`` of another run: block by block, if they took turns."""
         if "timed_in" not in one or one["timed_in"].iloc[0] != other["timed_in"].iloc[0]:
             return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
         base = quantity(other)
@@ -77,48 +78,52 @@ def _setting(run: pd.DataFrame) -> tuple:
 
 
 def _pooled(every: list[list[pd.DataFrame]], quantity: Quantity) -> Spread | None:
-    """The spread of launches over runs, each a list of schemes that took turns in it."""
+    """The spread between launches, pooled over runs; each run is a list of the schemes that took turns in it."""
     values = [[quantity(scheme) for scheme in run] for run in every]
     return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in values]))
 
 
 def over_all_gather(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows over all-gather, with the smallest number of workers of each model, which is the configuration's own."""
+    """The rows over all-gather with the smallest number of workers of each model, the configuration's ``workers``."""
     rows = rows[rows["topology"] == ALL_GATHER.name]
     return rows[rows["workers"] == rows.groupby("model")["workers"].transform("min")]
 
 
 def own_and_dense(run: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The iterations of the run's method, and of uncompressed in the same blocks."""
+    """The iterations of the run's method, and the iterations of uncompressed in the same blocks."""
     return run[run["timed"] == run["variant"].iloc[0]], run[run["timed"] == "none"]
 
 
 def seconds(run: pd.DataFrame) -> pd.Series:
+    """The iteration time of the run's method, by block."""
     return by_block(own_and_dense(run)[0])
 
 
 def dense_seconds(run: pd.DataFrame) -> pd.Series:
+    """The iteration time of uncompressed in the run, by block."""
     return by_block(own_and_dense(run)[1])
 
 
 def speedups(run: pd.DataFrame) -> pd.Series:
-    """By block, against uncompressed in the same block."""
+    """The speed-up against uncompressed in the same block, by block."""
     return dense_seconds(run) / seconds(run)
 
 
 def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
-    """Iteration time of a variant and of uncompressed in the same blocks, and the speed-up: medians over blocks,
-    with the intervals (``_low``, ``_high``) of a repeat, in one launch."""
-    ours, theirs = by_block(own), by_block(dense)
-    compared = {"iteration_s": ours, "dense_s": theirs, "speedup": theirs / ours}
-    return _columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(ours)}
+    """The iteration time of a variant and of uncompressed in the same blocks of one launch, and the speed-up.
+
+    They are medians over blocks, with the interval of a repeat (``_low``, ``_high``).
+    """
+    own_s, dense_s = by_block(own), by_block(dense)
+    compared = {"iteration_s": own_s, "dense_s": dense_s, "speedup": dense_s / own_s}
+    return _columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(own_s)}
 
 
 def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     return {
         f"{name}{end}": value
-        for name, found in estimates.items()
-        for end, value in (("", found.value), ("_low", found.low), ("_high", found.high))
+        for name, estimate in estimates.items()
+        for end, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high))
     }
 
 
@@ -148,8 +153,8 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
 def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:
     """The parts of the iteration: means over the middle half of each phase's iterations.
 
-    Means add up and medians do not; the middle half keeps the outliers out, as the median does. They
-    are scaled (by a per cent or so) to add up to the iteration's median over blocks.
+    Means are used because they add up, which medians do not. The middle half leaves outliers out. The means are scaled
+    (by about 1 %) to add up to the iteration's median over blocks.
     """
     middle = pd.concat(_middle_half(phase) for _, phase in own.groupby("phase"))
     shares = middle.groupby("phase")["share"].first()
@@ -158,6 +163,6 @@ def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:
 
 
 def _middle_half(phase: pd.DataFrame) -> pd.DataFrame:
-    """The half of the iterations (rounded up) whose time is nearest to the median."""
+    """The half of the iterations, rounded up, whose time is nearest to the median."""
     distance = (phase["iteration_s"] - phase["iteration_s"].median()).abs()
     return phase.loc[distance.sort_values(kind="stable").index[: -(-len(phase) // 2)]]

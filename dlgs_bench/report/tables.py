@@ -1,4 +1,4 @@
-"""How tables look: the columns that say which run a row is about, numbers, and files. No torch."""
+"""The format of tables: columns that identify a run, numbers, and files. No torch."""
 
 import re
 import textwrap
@@ -11,12 +11,12 @@ from dlgs_bench.report import captions
 from dlgs_bench.report.names import Names, data_title, method_title
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
-ENGINE_SUMS = "engine"  # dlgs_bench.spec.Scheme.collective: dense sums are the engine's own
+ENGINE_SUMS = "engine"  # dlgs_bench.spec.Scheme.collective: the engine makes dense sums
 USUAL_PRECISION = "float32"  # dlgs_bench.spec.Training.precision
 
 
 def run_columns(row, names: Names) -> dict[str, str]:
-    """The columns that say which run a row of a shown table is about; ``save_table`` may drop the last."""
+    """The columns that identify the run of a row. ``save_table`` drops columns that say nothing."""
     return {
         "Model": names.model(row["model"]),
         "Method": method_title(row, names),
@@ -33,10 +33,7 @@ def run_columns(row, names: Names) -> dict[str, str]:
 
 
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
-    """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
-    collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
-    links' latency if some have one, the precision unless all computed in float32, what disturbed a run if something
-    did, the source of kept runs and warnings if there are any."""
+    """The table without the columns that have their usual value in all rows, or the same value in all rows."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
@@ -53,7 +50,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
 
 
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
-    """``full`` as CSV; ``shown`` (text, short headings) as Markdown, LaTeX and HTML, with the caption."""
+    """Write ``full`` as CSV, and ``shown`` (text, short headings) as Markdown, LaTeX and HTML with the caption."""
     shown = _without_the_usual(shown)
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     piped = shown.map(lambda cell: cell.replace("|", r"\|") if isinstance(cell, str) else cell)
@@ -75,20 +72,20 @@ NOTE
 \end{ENVIRONMENT}
 """
 NEEDS = r"% Needs: \usepackage[T1]{fontenc}, \usepackage{array, booktabs, graphicx, longtable, rotating}"
-NARROW = 110  # characters of a row that a page takes upright
-LONG_CELL = 60  # characters: such a column is text, whose lines wrap
-BROKEN_CELL = 24  # characters of a cell that stays on one line
-MOST_ROWS = 30  # of a page on its side
-NUMBERED = re.compile(r"^Table \d+: ")  # LaTeX numbers tables itself
-AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the whole caption once more on every further page
+NARROW = 110  # characters of a row that fits on a page in portrait format
+LONG_CELL = 60  # characters: a column with longer cells is text, whose lines wrap
+BROKEN_CELL = 24  # characters: longer cells are broken into lines
+MOST_ROWS = 30  # rows of a page in landscape format
+NUMBERED = re.compile(r"^Table \d+: ")  # removed, since LaTeX numbers tables itself
+AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the caption that pandas repeats on every further page
 SPECIAL = {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
 SPECIAL = str.maketrans(SPECIAL)
 
 
 def latex(shown: pd.DataFrame, caption: str) -> str:
-    """A table that is never wider than its page; a long one, or one whose text wraps, goes on on further pages.
+    """The table in LaTeX. It is never wider than a page. Long tables and tables of text continue on further pages.
 
-    The caption is the first sentence; the others are a note below.
+    The first sentence of ``caption`` becomes the caption, and the others become a note below the table.
     """
     words = NUMBERED.sub("", caption)
     title, _, note = (words[:1].upper() + words[1:]).partition(". ")
@@ -109,12 +106,12 @@ def latex(shown: pd.DataFrame, caption: str) -> str:
             "TABULAR": _stacked(part).to_latex(index=False, escape=False),
             "NOTE": rf"\par\medskip\parbox{{\linewidth}}{{{note}}}" if note and page == pages - 1 else "",
         }
-        parts.append(re.sub("|".join(filled), lambda found, filled=filled: filled[found.group()], LATEX))
+        parts.append(re.sub("|".join(filled), lambda match, filled=filled: filled[match.group()], LATEX))
     return f"{NEEDS}\n" + "\\addtocounter{table}{-1}\n".join(parts)
 
 
 def _stacked(shown: pd.DataFrame) -> pd.DataFrame:
-    """Headings that are longer than their cells, and long cells, on several lines; all for LaTeX."""
+    """The table with long cells, and headings that are longer than their cells, on several lines in LaTeX."""
     cells = shown.astype(str)
     longest = cells.map(len).max().clip(upper=BROKEN_CELL)
     headings = {name: _lines(name, longest[name]) for name in cells}
@@ -129,7 +126,7 @@ def _lines(text: str, width: int) -> str:
 
 
 def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) -> str:
-    """A table whose lines of text wrap, over several pages."""
+    """A table over several pages whose lines of text wrap."""
     widths = lengths.clip(35, 150) / lengths.clip(35, 150).sum()
     columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{0.9 * width:.3f}\linewidth}}" for width in widths)
     cells = shown.astype(str).map(lambda text: captions.unbroken(text).translate(SPECIAL))
@@ -139,20 +136,24 @@ def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) ->
 
 
 def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
-    """A value with its interval, if it has one: ``<column>``, ``<column>_low``, ``<column>_high``."""
-    if pd.isna(row[f"{column}_low"]):
+    """A value with its interval, if it has one, from ``<column>``, ``<column>_low`` and ``<column>_high``.
+
+    An interval without width is not printed. A row divided by itself has one, and so has a single seed.
+    """
+    low, high = row[f"{column}_low"], row[f"{column}_high"]
+    if pd.isna(low) or low == high:
         return f"{row[column] * scale:.{digits}f}"
-    value, least, most = (f"{row[column + end] * scale:.{digits}f}" for end in ("", "_low", "_high"))
+    value, least, most = (f"{each * scale:.{digits}f}" for each in (row[column], low, high))
     return f"{value} [{least}, {most}]"
 
 
 def error(value: float) -> str:
-    """A relative error, over many orders of magnitude; nothing where there is none."""
+    """A relative error with two significant digits; empty for NaN."""
     return "" if pd.isna(value) else f"{value:.2g}"
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """A number with three significant digits, without an exponent; empty for NaN."""
     if pd.isna(value):
         return ""
     digits = max(0, 2 - int(f"{abs(value):e}".split("e")[1])) if value else 0

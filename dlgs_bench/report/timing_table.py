@@ -1,4 +1,4 @@
-"""A table of timing runs: Table 2, and those of the studies that time the same grid otherwise. No torch."""
+"""A table of timing runs: Table 2, and the tables of studies that time the same runs differently. No torch."""
 
 import pandas as pd
 
@@ -8,8 +8,8 @@ from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 
 
-def build(snakemake) -> None:
-    """From the tidy table of iterations; one row per run."""
+def main(snakemake) -> None:
+    """Write the table from the tidy table of iterations, with one row per run. The scripts of the tables call it."""
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))

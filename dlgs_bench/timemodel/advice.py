@@ -1,5 +1,7 @@
-"""Whether compressing gradients pays on a network that is described: predictions, ranked, with the error that they had
-where they were held against measurements. No torch."""
+"""Whether compressing gradients pays on a given network: ranked predictions with their error. No torch.
+
+The error is known from predictions that were compared with measurements.
+"""
 
 import math
 
@@ -19,42 +21,43 @@ __all__ = [
     "ranked",
     "verdict",
 ]
-COVERED = 0.9  # of the predictions lie within the error that is stated
+COVERED = 0.9  # share of the predictions that lie within the stated error
 
 
 def errors(checked: pd.DataFrame) -> pd.Series:
-    """The factor, at least 1, by which each predicted speed-up was off."""
+    """The factor, at least 1, between each predicted speed-up and the measured speed-up."""
     return np.exp(np.abs(np.log(checked["predicted_speedup"] / checked["speedup"])))
 
 
 def margin(checked: pd.DataFrame) -> float:
-    """The factor within which the next speed-up of the kind that was checked lies in 9 of 10 cases, infinite where too
-    few were checked to know (split conformal prediction; Lei et al., Distribution-Free Predictive Inference, 2018)."""
+    """The factor within which 9 of 10 further predictions of the same kind lie; infinity after too few checks.
+
+    Split conformal prediction (Lei et al., Distribution-Free Predictive Inference, 2018).
+    """
     off = np.sort(errors(checked))
-    place = math.ceil(COVERED * (len(off) + 1))
-    return float(off[place - 1]) if place <= len(off) else math.inf
+    rank = math.ceil(COVERED * (len(off) + 1))
+    return float(off[rank - 1]) if rank <= len(off) else math.inf
 
 
 def ranked(table: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:
-    """Predictions of every model over each topology, the fastest first, each against the fastest uncompressed of the
-    same model and topology: ``dense_s`` and ``speedup``, with an interval of ``factor`` (one, or one for each row) to
-    either side.
+    """The predictions, the fastest first, with their speed-up against uncompressed.
 
-    ValueError if uncompressed is missing somewhere.
+    ``dense_s``: the fastest uncompressed of the same model and topology. The interval of ``speedup`` extends by a
+    factor ``factor`` to both sides; it is one number, or one number per row. ValueError if uncompressed is missing.
     """
     dense = table[table["variant"] == "none"].groupby(["model", "topology"])["iteration_s"].min()
-    places = pd.MultiIndex.from_frame(table[["model", "topology"]])
-    if missing := sorted(set(places) - set(dense.index)):
-        raise ValueError(f"advice is against uncompressed, which is missing for {missing[0][0]}: add none to methods")
-    found = table.assign(dense_s=dense.loc[places].to_numpy())
-    found["speedup"] = found["dense_s"] / found["iteration_s"]
-    off = np.where(found["variant"] == "none", 1.0, factor)
-    found["speedup_low"], found["speedup_high"] = found["speedup"] / off, found["speedup"] * off
-    return found.sort_values("iteration_s", kind="stable")
+    settings = pd.MultiIndex.from_frame(table[["model", "topology"]])
+    if missing := sorted(set(settings) - set(dense.index)):
+        raise ValueError(f"methods: uncompressed is missing for {missing[0][0]}, but advice needs it; add none")
+    predictions = table.assign(dense_s=dense.loc[settings].to_numpy())
+    predictions["speedup"] = predictions["dense_s"] / predictions["iteration_s"]
+    off = np.where(predictions["variant"] == "none", 1.0, factor)
+    predictions["speedup_low"], predictions["speedup_high"] = predictions["speedup"] / off, predictions["speedup"] * off
+    return predictions.sort_values("iteration_s", kind="stable")
 
 
 def verdict(row: pd.Series) -> str:
-    """Of the fastest prediction that compresses: "pays", "does not pay" or "cannot be told"."""
+    """The verdict on the fastest prediction that compresses: "pays", "does not pay" or "cannot be told"."""
     if row["speedup_low"] > 1:
         return "pays"
     return "does not pay" if row["speedup_high"] < 1 else "cannot be told"

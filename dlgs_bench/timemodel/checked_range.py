@@ -10,7 +10,7 @@ CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "s per iteration": (0.07, 2.7
 
 
 def outside_checked(there: Network, iteration_s: float) -> list[str]:
-    """Why a prediction lies outside the range that was checked: one text per quantity, none if it lies inside."""
+    """Why a prediction lies outside the checked range: one text per quantity; an empty list if it lies inside."""
     reasons = []
     values = (there.workers, there.rate_mbit, iteration_s)
     for (unit, (low, high)), value in zip(CHECKED.items(), values, strict=True):

@@ -1,4 +1,4 @@
-"""From calibration samples to the costs that planners use: curves through medians. No torch."""
+"""Fits the costs of the time model to calibration samples: curves through medians. No torch."""
 
 import itertools
 from dataclasses import asdict, dataclass
@@ -13,63 +13,65 @@ from dlgs_bench.topology import Traffic
 
 
 def curve(entries, seconds) -> Curve:
-    """Through the median of each size."""
+    """The curve through the median seconds of each number of entries."""
     points = pd.DataFrame({"entries": entries, "seconds": seconds})
     medians = points.groupby("entries")["seconds"].median()
     return Curve(tuple(medians.index), tuple(medians))
 
 
-def turns(samples: pd.DataFrame) -> tuple[Curve, Curve]:
-    """t_c, by entries of the bucket: the turn that a communication has on the link, and how much longer it lasts.
+def link_occupancy(samples: pd.DataFrame) -> tuple[Curve, Curve]:
+    """t_c by entries of the bucket: how long a communication occupies the link, and how much longer it lasts.
 
-    Of n buckets sent together the first takes T(1), and each of the others waits for its turn of
-    (T(n) - T(1)) / (n - 1). Where a size was too large to be sent n times, its turn is the same part of T(1) as that of
-    the largest that was not. A larger message never costs less: what contradicts that is noise, and evened out.
+    Let T(n) be the time of n buckets in flight. The first bucket takes T(1). Each further bucket occupies the link for
+    (T(n) - T(1)) / (n - 1). A size that was too large for n buckets has the same share of T(1) as the largest size that
+    was not too large. A larger message never costs less: samples that contradict this are noise, and are smoothed.
     """
     samples = samples[~samples["overlapped"]]
     times = amortised(samples, "communication_s").pivot(index="entries", columns="buckets", values="communication_s")
-    alone, n = times[1], times.columns.max()
+    single, n = times[1], times.columns.max()
     if n == 1:
-        turn = alone
+        occupied = single
     else:
-        turn = ((times[n] - alone) / (n - 1)).clip(lower=0.0)
-        part = (turn / alone).dropna().clip(upper=1.0)
-        turn = turn.fillna(alone * (part.iloc[-1] if len(part) else 1.0))
-    turn = pd.Series(_rising(turn.to_numpy()), turn.index)
-    longer = (alone - turn).clip(lower=0.0)
-    sizes = tuple(map(float, turn.index))
-    return Curve(sizes, tuple(turn)), Curve(sizes, tuple(longer))
+        occupied = ((times[n] - single) / (n - 1)).clip(lower=0.0)
+        share = (occupied / single).dropna().clip(upper=1.0)
+        occupied = occupied.fillna(single * (share.iloc[-1] if len(share) else 1.0))
+    occupied = pd.Series(_isotonic(occupied.to_numpy()), occupied.index)
+    longer = (single - occupied).clip(lower=0.0)
+    sizes = tuple(map(float, occupied.index))
+    return Curve(sizes, tuple(occupied)), Curve(sizes, tuple(longer))
 
 
 def contention(samples: pd.DataFrame) -> float:
-    """How much longer each of the buckets sent together takes while the workers compute, in the median of sizes.
+    """How much longer each bucket in flight takes while the workers compute: the median over sizes, in seconds.
 
-    A thread that sends waits for a core then, as long for a small message as for a large one.
+    The communication thread then waits for a core. This wait does not depend on the size of the message.
     """
-    together = samples[samples["buckets"] == samples["buckets"].max()]
-    overlapped, alone = (
-        amortised(together[together["overlapped"] == overlapped], "communication_s").set_index("entries")[
+    in_flight = samples[samples["buckets"] == samples["buckets"].max()]
+    overlapped, sequential = (
+        amortised(in_flight[in_flight["overlapped"] == overlapped], "communication_s").set_index("entries")[
             "communication_s"
         ]
         for overlapped in (True, False)
     )
-    longer = ((overlapped - alone) / together["buckets"].max()).dropna()
+    longer = ((overlapped - sequential) / in_flight["buckets"].max()).dropna()
     return max(0.0, float(longer.median())) if len(longer) else 0.0
 
 
-def taken(samples: pd.DataFrame) -> Curve:
-    """What one communication takes from what a worker computes beside it, by entries of the bucket; never less of a
-    larger one. 0 where nothing was computed beside any."""
+def interference(samples: pd.DataFrame) -> Curve:
+    """By how many seconds one communication slows the computation of a worker, by entries of the bucket.
+
+    It never falls with the size. It is 0 if no sample overlapped communication with computation.
+    """
     overlapped = samples[samples["overlapped"]]
     if overlapped.empty:
         return Curve((1.0,), (0.0,))
     times = amortised(overlapped, "taken_s").sort_values("entries")
     each = (times["taken_s"] / times["buckets"]).clip(lower=0.0).to_numpy()
-    return Curve(tuple(map(float, times["entries"])), tuple(_rising(each)))
+    return Curve(tuple(map(float, times["entries"])), tuple(_isotonic(each)))
 
 
-def _rising(values: np.ndarray) -> list[float]:
-    """The nearest sequence that never falls (isotonic regression)."""
+def _isotonic(values: np.ndarray) -> list[float]:
+    """The nearest sequence that never falls: isotonic regression by the min-max formula."""
     sums, ends = [0.0, *np.cumsum(values)], range(1, len(values) + 1)
 
     def mean(start: int, stop: int) -> float:
@@ -79,7 +81,10 @@ def _rising(values: np.ndarray) -> list[float]:
 
 
 def slope(entries, values) -> float:
-    """The least absolute relative error of a line through positive values, its slope; neither part negative."""
+    """The slope of the line with the least absolute relative error through positive values.
+
+    Slope and intercept are not negative.
+    """
     x, y = np.asarray(entries, float), np.asarray(values, float)
     columns = np.stack([np.ones_like(x), x], axis=1) / np.maximum(y, 1e-9)[:, None]
     weights = np.ones_like(x)
@@ -90,7 +95,7 @@ def slope(entries, values) -> float:
 
 
 def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares in few unknowns, none negative: the best of all choices of which are 0."""
+    """The solution of a least-squares problem without negative unknowns, by trying all sets of unknowns that are 0."""
     unknowns = columns.shape[1]
     best, least = np.zeros(unknowns), (target**2).sum()
     for used in itertools.product([False, True], repeat=unknowns):
@@ -103,7 +108,7 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` by (entries, buckets), over the phases of a cycle."""
+    """``column`` by (entries, buckets), amortised over the phases of a cycle."""
     case = ["entries", "buckets"]
     rows = [
         (*of, stats.amortised(zip(own[column], own["phase"], own["share"], strict=True)))
@@ -113,9 +118,9 @@ def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
-    """Bytes that a worker hands over for each entry of a bucket, amortised over the phases.
+    """The bytes that a worker sends for each entry of a bucket, amortised over the phases.
 
-    What a bucket carries whatever its size (headers, counts) is left out: it belongs to the latency.
+    Bytes that do not depend on the size of the bucket (headers, counts) are left out. They are part of the latency.
     """
 
     def per_entry(column: str) -> float:
@@ -129,10 +134,10 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the calibration runs of one model and one method say.
+    """The costs of one model and one method, from their calibration runs.
 
-    ``sizes``: of the layers. ``rest_s``: optimizer, other, and waiting for slower workers. ``traffic``: what one
-    worker hands over for each entry. ``fits``: a record of them, for people.
+    ``sizes``: entries of the layers. ``rest_s``: optimizer, other, and waiting for slower workers. ``traffic``: the
+    bytes that one worker sends for each entry. ``fits``: the curves as a record for people.
     """
 
     sizes: list[int]
@@ -149,25 +154,25 @@ def calibration(
     within: str = "group",
     cost: str = "amortised",
 ) -> Calibration:
-    """From the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs.
+    """The costs from the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs.
 
-    ``within``: "layer" if the method selects in each layer of a merged group by itself. ``cost``: "amortised"
-    over the phases of a cycle, or "dearest": as if every step were of the phase that selects longest, which
-    is what the paper's TopKTime says of DLGS.
+    ``within``: "layer" if the method selects in each layer of a merged group separately. ``cost``: "amortised" over the
+    phases of a cycle, or "dearest", the worst case: all steps have the phase with the longest selection. The paper's
+    TopKTime assumes this worst case for DLGS.
     """
     traffic = traffic_per_entry(samples)
     if cost == "dearest":
-        dearest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
-        samples = samples[samples["phase"] == dearest]
+        longest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
+        samples = samples[samples["phase"] == longest]
     selected = amortised(samples, "sparsify_s")
     sparsify = curve(selected["entries"], selected["sparsify_s"] / selected["buckets"])
-    communicate, latency = turns(samples)
-    contention_s, lost = contention(samples), taken(samples)
+    communicate, latency = link_occupancy(samples)
+    contention_s, slows = contention(samples), interference(samples)
     backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
-              "contention_s": contention_s, "taken": asdict(lost)}  # fmt: skip
+              "contention_s": contention_s, "interference": asdict(slows)}  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, lost, within == "layer")
+    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, slows, within == "layer")
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
     return Calibration(sizes, measured, rest_s, traffic, record)

@@ -1,4 +1,4 @@
-"""Curves through measured costs. No torch, no pandas: they are used where only the package is installed."""
+"""Curves through measured costs. No torch and no pandas, since the installed package uses them too."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds by entries, along straight lines between measured sizes.
+    """Seconds by entries, interpolated linearly between measured sizes.
 
-    Beyond the measured sizes the cost of an entry stays, below them that of a bucket.
+    Above the measured sizes the cost of an entry is constant. Below them the cost of a bucket is constant.
     """
 
     entries: tuple[float, ...]

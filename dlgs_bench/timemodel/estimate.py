@@ -1,5 +1,4 @@
-"""What the runs of a configuration will take, from trials of them (``dlgs_bench.config.trials``), and how far earlier
-estimates were off. No torch."""
+"""Estimates the cost of runs from trials (``dlgs_bench.config.trials``), and checks earlier estimates. No torch."""
 
 import hashlib
 import json
@@ -15,7 +14,7 @@ from dlgs_bench.spec import RunSpec
 
 @dataclass(frozen=True)
 class Cost:
-    """``sent_bytes``: by each worker, as ``sent_bytes`` of the runs' tables counts them."""
+    """The cost of a run or a step. ``sent_bytes``: by each worker, as in the tables of runs."""
 
     seconds: float
     sent_bytes: float
@@ -23,7 +22,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Phase:
-    """The steps of one kind in a method's cycle: the share of steps, and what one takes."""
+    """The steps of one kind in a method's cycle: their share of the cycle, and the cost of a step."""
 
     share: float
     step: Cost
@@ -31,7 +30,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial measured: its start and end, the forward pass of one sample, and the phases of each variant."""
+    """The result of a trial: the time of start and end, of the forward pass of one sample, and the variants' phases."""
 
     start_s: float
     sample_s: float
@@ -39,21 +38,21 @@ class Trial:
     variants: dict[str, list[Phase]]
 
     def step(self, variant: str) -> Cost:
-        """One step, in the mean of a cycle."""
+        """The mean cost of a step over a cycle."""
         return _sum((phase.share, phase.step) for phase in self.variants[variant])
 
 
 def _sum(parts: Iterable[tuple[float, Cost]]) -> Cost:
-    """The sum of so many times each."""
+    """The sum of costs, each multiplied by its number."""
     parts = list(parts)
     return Cost(sum(n * one.seconds for n, one in parts), sum(n * one.sent_bytes for n, one in parts))
 
 
 def measured(run: dict, iterations: pd.DataFrame) -> Trial:
-    """From the record ``run.json`` and the table of a trial.
+    """The result of a trial from its record ``run.json`` and its table ``iterations``.
 
-    Means, not medians: a long run meets every delay that an iteration can meet. The first block, which the table lacks,
-    is as long as the others. What is left of the wall time, start and end, does not grow with the steps.
+    It uses means instead of medians, since a long run also has all rare delays. The table lacks the first block, which
+    takes as long as the others. The rest of the wall time is start and end, which do not grow with the number of steps.
     """
     spec, dense = RunSpec.from_dict(run["spec"]), iterations[iterations["variant"] == "none"]
     timed_s = iterations["iteration_s"].sum() * (1 + 1 / iterations["block"].max())
@@ -69,10 +68,10 @@ def _phases(own: pd.DataFrame) -> list[Phase]:
 
 
 def accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
-    """What an accuracy run takes whose scheme the trial calls ``label``.
+    """The cost of an accuracy run whose scheme has the label ``label`` in the trial.
 
-    It starts, makes its steps, and tests samples, which the workers share. At each point of the curve it computes the
-    true mean of the gradients, which takes about as long as an uncompressed step.
+    It is the sum of start, steps and evaluations. The workers share the test samples. At each point of the curve, the
+    true mean of the gradients takes about as long as an uncompressed step.
     """
     points = spec.measurement.evaluations
     tested = (points - 1) * spec.measurement.test_samples + spec.measurement.final_test_samples
@@ -82,8 +81,10 @@ def accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
 
 
 def table(runs: dict[str, RunSpec], costs: dict[str, Cost]) -> pd.DataFrame:
-    """By model and kind of run: ``runs``, how many are ``finished``, which have no ``costs``, and what the others take:
-    ``hours``, one after the other, ``gpu_hours``, and ``sent_bytes`` of each worker."""
+    """The number of runs and the cost of unfinished runs, by model and kind of run.
+
+    ``costs``: the costs of unfinished runs. ``hours``: if runs follow each other. ``sent_bytes``: of each worker.
+    """
     rows = []
     for name, spec in runs.items():
         own = costs.get(name, Cost(0.0, 0.0))
@@ -95,14 +96,13 @@ def table(runs: dict[str, RunSpec], costs: dict[str, Cost]) -> pd.DataFrame:
 
 
 def took_s(folder: Path, run: dict) -> float:
-    """What a finished run took. The record of one that was stopped and went on knows the last sitting alone, its curve
-    all."""
+    """The duration of a finished run. If it was stopped and resumed, its curve has the whole duration."""
     curve = folder / "points.csv"
     return max(run["wall_s"], float(pd.read_csv(curve)["elapsed_s"].iloc[-1]) if curve.exists() else 0.0)
 
 
 def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, Cost]) -> None:
-    """Write down the estimates ``costs`` of runs beside those of runs that have finished since."""
+    """Add the estimates ``costs`` of unfinished runs to the file, which keeps the estimates of finished runs."""
     now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(kept(file) | now, indent=1) + "\n", encoding="utf-8")
@@ -114,14 +114,17 @@ def kept(file: Path) -> dict[str, dict]:
 
 
 def off(estimates: dict[str, dict], runs: dict[str, RunSpec], real_s: dict[str, float]) -> pd.Series:
-    """run -> how many times as long as estimated it took, of finished runs that were estimated as they are now."""
-    known = {name: one["seconds"] for name, one in estimates.items() if name in real_s}
-    known = {name: seconds for name, seconds in known.items() if estimates[name]["spec"] == _digest(runs[name])}
-    return pd.Series({name: real_s[name] / seconds for name, seconds in known.items()}, dtype=float)
+    """run -> its duration divided by its estimate, for finished runs whose spec has not changed since the estimate."""
+    valid = {
+        name: estimate["seconds"]
+        for name, estimate in estimates.items()
+        if name in real_s and estimate["spec"] == _digest(runs[name])
+    }
+    return pd.Series({name: real_s[name] / seconds for name, seconds in valid.items()}, dtype=float)
 
 
 def worst(ratios: pd.Series) -> str:
-    """The run that was farthest from its estimate, on either side."""
+    """The run whose ratio is farthest from 1."""
     return str(np.log(ratios).abs().idxmax())
 
 

@@ -1,6 +1,6 @@
 """Iterations on a network: their duration, what limits them, where a method gains. No torch, no pandas.
 
-A model is anything that predicts iterations: from calibrations (``predict``) or from a job's profile (``job_advice``).
+A model predicts iterations, from calibrations (``predict``) or from a job's profile (``job_advice``).
 """
 
 import math
@@ -14,9 +14,9 @@ from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.timeline import Costs
 
-LEAST_SAVED = 0.05  # of an iteration: what would save less does not limit it
+LEAST_SAVED = 0.05  # share of an iteration: a part that would save less does not limit it
 COMPUTING = "computing"
-RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is looked for
+RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is searched for
 
 
 class Model(Protocol):
@@ -28,20 +28,21 @@ class Model(Protocol):
 
 
 class Variants(Model, Protocol):
-    """A model whose dense sums can be made in several ways."""
+    """A model whose dense sums can be made by several collectives."""
 
-    def ways(self, workers: int) -> list: ...
+    def collective_variants(self, workers: int) -> list: ...
 
 
 def iteration_s(known: Model, there: Network, slowdown: float = 1.0) -> float:
-    """One iteration ``there``, on nodes that compute, select and handle messages ``slowdown`` times as fast as this
-    machine."""
+    """The time of an iteration on the network ``there``, whose nodes are ``slowdown`` times as fast as this machine.
+
+    The factor applies to computing, to selection and to the handling of messages.
+    """
     return known.iteration_s(_slowed(there, slowdown)) / slowdown
 
 
 def predicted(known: Model, there: Network, slowdown: float = 1.0) -> dict:
-    """As ``iteration_s``, with what limits it (``limit``) and how much shorter it would be if that cost nothing
-    (``limit_s``)."""
+    """The result of ``iteration_s``, the part that limits it (``limit``), and the seconds it costs (``limit_s``)."""
     whole_s, saved = iteration_s(known, there, slowdown), known.saved(_slowed(there, slowdown))
     what = max(saved, key=saved.__getitem__)
     limits = saved[what] / slowdown >= LEAST_SAVED * whole_s
@@ -50,20 +51,20 @@ def predicted(known: Model, there: Network, slowdown: float = 1.0) -> dict:
 
 
 def fastest_s(known: Variants, there: Network, slowdown: float = 1.0) -> float:
-    """As ``iteration_s``, by the collective that is the fastest there."""
-    return min(iteration_s(way, there, slowdown) for way in known.ways(there.workers))
+    """The result of ``iteration_s`` with the fastest collective."""
+    return min(iteration_s(variant, there, slowdown) for variant in known.collective_variants(there.workers))
 
 
 def _slowed(there: Network, slowdown: float) -> Network:
-    """The network over which this machine computes and communicates in the proportion of those nodes."""
+    """The network on which this machine has the other nodes' ratio of computation to communication."""
     return Network(there.workers, there.rate_mbit / slowdown, there.latency_ms * slowdown)
 
 
 def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1.0) -> float:
-    """The rate of the links below which ``own`` is predicted to have more than this ``speedup``, in Mbit/s.
+    """The rate of the links, in Mbit/s, below which ``own`` is predicted to have more than this ``speedup``.
 
-    Infinite if it has at every rate, 0 if at none. If it crosses the speed-up several times, the highest crossing
-    counts. ``there``: workers and latency; its rate is not used.
+    Infinity if it has more at every rate, 0 if it has at no rate. If there are several crossings, the highest counts.
+    ``there``: workers and latency; its rate is not used.
     """
 
     def gain(rate_mbit: float) -> float:
@@ -82,22 +83,23 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
 
 
 def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
-    """By how many seconds ``timed(costs)`` would be shorter if one thing cost nothing.
+    """By how many seconds ``timed(costs)`` would be shorter if one part cost nothing.
 
-    ``unlimited``: the costs over a link of infinite rate. "selection": finding and packing what is sent; "link": the
-    bytes on the busiest link; "messages": what each costs however small it is, in latency and in the processors.
+    "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
+    cost of a message that does not depend on its size, in latency and processor time. ``unlimited``: the costs over a
+    link of infinite rate.
     """
     nothing = Curve((1.0,), (0.0,))
-    turn = costs.communicate
+    occupied = costs.communicate
     without = {
         "selection": replace(costs, sparsify=nothing),
         "link": unlimited,
         "messages": replace(
             costs,
-            communicate=Curve(turn.entries, tuple(seconds - turn.seconds[0] for seconds in turn.seconds)),
+            communicate=Curve(occupied.entries, tuple(seconds - occupied.seconds[0] for seconds in occupied.seconds)),
             latency=nothing,
             contention_s=0.0,
         ),
     }
     whole_s = timed(costs)
-    return {what: whole_s - timed(other) for what, other in without.items()}
+    return {part: whole_s - timed(other) for part, other in without.items()}

@@ -22,10 +22,10 @@ from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
 
 BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged buckets that are tried
 MOST_ENTRIES = 10**13
-LEAST_S = 1e-9  # no computing and no operation is faster
+LEAST_S = 1e-9  # lower bound of computing and of an operation
 UNCOMPRESSED = "none"
-SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # between which a rate is looked for
-REACHED = 0.9  # utilisation that counts as computing alone
+SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
+REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
 OPERATIONS = {
@@ -72,7 +72,7 @@ def read_job(profile: dict) -> Job:
     rest_s = times["optimizer"] + times["other"] + max(0.0, times["backward"] - float(arrived[-1]))
     workers = profile["job"]["workers"]
     if workers == 1:
-        rest_s += times["waiting"]  # one process waits for nobody: it clips gradients, for example
+        rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
     operations = {name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATIONS}
     job = Job(
         sizes,
@@ -91,7 +91,7 @@ def read_job(profile: dict) -> Job:
 
 
 def _curve(rows: list[dict]) -> Curve:
-    """Seconds of an operation by float32 words. What is slower than a larger tensor was disturbed, and is corrected."""
+    """Seconds of an operation by float32 words. A time above the time of a larger tensor is noise, and is lowered."""
     if not rows:
         return Curve((1.0, 2.0), (0.0, 0.0))
     seconds: dict[float, float] = {}
@@ -114,19 +114,19 @@ def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
 
 def projected(job: Job, there: Network) -> dict[str, Curve]:
     """Seconds of each operation by float32 words, on another network."""
-    found = {}
+    curves = {}
     for name, (_, _, traffic) in OPERATIONS.items():
         here, other = job.here, there
-        if name == "message":  # between two hosts, however many there are
+        if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
-        found[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
-    return found
+        curves[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+    return curves
 
 
 @dataclass(frozen=True)
 class _Share:
-    """What of a method's exchange one operation does: requests and bytes by (entries, workers)."""
+    """The share of one operation in a method's exchange: requests and bytes by (entries, workers)."""
 
     requests: Callable[[np.ndarray, int], np.ndarray]
     bytes_each: Callable[[np.ndarray, int], np.ndarray]
@@ -195,7 +195,7 @@ class JobModel:
         return Costs(self.job.forward_s, self.job.backward_s, sparsify, communicate, nothing)
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
-        """``schedule(...).iteration_s`` and what comes after it, for costs without contention."""
+        """The sum of ``schedule(...).iteration_s`` and ``rest_s``, for costs without contention."""
         start, stop = plan[:, 0], plan[:, 1]
         entries = self._ends[stop] - self._ends[start]
         ready = costs.forward_s + self._backward_ends[stop] + np.cumsum(costs.sparsify(entries))
@@ -204,6 +204,7 @@ class JobModel:
 
 
 def _share(samples: Sequence[dict], requests: str, sent: str) -> _Share:
+    """The share of the operation with these keys of its requests and bytes."""
     return _Share(
         _fit(samples, lambda row: row[requests], math.log2, extended=False),
         _fit(samples, lambda row: row[sent] / row[requests] if row[requests] else 0.0, lambda workers: 1 / workers),
@@ -282,10 +283,9 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
 
 def local_steps(job: Job, there: Network, least: float) -> int:
-    """How many steps each worker makes alone between two exchanges of weights, so that ``least`` of the time is
-    computing.
+    """The number of local steps between two exchanges of weights that makes the utilisation at least ``least``.
 
-    The weights are summed in one bucket of float32, and nothing is computed meanwhile.
+    The weights are summed in one bucket of float32. Workers do not compute meanwhile.
     """
     sum_s = float(projected(job, there)["all-reduce"](sum(job.sizes)))
     return max(1, math.ceil(least / (1 - least) * sum_s / job.alone_s - 1e-9))

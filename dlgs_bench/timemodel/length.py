@@ -1,5 +1,7 @@
-"""How long an accuracy run takes, and how many of its epochs fit into its budget, from the calibration of its model's
-layers. No torch, no pandas."""
+"""The duration of an accuracy run, and the epochs that fit into its budget. No torch, no pandas.
+
+Both follow from the calibration of the model's layers.
+"""
 
 import csv
 import json
@@ -10,14 +12,14 @@ from statistics import median
 from dlgs_bench import checksums
 from dlgs_bench.spec import RunSpec
 
-START_S = 8.0  # of a run, until its first step
-STEP = 1.4  # a training step, divided by forward, backward and update alone, as calibrated
-PARTS = 20  # a run trains a whole number of these parts of most_epochs, so that small drifts of a machine repeat none
+START_S = 8.0  # from the start of a run to its first step
+STEP = 1.4  # the time of a training step divided by the calibrated time of forward, backward and update
+PARTS = 20  # a run trains a multiple of most_epochs / PARTS, so a small drift of the machine does not repeat runs
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What the calibration of a model's layers says of this machine."""
+    """The speed of this machine in training a model."""
 
     model: str
     data: str
@@ -31,9 +33,9 @@ class Speed:
         return STEP * self.trained_sample_s * spec.training.batch
 
     def rest_s(self, spec: RunSpec) -> float:
-        """Seconds of an accuracy run without its steps: its start and its tests."""
-        measured = spec.measurement
-        tested = (measured.evaluations - 1) * measured.test_samples + measured.final_test_samples
+        """Seconds of an accuracy run without its steps: its start and its evaluations."""
+        measurement = spec.measurement
+        tested = (measurement.evaluations - 1) * measurement.test_samples + measurement.final_test_samples
         return START_S + tested * self.sample_s / spec.cluster.workers
 
     def training_s(self, spec: RunSpec) -> float:
@@ -41,7 +43,7 @@ class Speed:
         return self.rest_s(spec) + spec.steps(self.train_samples) * self.step_s(spec)
 
     def epochs(self, spec: RunSpec) -> float:
-        """How many epochs fit into the run's budget: all, or a whole number of ``PARTS``, at least one."""
+        """The epochs that fit into the run's budget: a multiple of ``most_epochs / PARTS``, at least one part."""
         most = spec.training.most_epochs
         whole = replace(spec, training=replace(spec.training, train_epochs=most))
         steps = whole.steps(self.train_samples)
@@ -50,20 +52,18 @@ class Speed:
 
 
 def speed(calibration: Path) -> Speed:
-    """From the folder of a finished calibration of layers."""
+    """The speed from the folder of a finished calibration of layers."""
     spec = RunSpec.in_folder(calibration)
     with (calibration / "iterations.csv").open(encoding="utf-8") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     batch = spec.training.batch
     forward_s, iteration_s = (median(row[key] for row in rows) / batch for key in ("forward_s", "iteration_s"))
     samples = json.loads((calibration / "run.json").read_text(encoding="utf-8"))["train_samples"]
-    about = spec.training.model, spec.training.data, spec.cluster.workers
-    return Speed(*about, forward_s, iteration_s, samples)
+    return Speed(spec.training.model, spec.training.data, spec.cluster.workers, forward_s, iteration_s, samples)
 
 
 def with_length(path: Path, spec: RunSpec) -> RunSpec:
-    """``spec`` with the number of epochs in the file; ValueError in one line if it is no such file, or one for another
-    model or budget."""
+    """``spec`` with the number of epochs in the file; ValueError in one line if the file is not valid for this run."""
     try:
         length = checksums.read(path)
         for key, own in about(spec).items():
@@ -71,13 +71,13 @@ def with_length(path: Path, spec: RunSpec) -> RunSpec:
                 raise ValueError(f"the length is for {key} {length[key]}, this run has {key} {own}")
         return replace(spec, training=replace(spec.training, train_epochs=length["train_epochs"]))
     except (KeyError, TypeError):
-        raise ValueError(f"{path}: it is no length of a training") from None
+        raise ValueError(f"{path}: not a valid length file") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
 def about(spec: RunSpec) -> dict:
-    """What decides the length of an accuracy run, besides the machine."""
+    """The fields of a run that decide its length, together with the machine."""
     training = spec.training
     return {
         "model": training.model,

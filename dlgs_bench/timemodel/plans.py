@@ -15,7 +15,7 @@ def read(path: Path, spec: RunSpec) -> RunSpec:
         check_calibration(plan)
         return planned(spec, plan)
     except (KeyError, TypeError):
-        raise ValueError(f"{path}: it is no plan") from None
+        raise ValueError(f"{path}: not a valid plan file") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -28,22 +28,26 @@ def check_calibration(plan: dict) -> None:
 
 
 def planned(spec: RunSpec, plan: dict) -> RunSpec:
-    """``spec`` with what the plan found for one of its schemes; ValueError in one line if it is for another run."""
-    members, what = spec.members, (plan["variant"], plan["ratio"], plan["bucketing"])
-    same = (own for own, one in members.items() if (one.variant, one.ratio, one.scheme.bucketing) == what)
-    label = next(same, spec.scheme.label)
+    """``spec`` with the plan of one of its schemes; ValueError in one line if the plan is for another run."""
+    members, scheme_of_plan = spec.members, (plan["variant"], plan["ratio"], plan["bucketing"])
+    matching = (
+        label
+        for label, member in members.items()
+        if (member.variant, member.ratio, member.scheme.bucketing) == scheme_of_plan
+    )
+    label = next(matching, spec.scheme.label)
     about = members[label].flat()
     for key in PLANNED_FOR:
-        if key == "engine" and spec.kind == "accuracy":  # it takes over what was planned for the timed engine
+        if key == "engine" and spec.kind == "accuracy":  # an accuracy run uses the plan of the timing run's engine
             continue
         if plan[key] != about[key]:
             raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
     if spec.kind == "planners" and label == spec.scheme.label:
-        found = {"plans": {name: row["plan"] for name, row in plan["comparison"].items()}}
+        fields = {"plans": {name: row["plan"] for name, row in plan["comparison"].items()}}
     else:
-        found = {"groups": plan["groups"], "ratios": plan["ratios"]}
+        fields = {"groups": plan["groups"], "ratios": plan["ratios"]}
     written = json.loads(spec.to_json())
     scheme = written.get("scheme", {})
     if label in (timed_with := scheme.get("timed_with", {})):
-        found = {"timed_with": timed_with | {label: timed_with[label] | found}}
-    return RunSpec.from_dict(written | {"scheme": scheme | found})
+        fields = {"timed_with": timed_with | {label: timed_with[label] | fields}}
+    return RunSpec.from_dict(written | {"scheme": scheme | fields})

@@ -1,4 +1,4 @@
-"""Predictions from what the calibration runs of a configuration left. No torch."""
+"""Predictions from the calibration runs of a configuration. No torch."""
 
 import math
 from collections.abc import Iterable
@@ -22,15 +22,17 @@ SELECTIONS = ("torch", "compiled")  # the paper's first
 
 
 def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str = "amortised") -> Calibration:
-    """The tables of a model's layers and of the exchanges of the scheme of ``spec``, as costs; ``cost`` as in
-    ``calibration``."""
+    """The costs from the tables of a model's layers and of the exchanges of the scheme of ``spec``.
+
+    ``cost``: as in ``calibration``.
+    """
     within, every = spec.scheme.options.get("within", "group"), pd.read_csv(samples)
     own = every[every["variant"] == replace(spec.scheme, bucketing="").label]
     return calibration(pd.read_csv(layers), pd.read_csv(iterations), own, within=within, cost=cost)
 
 
 class Calibrations:
-    """The calibration runs in some folders, found by what they measured."""
+    """The calibration runs in some folders, by what they measured."""
 
     def __init__(self, folders: Iterable[Path]):
         specs = {folder: RunSpec.in_folder(folder) for folder in sorted(set(folders))}
@@ -38,51 +40,53 @@ class Calibrations:
         self._exchanges = [(f, m) for f, s in specs.items() if s.kind == "exchanges" for m in s.members.values()]
 
     def of(self, run: RunSpec) -> Calibration:
-        """For a timing run; KeyError or StopIteration if no folder holds its model or its exchanges."""
+        """The calibration of a timing run; KeyError or StopIteration if no folder has its model or its exchanges."""
         layers = self._layers[_model(run)]
         exchanges = next(f for f, s in self._exchanges if _exchange(s) == _exchange(run))
         return _read_folders(layers, exchanges, run)
 
     @property
     def selections(self) -> list[str]:
-        """The kinds of selection that were calibrated; the paper's where nothing selects."""
-        found = {spec.scheme.options.get("selection") for _, spec in self._exchanges}
-        return [kind for kind in SELECTIONS if kind in found] or [SELECTIONS[0]]
+        """The calibrated kinds of selection; the paper's kind if no calibrated method selects."""
+        calibrated = {spec.scheme.options.get("selection") for _, spec in self._exchanges}
+        return [kind for kind in SELECTIONS if kind in calibrated] or [SELECTIONS[0]]
 
     def each(self, computing: int = 0) -> list["Projection"]:
-        """The time model of every exchange that was calibrated; ``computing``: how many workers shared this machine
-        where layers were timed, as many as exchanged if 0."""
-        found = []
+        """The time model of every calibrated exchange.
+
+        ``computing``: the number of workers that shared this machine when layers were timed; 0: as many as exchanged.
+        """
+        projections = []
         for folder, spec in self._exchanges:
             model, workers = _model(spec)
-            found.append(Projection(self._layers[model, computing or workers], folder, spec))
-        return found
+            projections.append(Projection(self._layers[model, computing or workers], folder, spec))
+        return projections
 
     def projections(
         self, ratio: float | None = None, topology: Topology = ALL_GATHER, selection: str = SELECTIONS[0]
     ) -> dict[tuple[str, str], "Projection"]:
-        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest.
+        """(model, variant) -> its time model over a topology; each variant at ``ratio``, or at its smallest ratio.
 
-        Of variants that select, those whose exchanges were calibrated with this ``selection``.
+        Variants that select are included if their exchanges were calibrated with this ``selection``.
         """
-        found: dict[tuple[str, str], list[tuple[Path, RunSpec]]] = {}
+        calibrated: dict[tuple[str, str], list[tuple[Path, RunSpec]]] = {}
         for folder, spec in self._exchanges:
             if spec.topology == topology and spec.scheme.options.get("selection", selection) == selection:
-                found.setdefault((spec.training.model, spec.variant), []).append((folder, spec))
+                calibrated.setdefault((spec.training.model, spec.variant), []).append((folder, spec))
 
         def order(exchange: tuple[Path, RunSpec]) -> tuple[bool, float]:
             own = exchange[1].ratio
             return own != ratio, own or 0.0
 
-        chosen = {key: min(exchanges, key=order) for key, exchanges in found.items()}
+        chosen = {key: min(exchanges, key=order) for key, exchanges in calibrated.items()}
         return {key: Projection(self._layers[_model(spec)], folder, spec) for key, (folder, spec) in chosen.items()}
 
 
 class Projection:
     """The time model of one model and variant over its topology, for other links and numbers of workers.
 
-    ``folder``: of the calibration of exchanges, ``spec``: what of it; ``here``: its network, whose own links count as
-    infinitely fast where the processes talked over the host's. ``collective``: of its dense sums elsewhere.
+    ``folder``, ``spec``: the calibration of exchanges, and the scheme in it. ``here``: its network; the host's own
+    network counts as infinitely fast. ``collective``: makes the dense sums on other networks.
     """
 
     def __init__(self, layers: Path, exchanges: Path, spec: RunSpec):
@@ -97,34 +101,39 @@ class Projection:
         names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
         self._planners = [every[name] for name in names]
 
-    def ways(self, workers: int) -> list["Projection"]:
-        """This one, and those in which a collective that makes other rounds of the engine's dense sums makes them.
+    def collective_variants(self, workers: int) -> list["Projection"]:
+        """This time model, and its copies with collectives that make another number of rounds than the engine.
 
-        A round of each is taken to cost what one of the engine's does.
+        We assume that a round costs the same for every collective.
         """
         if self.collective != "engine" or self.spec.topology != ALL_GATHER or not self._known.traffic.summed:
             return [self]
-        found = [self]
+        variants = [self]
         for name in plugins.names("collectives"):
             rounds = plugins.describe("collectives", name)["rounds"].get(str(workers))
             if rounds is not None and rounds != ring_rounds(workers):
-                found.append(copy(self))
-                found[-1].collective = name
-        return found
+                variants.append(copy(self))
+                variants[-1].collective = name
+        return variants
 
     def iteration_s(self, there: Network) -> float:
-        """One iteration, merged as the method's scope or the model's planner would merge it there.
+        """The time of an iteration on a network, with layers merged by the method's scope or the model's planner.
 
-        Of a method of scope "size", the faster of its fixed size and the planner's groups.
+        For a method of scope "size", the faster of both.
         """
         costs = self._costs(there)
         return self._iteration_s(costs, self._plan(costs))
 
-    def saved(self, there: Network) -> dict[str, float]:
-        """By how many seconds an iteration there would be shorter, merged alike, if one thing cost nothing.
+    @property
+    def computing_s(self) -> float:
+        """Forward and backward of one iteration, which no exchange can undercut."""
+        costs = self._known.costs
+        return costs.forward_s + sum(costs.backward_s)
 
-        "selection": finding and packing what is sent; "link": the bytes on the busiest link; "messages": what each
-        costs however small it is, in latency and in the processors.
+    def saved(self, there: Network) -> dict[str, float]:
+        """By how many seconds an iteration would be shorter, with the same plan, if one part cost nothing.
+
+        The parts are described in ``dlgs_bench.timemodel.iterations.saved``.
         """
         costs = self._costs(there)
         plan = self._plan(costs)
@@ -144,16 +153,16 @@ class Projection:
 
 
 def sum_rounds(collective: str) -> PeerExchanges:
-    """How many rounds a dense sum makes, by the number of workers; KeyError for one that the collective refuses.
+    """The function number of workers -> rounds of a dense sum. It raises KeyError for an unsupported number.
 
-    ValueError if that depends on the data.
+    ValueError if the rounds of the collective depend on the data.
     """
     if collective == "engine":
         return ring_rounds
     rounds = plugins.describe("collectives", collective)["rounds"]
     if not rounds:
         why = "what it sends depends on the gradient"
-        raise ValueError(f"the time model cannot take {collective} to other links: {why}; give another collective")
+        raise ValueError(f"collective: {collective} has no time model, since {why}; give another collective")
     return lambda workers: rounds[str(workers)]
 
 
@@ -162,12 +171,12 @@ def _read_folders(layers: Path, exchanges: Path, spec: RunSpec) -> Calibration:
 
 
 def _model(spec: RunSpec) -> tuple:
-    """What the times of a model's layers depend on, of all that varies in a configuration."""
+    """The fields of a spec that decide the times of a model's layers."""
     return spec.training.model, spec.cluster.workers
 
 
 def _exchange(spec: RunSpec) -> tuple:
-    """What the times of an exchange depend on; the model decides how large buckets can be."""
+    """The fields of a spec that decide the times of an exchange. The model decides the sizes of buckets."""
     scheme = spec.scheme
     return (
         spec.training.model,

@@ -1,7 +1,7 @@
-"""Slowdown: the link rate at which this machine computes and communicates in the proportion of other nodes.
+"""The link rate at which this machine has the same ratio of computation to communication as other nodes. No torch.
 
-What compression gains is decided by the proportion of computing to sending. On a machine that computes an iteration so
-many times as slowly as those nodes, links that are as many times as slow keep their proportion. No torch.
+This ratio decides the gain of compression. If this machine is k times slower than the nodes, links that are k times
+slower keep the ratio.
 """
 
 import json
@@ -12,38 +12,37 @@ from pathlib import Path
 from dlgs_bench import checksums, plugins
 from dlgs_bench.spec import RunSpec
 
-LEAST_MBIT, MOST_MBIT = 1, 4000  # what the testbed can shape: above, a core is busy with packets alone
+LEAST_MBIT, MOST_MBIT = 1, 4000  # rates of the testbed: at higher rates, packets keep a whole core busy
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes whose proportion is kept, as the configuration describes them (``testbed.nodes``).
+    """The nodes whose ratio is kept (``testbed.nodes`` of the configuration).
 
-    ``multiply_adds_s``: those of the forward passes that a node trains in a second, as published throughputs of
-    training count them; backward is in the second and not in the count. ``computation_ms``: model -> milliseconds of
-    forward and backward of one iteration, measured on a node. A model without such a value is assumed to reach
-    ``multiply_adds_s``. A small model uses a GPU less well than that, so its links here are slower than they should
-    be, and compression looks better than it is.
+    ``multiply_adds_s``: multiply-adds of forward passes per second of training, as in published throughputs. The second
+    includes backward, the count does not. ``computation_ms``: model -> milliseconds of forward and backward of one
+    iteration, measured on a node. For a model without a measured value we assume ``multiply_adds_s``. A small model
+    uses a GPU less well, so its links here are too slow, and compression seems to gain more than it does.
     """
 
     link_mbit: float
     multiply_adds_s: float
     computation_ms: Mapping[str, float] = field(default_factory=dict)
-    latency_ms: float = 0.0  # of a message from node to node
+    latency_ms: float = 0.0  # of a message between two nodes
 
     def computation_s(self, model: str, batch: int) -> float:
-        """Seconds of forward and backward of one iteration."""
+        """The seconds of forward and backward of one iteration on a node."""
         if model in self.computation_ms:
             return self.computation_ms[model] / 1e3
         return batch * plugins.describe("models", model)["multiply_adds"] / self.multiply_adds_s
 
 
 def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict[str, float]:
-    """How many times as slowly this machine computes an iteration, and the rate and the latency of links that keep the
-    proportion.
+    """The slowdown of this machine against the nodes, and the rate and latency of links that keep the ratio.
 
-    ``computation_s``: forward and backward here; ``batch``: samples per worker on those nodes.
-    ``proportional_mbit`` keeps it; ``rate_mbit``, to three digits, is the nearest that the testbed can shape.
+    ``computation_s``: forward and backward on this machine. ``batch``: samples per worker on the nodes.
+    ``proportional_mbit`` of the result keeps the ratio. ``rate_mbit`` is the nearest rate of the testbed, rounded to
+    three digits.
     """
     there_s = nodes.computation_s(model, batch)
     wanted = nodes.link_mbit * there_s / computation_s
@@ -59,16 +58,16 @@ def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
 
 
 def slowdowns(paths: Iterable[Path]) -> dict[str, float]:
-    """model -> how many times as slowly this machine computes it, from the files of their rates."""
+    """model -> slowdown of this machine, from rate files."""
     rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
     return {rate["model"]: rate["slowdown"] for rate in rates}
 
 
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
-    """``spec`` with the rate in the file, the latency if it is in proportion, and the computing that they follow from;
-    and the seconds of a forward pass.
+    """``spec`` with the link rates of a rate file, and the seconds of a forward pass.
 
-    ValueError in one line if it is no such file, or one for another model.
+    It also has the computing time of the calibration and, if it is in proportion, the latency. ValueError in one line
+    if the file is invalid or for another model.
     """
     try:
         rate = checksums.read(path)
@@ -80,6 +79,6 @@ def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:
             cluster = replace(cluster, latency_ms=rate["latency_ms"])
         return replace(spec, cluster=cluster), rate["forward_s"]
     except (KeyError, TypeError):
-        raise ValueError(f"{path}: it is no rate") from None
+        raise ValueError(f"{path}: not a valid rate file") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -1,7 +1,7 @@
-"""The paper's time model (Section 3.1, eqs 2-7): when everything in one iteration begins and ends. No torch.
+"""The paper's time model (Section 3.1, eqs 2-7): begin and end of every part of an iteration. No torch.
 
-Layers are in the order in which backward finishes them, 0 first (the paper's layer L); groups of
-merged layers are (start, stop) ranges in that order.
+Layers are in the order in which backward finishes them, so layer 0 is the paper's layer L. Groups of merged layers are
+(start, stop) ranges in that order.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +16,22 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Costs:
-    """What the model is made of, in seconds.
+    """The inputs of the time model, in seconds.
 
-    ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify`` and ``communicate``: t_s and t_c of a
-    group, from its number of entries before sparsification; both must also take numpy arrays.
-    ``latency``: of a group, what its communication takes beyond its turn on the link. It overlaps the next one's
-    turn, so that only the last one's is waited for (the paper has none: 0).
-    ``contention_s``: what a communication that begins while the workers still compute waits for a core, at most until
-    computing ends; ``communicate`` is measured while nobody computes. ``taken``: by how much a group's communication
-    delays what is computed meanwhile, since sending and receiving need a core too; behind the last group nothing is
-    computed. (The paper's nodes compute on GPUs: both are 0.)
-    ``per_layer``: selection works layer by layer inside a group (paper, Section 3.4, step 5), not once
-    on the merged whole (eq. 6).
+    ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify``, ``communicate``: t_s and t_c of a group, as
+    functions of its number of entries before sparsification, which also accept numpy arrays.
+
+    Three costs are not in the paper, whose nodes compute on GPUs; there they are 0:
+
+    - ``latency``: the time of a group's communication after it has left the link. It overlaps with the next group on
+      the link, so only the latency of the last group is not hidden.
+    - ``contention_s``: the time that a communication waits for a core if it begins while the workers compute. The wait
+      ends with computing at the latest. ``communicate`` itself is measured without computing.
+    - ``interference``: the delay of the computation by a group's communication, which needs a core too. After the last
+      group nothing is computed.
+
+    ``per_layer``: selection works on each layer of a group (paper, Section 3.4, step 5), not on the merged group
+    (eq. 6).
     """
 
     forward_s: float
@@ -36,25 +40,25 @@ class Costs:
     communicate: Callable[[float], float]
     latency: Callable[[float], float] = lambda entries: 0.0 * entries
     contention_s: float = 0.0
-    taken: Callable[[float], float] = lambda entries: 0.0 * entries
+    interference: Callable[[float], float] = lambda entries: 0.0 * entries
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
-        """t_s of a group of layers of these sizes."""
+        """t_s of a group of layers with these sizes."""
         return sum(map(self.sparsify, sizes)) if self.per_layer else self.sparsify(sum(sizes))
 
-    def behind(self, entries):
+    def contended(self, entries):
         """t_c of a group that is sent while the workers compute."""
         return self.contention_s + self.communicate(entries)
 
-    def has_core(self, begun, computed):
-        """When a communication has a core that begins at ``begun``, where computing ends at ``computed``."""
-        return np.minimum(begun + self.contention_s, np.maximum(begun, computed))
+    def core_free_at(self, began, computed):
+        """The time at which a communication that begins at ``began`` gets a core; computing ends at ``computed``."""
+        return np.minimum(began + self.contention_s, np.maximum(began, computed))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """(begin, end) per group, in seconds from the start of forward; and the parts of the iteration."""
+    """(begin, end) of the parts of each group, in seconds from the start of forward, and the parts of the iteration."""
 
     backward: list[Interval]
     sparsify: list[Interval]
@@ -67,20 +71,23 @@ class Schedule:
 
 
 def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
-    """Eqs 3-7 for merged groups: a group sparsifies when its last layer's backward has ended, the next
-    layer's backward waits for that, and one group communicates at a time, in order."""
+    """Eqs 3-7 for merged groups.
+
+    A group is sparsified when the backward of its last layer has ended. The backward of the next layer waits for that.
+    One group communicates at a time, in order.
+    """
     backward, sparsify, communicate = [], [], []
-    now, link_free, taken_s = costs.forward_s, 0.0, 0.0
+    now, link_free, delay_s = costs.forward_s, 0.0, 0.0
     for start, stop in plan:
-        begun, now = now, now + taken_s + sum(costs.backward_s[start:stop])
-        backward.append((begun, now))  # (3), (6)
-        begun, now = now, now + costs.sparsify_group(sizes[start:stop])
-        sparsify.append((begun, now))  # (4)
-        taken_s = costs.taken(sum(sizes[start:stop]))
+        began, now = now, now + delay_s + sum(costs.backward_s[start:stop])
+        backward.append((began, now))  # (3), (6)
+        began, now = now, now + costs.sparsify_group(sizes[start:stop])
+        sparsify.append((began, now))  # (4)
+        delay_s = costs.interference(sum(sizes[start:stop]))
     for (start, stop), (_, ready) in zip(plan, sparsify, strict=True):
-        entries, begun = sum(sizes[start:stop]), max(ready, link_free)  # (5)
-        link_free = float(costs.has_core(begun, now) + costs.communicate(entries))
-        communicate.append((begun, link_free))
+        entries, began = sum(sizes[start:stop]), max(ready, link_free)  # (5)
+        link_free = float(costs.core_free_at(began, now) + costs.communicate(entries))
+        communicate.append((began, link_free))
     ended = link_free + costs.latency(entries)
     return Schedule(
         backward, sparsify, communicate,

@@ -1,9 +1,10 @@
-"""Builds a model as runs train it, and checks what training needs of it."""
+"""Builds a model as runs train it, and checks that it can be trained."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,11 @@ from torch.nn.parameter import is_lazy
 
 from dlgs_bench import data
 
+T = TypeVar("T")
+
 
 def build(module: ModuleType) -> nn.Module:
-    """The model of a file in ``models/``, on the default device; lazy layers take their sizes from a sample."""
+    """The model of a file in ``models/``, on the default device. Lazy layers get their sizes from a sample."""
     net = module.build()
     if not isinstance(net, nn.Module):
         raise ValueError(f"build: returns a {type(net).__name__}, not an nn.Module")
@@ -23,17 +26,17 @@ def build(module: ModuleType) -> nn.Module:
     return net
 
 
-def build_shapes(module: ModuleType) -> nn.Module:
-    """The model on meta tensors, which take no memory, or on the CPU if it cannot be built without values."""
+def without_values(make: Callable[[], T]) -> T:
+    """What ``make`` returns on meta tensors, which take no memory, or on the CPU if ``make`` needs their values."""
     try:
         with torch.device("meta"):
-            return build(module)
+            return make()
     except Exception:  # such as .item(), a branch on a value, a buffer made by numpy
-        return build(module)
+        return make()
 
 
 def to_device(net: nn.Module, device: torch.device) -> nn.Module:
-    """The model on a device, its tensors of four dimensions in channels_last."""
+    """Move the model to a device. Tensors of four dimensions become channels_last."""
     net.to(device)
     for tensor in (*net.parameters(), *net.buffers()):
         if tensor.dim() == 4:
@@ -43,7 +46,10 @@ def to_device(net: nn.Module, device: torch.device) -> nn.Module:
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every layer has its own mode again, such as a BatchNorm that stays frozen."""
+    """Switch to evaluation mode, and restore the mode of every layer afterwards.
+
+    Example: a BatchNorm layer that the model keeps in evaluation mode stays in it.
+    """
     modes = [(layer, layer.training) for layer in net.modules()]
     net.eval()
     try:
@@ -54,15 +60,15 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def trained(net: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are not frozen, by name."""
+    """The parameters that require a gradient, by name."""
     return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
 
 def check_parameters(net: nn.Module) -> None:
-    """Raise ValueError, in one line, unless the parameters can be trained in one flat float32 tensor."""
+    """Raise ValueError in one line unless the parameters can be trained in one flat float32 tensor."""
     parameters = trained(net)
     if not parameters:
-        frozen = any(True for _ in net.parameters())
+        frozen = list(net.parameters())
         why = "all parameters are frozen; leave requires_grad on for some" if frozen else "the model has no parameters"
         raise ValueError(f"build: {why}, so there is nothing to train")
     for name, p in parameters.items():
@@ -79,7 +85,7 @@ def check_parameters(net: nn.Module) -> None:
 
 
 def _dense(p: Tensor) -> bool:
-    """Whether the entries fill their memory without gaps, in whatever order of the dimensions."""
+    """Whether the entries fill their memory without gaps, in any order of the dimensions."""
     expected = 1
     for stride, length in sorted((s, n) for s, n in zip(p.stride(), p.shape, strict=True) if n > 1):
         if stride != expected:
@@ -89,7 +95,7 @@ def _dense(p: Tensor) -> bool:
 
 
 def _check_overlaps(net: nn.Module, parameters: dict[str, nn.Parameter]) -> None:
-    """Raise ValueError if a trained parameter shares memory with another: flattening would separate them."""
+    """Raise ValueError if a trained parameter shares memory with another parameter: flattening would separate them."""
     spans = sorted(
         (p.untyped_storage()._cdata, p.storage_offset(), p.storage_offset() + p.numel(), name)
         for name, p in net.named_parameters()

@@ -1,6 +1,6 @@
-"""Measures what the time model is made of: t_f and t_b of a model, t_s and t_c of a method.
+"""Measures the inputs of the time model: t_f and t_b of a model, t_s and t_c of a method.
 
-All workers run, since communication takes the same cores as everything else.
+All workers run, since communication and computation share the cores.
 """
 
 import itertools
@@ -22,26 +22,26 @@ from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.spec import LaunchSettings, RunSpec
-from dlgs_bench.training.build import build_shapes, trained
+from dlgs_bench.training.build import build, trained, without_values
 from dlgs_bench.training.clock import Clock, moment, seconds
 from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.rows import joined
-from dlgs_bench.training.session import Session, make_method
+from dlgs_bench.training.session import Session, decide, make_method
 from dlgs_bench.training.timed import phase_share, since_start_s, timed_steps
 
-SMALLEST = 256  # entries: 1 KB of float32
+SMALLEST = 256  # entries of the smallest bucket: 1 KB of float32
 SIZES = 5
-TOGETHER = 8  # buckets
-FEWEST = 4  # iterations in a launch of a calibration of layers, however long they take
-TOGETHER_SHAPED = 2**25  # entries of all buckets sent together: of a method that compresses shapes, little is sent
+TOGETHER = 8  # buckets in flight
+FEWEST = 4  # iterations in a launch of a calibration of layers, whatever the budget
+TOGETHER_SHAPED = 2**25  # entries of all buckets in flight, for a method that compresses shapes and so sends little
 CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so there are more of them
-OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed beside computing
-Shapes = tuple[tuple[int, ...], ...]  # of the layers in a bucket; of one piece of d entries ((d,),)
-PRODUCTS = 50  # computed alone before each sample, to know how long one takes
+OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed while workers compute
+Shapes = tuple[tuple[int, ...], ...]  # shapes of the layers in a bucket; ((d,),) for one layer of d entries
+PRODUCTS = 50  # products timed alone before each sample
 
 
 class LayerTimes:
-    """Stands in an exchange's place and notes when each layer's gradient is ready."""
+    """Replaces an exchange, and records when the gradient of each layer is ready."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -53,25 +53,26 @@ class LayerTimes:
         self._moments.append((layer, moment(self._device)))
 
     def seconds(self) -> dict[int, float]:
-        """By layer, from the one before it in backward; to be read when the iteration has ended."""
-        return {layer: seconds(begun, ended) for (_, begun), (layer, ended) in itertools.pairwise(self._moments)}
+        """Layer -> seconds since the previous layer of backward was ready. Call it after the iteration."""
+        return {layer: seconds(began, ended) for (_, began), (layer, ended) in itertools.pairwise(self._moments)}
 
 
 def layers(
     spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
-    """``layers``: t_b of each layer and iteration, its copy into the bucket included; ``iterations``: t_f,
-    the rest, and how long this worker waited for the others at the end (``skew_s``), which synchronous
-    training does in every iteration. Nothing is exchanged; BatchNorm's statistics and the weights are left
-    as they were.
+    """The tables ``layers`` (t_b of each layer and iteration) and ``iterations`` (t_f and the other parts).
 
-    A layer whose gradient is ready before that of the layer in front of it (parallel branches) has its time
-    counted there: backward's sum is exact.
+    t_b includes the copy of the gradient into its bucket. ``skew_s`` is the time that this worker waits for the others
+    at the end of an iteration, as in synchronous training. Nothing is exchanged. The weights and BatchNorm's statistics
+    do not change.
+
+    In parallel branches, a layer can be ready before the layer in front of it. Its time is then counted there, so the
+    sum over all layers is exact.
     """
     session = Session(spec, comm, data, device)
     flat, optimizer = session.flat, session.optimizer
     optimizer.lr = 0.0
-    kept = [b.clone() for b in flat.buffers()]
+    saved_buffers = [buffer.clone() for buffer in flat.buffers()]
     times = LayerTimes(device)
     rows, iterations, measurement = [], [], spec.measurement
     comm.barrier()
@@ -83,26 +84,28 @@ def layers(
         ended = time.perf_counter()
         comm.barrier()
         skew_s = time.perf_counter() - ended
-        if number >= 2:  # the first two choose kernels
+        if number >= 2:  # in the first two iterations, libraries choose kernels
             iterations.append({"repeat": number - 1, "skew_s": skew_s} | parts)
-            took = times.seconds()
+            seconds_of = times.seconds()
             for layer, (name, entries) in enumerate(zip(flat.names, flat.sizes, strict=True)):
-                rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": took.get(layer, 0.0)})
+                backward_s = seconds_of.get(layer, 0.0)
+                rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": backward_s})
         report(number, measurement.repeats + 1)
         late = settings.share_s and since_start_s() > settings.share_s
         if session.decide(late and len(iterations) >= FEWEST):
             break
-    for buffer, before in zip(flat.buffers(), kept, strict=True):
-        buffer.copy_(before)
+    for buffer, saved in zip(flat.buffers(), saved_buffers, strict=True):
+        buffer.copy_(saved)
     return {"layers": rows, "iterations": iterations}
 
 
 class SequentialExchange(WorkerExchange):
-    """An exchange that does one thing after the other, so that t_s and t_c are timed apart: all selections, then
-    all communications, and only when the last has arrived is the first one unpacked.
+    """An exchange without overlap, so that t_s and t_c are timed separately.
 
-    ``overlapped``: what this worker computes again and again while they are under way, if anything: as backward does.
-    ``taken_s``: how much longer that took in the last step than it takes alone.
+    It makes all selections, then all communications, and unpacks the first message when the last has arrived.
+
+    ``overlapped``: a computation that is repeated while communication is in flight, to imitate backward; or None.
+    ``taken_s``: how much communication slowed this computation in the last step, in seconds.
     """
 
     def __init__(self, *exchange, overlapped: Callable[[], object] | None):
@@ -113,13 +116,13 @@ class SequentialExchange(WorkerExchange):
         super().begin(at)
         self.taken_s = 0.0
         if self._overlapped:
-            begun = time.perf_counter()
+            began = time.perf_counter()
             for _ in range(PRODUCTS):
                 self._overlapped()
-            self._alone_s = (time.perf_counter() - begun) / PRODUCTS
+            self._alone_s = (time.perf_counter() - began) / PRODUCTS
 
     def ready(self, layer: int) -> None:
-        """Everything happens in ``finish``."""
+        """Do nothing: ``finish`` makes the whole exchange."""
 
     def finish(self) -> None:
         for bucket in self.buckets:
@@ -134,29 +137,31 @@ class SequentialExchange(WorkerExchange):
         self._advance(wait=True)
 
     def _compute_until(self, pending: Pending) -> None:
-        catch_up(self.buckets[0].gradient.device)  # what was selected is no part of it
-        begun = time.perf_counter()
+        catch_up(self.buckets[0].gradient.device)  # selection must not count as communication
+        began = time.perf_counter()
         while not pending.done():
             self._overlapped()
             self.taken_s -= self._alone_s
-        self.taken_s += time.perf_counter() - begun
+        self.taken_s += time.perf_counter() - began
 
 
 def exchanges(
     spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
-    """``samples``: t_s and t_c by size, number of buckets and phase, of each scheme of the run (column ``variant``: its
-    label), at the method's steady state; t_c until the last worker has what it waits for.
+    """The table ``samples``: t_s and t_c by size, number of buckets and phase, in the method's stationary state.
 
-    One bucket alone shows the latency, several together what each costs when they follow each other, and several
-    ``overlapped`` computing how long a communication waits for a core. That is as long for a small message as for a
-    large
-    one, so it is measured where samples are cheap. ``taken_s``: what the communications take from that computing, in
-    the mean of the workers; it grows with the size, so large buckets are sent beside computing too, one by one.
+    Column ``variant``: the label of a scheme of the run. t_c lasts until the last worker has received its messages.
 
-    Small cases come first. Each case gets a part of the launch's budget by its entries and is repeated less once this
-    part is spent. When the budget is spent, cases of more than ``CHEAP`` entries are left out: the time model extends
-    the line through the sizes that were measured.
+    - One bucket alone shows the latency.
+    - Several buckets in flight show the cost of each if they follow each other.
+    - Several buckets in flight while workers compute (``overlapped``) show how long a communication waits for a core.
+      This wait does not depend on the size, so it is measured with small buckets, which are cheap.
+    - ``taken_s`` is the slowdown of this computation in seconds, the mean of the workers. It grows with the size, so
+      single large buckets are also sent while workers compute.
+
+    Small cases come first. Each case gets a share of the launch's budget in proportion to its entries, and has fewer
+    repeats once the share is spent. When the budget is spent, cases of more than ``CHEAP`` entries are left out. The
+    time model then extends the line through the measured sizes.
     """
     cases = sorted(
         (
@@ -164,37 +169,30 @@ def exchanges(
             for label, member in spec.members.items()
             for case in cases_of(member, spec.measurement.largest[label])
         ),
-        key=lambda one: _entries(one[2]),
+        key=lambda labelled: _entries(labelled[2]),
     )
-    samples, begun_s = [], since_start_s()
+    samples, began_s = [], since_start_s()
     weights = [CHEAP + _entries(case) for _, _, case in cases]
 
     def late(done: int) -> bool:
         """Whether more of the budget is spent than the first ``done`` cases should take."""
         part = sum(weights[:done]) / sum(weights)
-        spent = since_start_s() > begun_s + part * (settings.share_s - begun_s)
-        return _decide(comm, settings.share_s > 0 and spent)
+        spent = since_start_s() > began_s + part * (settings.share_s - began_s)
+        return decide(comm, settings.share_s > 0 and spent)
 
     for done, (label, member, case) in enumerate(cases, start=1):
         if _entries(case) <= CHEAP or not late(len(cases)):
-            own = _samples(member, comm, device, *case, late=lambda done=done: late(done))
-            samples += [{"variant": label} | row for row in own]
+            rows = _samples(member, comm, device, *case, late=lambda done=done: late(done))
+            samples += [{"variant": label} | row for row in rows]
         report(done, len(cases))
-    of_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
-    return {"samples": joined(samples, of_workers, comm, spec.cluster.workers)}
+    over_all_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
+    return {"samples": joined(samples, over_all_workers, comm, spec.cluster.workers)}
 
 
 def _entries(case: tuple[Shapes, int, bool]) -> int:
-    """Entries of all buckets of a case."""
+    """The number of entries of all buckets of a case."""
     shapes, count, _ = case
     return sum(map(math.prod, shapes)) * count
-
-
-def _decide(comm: Communicator, yes: bool) -> bool:
-    """What rank 0 says, for all processes: for what depends on the clock."""
-    decision = torch.tensor([float(yes)], device=comm.device)
-    comm.broadcast(decision)
-    return bool(decision.item())
 
 
 def _samples(
@@ -206,35 +204,35 @@ def _samples(
     overlapped: bool,
     late: Callable[[], bool],
 ) -> list[dict]:
-    """The samples of one case, see ``cases_of``. The first turn warms up and counts only if it is already ``late``."""
+    """The samples of one case of ``cases_of``. The first repeat warms up, and counts only if it is ``late`` already."""
     clock, size, samples = Clock(device), sum(map(math.prod, shapes)), []
-    exchange = _alone(spec, comm, clock, shapes, count, device, overlapped)
+    exchange = _exchange_without_model(spec, comm, clock, shapes, count, device, overlapped)
     exchange.warm_start()
-    turns = spec.measurement.repeats * (2 if size * count < CHEAP else 1)
-    for turn in range(turns + 1):
-        kept = []
+    repeats = spec.measurement.repeats * (2 if size * count < CHEAP else 1)
+    for repeat in range(repeats + 1):
+        rows = []
         for step in timed_steps(exchange.method, repeats=1):
-            row = _sample(spec, comm, clock, exchange, turn * exchange.method.cycle + step)
+            row = _sample(spec, comm, clock, exchange, repeat * exchange.method.cycle + step)
             phase = exchange.method.phase(step)
             share = phase_share(exchange.method, phase)
             case = {"entries": size, "buckets": count, "overlapped": overlapped, "phase": phase, "share": share}
-            kept.append(case | row)
-        over = late()
-        if turn or over:
-            samples += kept
-        if over:
+            rows.append(case | row)
+        is_late = late()
+        if repeat or is_late:
+            samples += rows
+        if is_late:
             break
     return samples
 
 
 def cases_of(spec: RunSpec, largest: int) -> list[tuple[Shapes, int, bool]]:
-    """(layers of a bucket, how many such buckets, whether beside computing) for each case that is measured.
+    """(shapes of a bucket, number of such buckets, whether workers compute meanwhile) for each measured case.
 
     ``largest``: entries of the largest bucket.
     """
     method = method_class(spec.scheme.method)
     if method.cost_depends_on_shapes:
-        buckets, most, few = _of_model(spec, method.scope), TOGETHER_SHAPED, TOGETHER_SHAPED
+        buckets, most, few = _buckets_of_model(spec, method.scope), TOGETHER_SHAPED, TOGETHER_SHAPED
     else:
         sizes = np.geomspace(SMALLEST, largest, SIZES).round().astype(int).tolist()
         buckets, most, few = {size: ((size,),) for size in sizes}, largest, min(CHEAP, largest)
@@ -243,51 +241,53 @@ def cases_of(spec: RunSpec, largest: int) -> list[tuple[Shapes, int, bool]]:
     return cases + [(b, TOGETHER if TOGETHER * size <= few else 1, True) for size, b in overlapped.items()]
 
 
-def _of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
-    """Layers by entries, the fewest first: of buckets that the scope cuts from the run's model, and of single layers
-    with several dimensions, so that some are small."""
-    net = build_shapes(plugins.load("models", spec.training.model))
-    flat = FlatGradients(trained(net).values())
-    own, single = (
+def _buckets_of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
+    """Entries -> shapes of some buckets of the run's model, the smallest first.
+
+    They are buckets of the method's scope, and single layers with several dimensions, so that some are small.
+    """
+    module = plugins.load("models", spec.training.model)
+    flat = FlatGradients(trained(without_values(lambda: build(module))).values())
+    buckets, layers = (
         {sum(flat.sizes[i:j]): tuple(flat.shapes[i:j]) for i, j in assign_buckets(flat.sizes, how, "size", most)}
         for how, most in ((scope, spec.scheme.bucket_bytes // 4), ("layer", 0))
     )
-    matrices = {size: shapes for size, shapes in single.items() if len(shapes[0]) > 1}
-    chosen = _spread(own, SIZES) | _spread(matrices, max(2, SIZES - len(own)))
+    matrices = {size: shapes for size, shapes in layers.items() if len(shapes[0]) > 1}
+    chosen = _spread(buckets, SIZES) | _spread(matrices, max(2, SIZES - len(buckets)))
     return dict(sorted(chosen.items()))
 
 
 def _spread(buckets: dict[int, Shapes], most: int) -> dict[int, Shapes]:
-    """At most so many of the buckets, the smallest and the largest among them."""
+    """At most ``most`` of the buckets, evenly spread by rank of size, with the smallest and the largest."""
     sizes = sorted(buckets)
-    places = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
-    return {sizes[place]: buckets[sizes[place]] for place in places}
+    indices = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
+    return {sizes[i]: buckets[sizes[i]] for i in indices}
 
 
-def _alone(
+def _exchange_without_model(
     spec: RunSpec, comm: Communicator, clock: Clock, shapes: Shapes, count: int, device: torch.device, overlapped: bool
 ) -> Exchange:
-    """The method of the run on ``count`` buckets without a model, in this process's role."""
+    """The exchange of the run's method on ``count`` buckets of random numbers, in the role of this process."""
     scheme = spec.scheme
     method = make_method(scheme.method, scheme.options)
     size = sum(map(math.prod, shapes))
     flat = torch.randn(count * size, device=device)
     buckets = [Bucket(i, gradient, shapes) for i, gradient in enumerate(flat.split(size))]
     groups = [(i, i + 1) for i in range(len(buckets))]
-    how = transport(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
+    own_transport = transport(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
-        return ServerExchange(method, groups, buckets, how, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
+        return ServerExchange(method, groups, buckets, own_transport, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
     matrix = torch.randn(128, 128, device=flat.device)
 
-    def product() -> None:  # about a tenth of a millisecond
+    def product() -> None:  # about 0.1 ms
         torch.matmul(matrix, matrix)
         catch_up(flat.device)
 
-    return SequentialExchange(method, groups, buckets, how, clock, overlapped=product if overlapped else None)
+    return SequentialExchange(method, groups, buckets, own_transport, clock, overlapped=product if overlapped else None)
 
 
 def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, number: int) -> dict:
-    """One exchange of all buckets, all ready at once: its parts in seconds, its bytes."""
+    """Exchange all buckets, which are ready at the same time: the parts in seconds, and the bytes."""
     for bucket in exchange.buckets:
         bucket.gradient.normal_()
     comm.barrier()

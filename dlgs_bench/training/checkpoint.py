@@ -1,7 +1,7 @@
-"""Checkpoints: all that an accuracy run needs to go on, bit for bit, after it was stopped anywhere.
+"""Checkpoints: an accuracy run that was stopped at any point continues from one with the same bits.
 
-A checkpoint is a folder named after its step, with a file for each rank, whose first line says by a checksum what it is
-and whose run it is of. It counts if every rank can read its own; the two newest are kept.
+A checkpoint is a folder named after its step, with one file per rank. The first line of a file holds a checksum and the
+run's identity. A checkpoint is valid only if every rank can read its own file. The two newest are kept.
 """
 
 import hashlib
@@ -27,64 +27,69 @@ POLL_INTERVAL_S = 1.0  # about how often the ranks agree on whether to save
 
 
 class Stopped(SystemExit):
-    """The run was asked to end, and has left a checkpoint if it could."""
+    """The run was asked to stop. It has saved a checkpoint unless the disk refused it."""
 
 
 class Checkpoints:
-    """Saves a session in ``folder`` every ``every_s``, and when the process gets SIGTERM.
+    """Saves a session in ``folder`` every ``every_s`` seconds, and when the process receives SIGTERM.
 
-    ``run``: whose checkpoints they are; ``say``: tells a person; ``cost``: of those of this rank and sitting, bytes
-    of the last one. Every rank calls ``resume`` once and ``look`` after each step; both talk to the other ranks.
+    ``run``: the identity of the run. ``say``: writes a line to the run's log. ``cost``: how many checkpoints this
+    process has saved, the seconds that took, and the bytes of the last one. Every rank calls ``resume`` once and
+    ``save_if_due`` after each step. Both methods communicate with the other ranks.
     """
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]):
         self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
-        self._known: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
+        self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
-        self._left = self._steps = 1  # until the ranks agree again, and in all since they did
-        self._saved_at = self._looked_at = time.monotonic()
+        self._interval = self._remaining = 1  # steps between two polls of all ranks, and until the next poll
+        self._saved_at = self._polled_at = time.monotonic()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, lambda *_: self.stop())
 
     def stop(self) -> None:
-        """Have all ranks save and leave soon."""
+        """Ask all ranks to save and stop soon."""
         self._stop.set()
 
     def resume(self, session: Session) -> None:
-        """Take the newest checkpoint of this run that every rank can read, if there is one."""
-        found = self._steps_there() if session.comm.rank == 0 else []
-        while step := _of_rank_0(session, found[0] if found else 0):
+        """Load the newest checkpoint of this run that every rank can read, if there is one."""
+        steps = self._saved_steps() if session.comm.rank == 0 else []
+        while step := _of_rank_0(session, steps[0] if steps else 0):
             state = self._read(step, session.comm.rank)
             if _all(session, state is not None):
                 session.load_state_dict(state)
-                self._known = found
+                self._kept = steps
                 if session.comm.rank == 0:
                     self._say(f"goes on after step {session.done}")
                 return
-            found = found[1:]
+            steps = steps[1:]
 
-    def look(self, session: Session) -> None:
-        """Save if it is time to. Raise ``Stopped``, after that, if a rank was asked to end."""
-        self._left -= 1
-        if self._left:
+    def save_if_due(self, session: Session) -> None:
+        """Save if a checkpoint is due or a rank was asked to stop. In the second case raise ``Stopped`` afterwards.
+
+        The ranks agree by an all-reduce. It is made about every ``POLL_INTERVAL_S`` seconds, not in every step.
+        """
+        self._remaining -= 1
+        if self._remaining:
             return
-        now, first = time.monotonic(), session.comm.rank == 0
-        due = first and now - self._saved_at >= self._every_s
-        steps = max(1, round(self._steps * POLL_INTERVAL_S / max(now - self._looked_at, 1e-9)))
-        said = torch.tensor([self._stop.is_set(), due, steps * first], dtype=torch.float32, device=session.comm.device)
-        stop, due, steps = session.comm.allreduce(said).tolist()
-        saved = (stop or due) and self._save(session)
-        if stop:
-            after = "to go on from there" if saved else "with no checkpoint of it"
+        due, interval, now = False, 0, time.monotonic()
+        if session.comm.rank == 0:  # rank 0 decides what depends on the clock; the others add zeros
+            due = now - self._saved_at >= self._every_s
+            interval = max(1, round(self._interval * POLL_INTERVAL_S / max(now - self._polled_at, 1e-9)))
+        own = torch.tensor([self._stop.is_set(), due, interval], dtype=torch.float32, device=session.comm.device)
+        stops, due, interval = session.comm.allreduce(own).tolist()
+        saved = (stops or due) and self._save(session)
+        if stops:
+            after = "to go on from there" if saved else "without a checkpoint of it"
             raise Stopped(f"stopped after step {session.done}, {after}")
-        self._left = self._steps = int(steps)
-        self._looked_at = time.monotonic()
+        self._interval = self._remaining = int(interval)
+        self._polled_at = time.monotonic()
 
     def _save(self, session: Session) -> bool:
-        """Whether there is a checkpoint of where the session is now. Nothing is left of one that not all ranks could
-        write: it would keep a full disk full."""
-        begun, path = time.monotonic(), self._folder / str(session.done) / f"rank{session.comm.rank}"
+        """Save a checkpoint; whether all ranks could write their file. If not, all files are deleted: they would keep a
+        full disk full."""
+        began, path = time.monotonic(), self._folder / str(session.done) / f"rank{session.comm.rank}"
         memory = io.BytesIO()
         torch.save(session.state_dict(), memory)
         content = memory.getvalue()
@@ -95,32 +100,32 @@ class Checkpoints:
         except OSError as error:
             self._say(f"no checkpoint of step {session.done}: {error.strerror}")
             written = False
-        whole = _all(session, written)
+        complete = _all(session, written)
         if session.comm.rank == 0:
-            self._keep(session.done, whole)
+            self._delete_others(session.done, complete)
         self._saved_at = time.monotonic()
-        seconds = self.cost["seconds"] + self._saved_at - begun
-        self.cost = {"saved": self.cost["saved"] + whole, "seconds": seconds, "bytes": len(content)}
-        return whole
+        seconds = self.cost["seconds"] + self._saved_at - began
+        self.cost = {"saved": self.cost["saved"] + complete, "seconds": seconds, "bytes": len(content)}
+        return complete
 
-    def _keep(self, step: int, whole: bool) -> None:
-        """Take away the checkpoints that the one of this step replaces, or itself if it is not whole."""
-        if not whole:
+    def _delete_others(self, step: int, complete: bool) -> None:
+        """Delete the checkpoints that the checkpoint of this step replaces, or itself if it is not complete."""
+        if not complete:
             shutil.rmtree(self._folder / str(step), ignore_errors=True)
             return
-        self._known = [step, *self._known][:KEPT]
-        for other in self._steps_there():
-            if other not in self._known:
+        self._kept = [step, *self._kept][:KEPT]
+        for other in self._saved_steps():
+            if other not in self._kept:
                 shutil.rmtree(self._folder / str(other), ignore_errors=True)
 
-    def _steps_there(self) -> list[int]:
-        """Of which steps there are files, the newest first."""
+    def _saved_steps(self) -> list[int]:
+        """The steps of which there are files, the newest first."""
         with suppress(OSError):
             return sorted((int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()), reverse=True)
         return []
 
     def _read(self, step: int, rank: int) -> dict | None:
-        """The state of a rank, or None if there is none of this run, or if the file is not what was written."""
+        """The state of a rank; None if the file is missing, corrupt or of another run."""
         try:
             head, _, content = (self._folder / str(step) / f"rank{rank}").read_bytes().partition(b"\n")
         except OSError:
@@ -131,39 +136,39 @@ class Checkpoints:
             return None
         if run != self._run.encode():
             return None
-        return torch.load(io.BytesIO(content), map_location=_to_own, weights_only=True)
+        return torch.load(io.BytesIO(content), map_location=_to_own_gpu, weights_only=True)
 
 
 def identity(spec: RunSpec) -> str:
-    """What decides a run's numbers, as a digest: its spec, the statements that it executes, and torch."""
+    """SHA-256 of all that decides a run's numbers: its spec, the code that it executes, and the version of torch."""
     parts = [spec.to_json(), *fingerprint.fingerprints(fingerprint.behind_run(spec)), torch.__version__]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _head(run: bytes, content: bytes) -> bytes:
-    """The first line of a file."""
+    """The first line of a file, without the newline."""
     return b"%08x %s" % (zlib.crc32(run + content), run)
 
 
-def _to_own(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
-    """What was saved from a GPU goes to this rank's own, which may have another number."""
+def _to_own_gpu(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
+    """Move what was saved from a GPU to this rank's GPU, which may have another number."""
     return storage.cuda() if device.startswith("cuda") else storage
 
 
 def _all(session: Session, yes: bool) -> bool:
-    """Whether all ranks say yes."""
-    every = session.comm.allreduce(torch.tensor([float(yes)], device=session.comm.device))
-    return int(every) == session.comm.world_size
+    """Whether ``yes`` is true on all ranks."""
+    count = session.comm.allreduce(torch.tensor([float(yes)], device=session.comm.device))
+    return int(count) == session.comm.world_size
 
 
 def _of_rank_0(session: Session, step: int) -> int:
-    """The step that rank 0 names."""
-    named = torch.tensor([step if session.comm.rank == 0 else -1], device=session.comm.device)
-    return int(session.comm.start_max(named).wait())
+    """The value of ``step`` on rank 0, returned on all ranks."""
+    own = torch.tensor([step if session.comm.rank == 0 else -1], device=session.comm.device)
+    return int(session.comm.start_max(own).wait())
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that readers see the old content or the new one, whenever the machine stops."""
+    """Replace a file atomically: readers see the old or the new content, also after a power failure."""
     fresh = path.with_suffix(".tmp")
     try:
         with fresh.open("wb") as file:
@@ -172,5 +177,5 @@ def _replace(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:
-        fresh.unlink(missing_ok=True)  # half a checkpoint would keep a full disk full
+        fresh.unlink(missing_ok=True)  # a part of a checkpoint would keep a full disk full
         raise

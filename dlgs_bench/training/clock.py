@@ -1,4 +1,4 @@
-"""The clock: splits an iteration into parts that add up to it, reading time on the main thread."""
+"""The clock: splits an iteration into parts that add up to the iteration. It is read on the main thread."""
 
 import itertools
 import time
@@ -10,7 +10,7 @@ PARTS = ("forward", "backward", "sparsify", "communication", "optimizer", "other
 
 
 def moment(device: torch.device) -> torch.cuda.Event | float:
-    """Now: by the host's clock, or on CUDA an event in the current stream, to be read when it has passed."""
+    """The current time of the host's clock, or on CUDA an event in the current stream, which is read later."""
     if device.type != "cuda":
         return time.perf_counter()
     now = torch.cuda.Event(enable_timing=True)
@@ -19,16 +19,16 @@ def moment(device: torch.device) -> torch.cuda.Event | float:
 
 
 def seconds(begun: torch.cuda.Event | float, ended: torch.cuda.Event | float) -> float:
-    """From one moment to another of the same device."""
+    """The seconds between two moments of the same device."""
     return ended - begun if isinstance(begun, float) else begun.elapsed_time(ended) / 1000
 
 
 class Clock:
-    """One label is in force at any time; the time until the next change of label is that label's.
+    """Assigns the time between two marks to the label that is active.
 
-    Nested labels suspend the outer one, so nothing counts twice and the parts add up by
-    construction. On CUDA the marks are events in the current stream, read after the iteration has
-    ended, so that no synchronisation disturbs the overlap being measured.
+    Exactly one label is active at any time. A nested label suspends the outer label, so no time counts twice and the
+    parts add up by construction. On CUDA the marks are events in the current stream. They are read after the iteration,
+    so that no synchronisation disturbs the overlap that is measured.
     """
 
     def __init__(self, device: torch.device):
@@ -55,7 +55,7 @@ class Clock:
             self._mark(self._labels[-1])
 
     def stop(self) -> dict[str, float]:
-        """Seconds by part (``forward_s``, ...), and of the whole (``iteration_s``)."""
+        """The seconds of each part (``forward_s``, ...) and of the iteration (``iteration_s``)."""
         self._mark("end")
         if self._device.type == "cuda":
             self._marks[-1][1].synchronize()
@@ -63,7 +63,7 @@ class Clock:
         for (label, begun), (_, ended) in itertools.pairwise(self._marks):
             parts[label] += seconds(begun, ended)
         whole = seconds(self._marks[0][1], self._marks[-1][1])
-        return {f"{part}_s": of_part for part, of_part in parts.items()} | {"iteration_s": whole}
+        return {f"{part}_s": part_s for part, part_s in parts.items()} | {"iteration_s": whole}
 
     def intervals(self) -> list[tuple[str, float, float]]:
         """The stopped iteration as (part, begin, end), in seconds from its start."""

@@ -1,4 +1,4 @@
-"""Whether a worker's loss and gradient are finite. Accuracy runs look in every step, since what is not would spread."""
+"""Checks that a worker's loss and gradient are finite. Accuracy runs check every step, since a NaN would spread."""
 
 import torch
 from torch import Tensor
@@ -11,27 +11,29 @@ HELP = "a lower learning rate or a warm-up may help"
 
 
 class FiniteCheck:
-    """Stands before an exchange for one step, and lets no layer's gradient through that is not finite; on a GPU it says
-    so when the step has ended, before anything of it is saved."""
+    """Checks the gradient of each layer in one step, and passes it on to the exchange.
+
+    On a GPU it raises its error at the end of the step, before a checkpoint of the step is saved.
+    """
 
     def __init__(self, exchange, flat: FlatModel, step: int, worker: int):
         self._exchange, self._flat, self._where = exchange, flat, f"in step {step} on worker {worker}"
-        self._later: list[tuple[int, Tensor]] = []  # layers, and sums of theirs that the host does not wait for
+        self._unchecked: list[tuple[int, Tensor]] = []  # GPU: (layer, sum of its gradient), read at the end of the step
 
     def ready(self, layer: int) -> None:
-        """``Ended`` if an entry is not finite, or all together are beyond what a model can learn with."""
+        """Pass a layer on; ``Ended`` if an entry of its gradient or the sum of its entries is not finite."""
         start, stop = self._flat.starts[layer : layer + 2]
         total = self._flat.gradients[start:stop].sum()
         if is_async(total):
-            self._later.append((layer, total))
+            self._unchecked.append((layer, total))
         elif not total.isfinite():
             raise self._ended(layer)
         self._exchange.ready(layer)
 
     def check(self, loss: Tensor) -> None:
-        """``Ended`` if the loss is not finite, or on a GPU a layer's gradient; ``loss``: a sum with this step's."""
-        if self._later:
-            layers, totals = zip(*self._later, strict=True)
+        """``Ended`` if the loss, or on a GPU a layer's gradient, is not finite; ``loss``: a sum over some steps."""
+        if self._unchecked:
+            layers, totals = zip(*self._unchecked, strict=True)
             for layer, finite in zip(layers, torch.stack(totals).isfinite().tolist(), strict=True):
                 if not finite:
                     raise self._ended(layer)

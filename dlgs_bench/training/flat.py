@@ -1,4 +1,4 @@
-"""A model whose parameters, too, lie in one flat tensor, so that the optimizer takes one tensor."""
+"""A model whose parameters are views of one flat tensor, so that the optimizer updates a single tensor."""
 
 import zlib
 
@@ -10,8 +10,11 @@ from dlgs_bench.training.build import trained
 
 
 class FlatModel(FlatGradients):
-    """``parameters``: shape (d,), in the order of ``gradients``; the model's own are views of it. Frozen parameters are
-    in none of these."""
+    """A model, its flat parameters and its flat gradients.
+
+    ``parameters``: shape (d,), in the order of ``gradients``. The parameters of the model are views of it. Frozen
+    parameters are left out of both.
+    """
 
     def __init__(self, model: nn.Module):
         super().__init__(trained(model).values())
@@ -22,7 +25,7 @@ class FlatModel(FlatGradients):
             p.data = self.parameters.as_strided(p.shape, layout(p), start)
 
     def checksum(self) -> str:
-        """Of all parameters: two runs with the same one ended with the same bits."""
+        """CRC-32 of all parameters. Runs with equal checksums ended with the same bits."""
         return f"{zlib.crc32(self.parameters.cpu().numpy()):08x}"
 
     def buffers(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: tidy rows, and where they come from."""
+"""Writes the results of a run: tidy tables, and the provenance of their numbers."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from dlgs_bench.spec import Cluster, RunSpec
 
 
 def provenance(spec: RunSpec) -> dict:
-    """The machine, the versions and the commit; no host names, no paths."""
+    """The machine, the versions, the commit and the date, without host names and paths."""
     packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
     return {
         "machine": machine(spec.cluster.device),
@@ -32,8 +32,7 @@ def provenance(spec: RunSpec) -> dict:
 
 
 def _network(cluster: Cluster) -> dict:
-    """What joined the workers; of a testbed also the slowest and the fastest link, asked and measured, and the time
-    from host to host as asked, there and back as measured."""
+    """The kind of network between the workers. A testbed also has the requested and measured rates and latency."""
     if cluster.network == "testbed":
         rates = {"rate_mbit": min(cluster.rates_mbit), "fastest_mbit": max(cluster.rates_mbit)}
         # Set by dlgs_bench/launch/hosts.py.
@@ -75,7 +74,7 @@ def _commit() -> str:
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
-    """The rows as CSV; a row leaves empty what only others have."""
+    """Write the rows as CSV. A row without a column has an empty cell there."""
     columns = dict.fromkeys(column for row in rows for column in row)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="")
@@ -84,7 +83,7 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def chrome_trace(rows: list[dict]) -> dict:
-    """A trace in the format that Perfetto and chrome://tracing open, one process per variant; microseconds."""
+    """A trace in the format of Perfetto and chrome://tracing, in microseconds, with one process per variant."""
     processes = {variant: i for i, variant in enumerate(dict.fromkeys(r["variant"] for r in rows))}
     threads = {row: i for i, row in enumerate(dict.fromkeys(r["row"] for r in rows))}
     names = [
@@ -109,18 +108,18 @@ def chrome_trace(rows: list[dict]) -> dict:
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def write_run(folder: Path, spec: RunSpec, found: dict, data: DataSet | None) -> None:
-    """One CSV per table, and ``run.json``: the spec, where the numbers come from, and facts about run and data.
+def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None) -> None:
+    """Write one CSV per table, and ``run.json`` with the spec, the provenance, and facts about the run and its data.
 
-    ``found``: the rows of each table, and facts ``about`` the run, if there are any. ``data``: None for runs without
-    any. The launcher adds ``wall_s``.
+    ``results``: table -> rows, and "about" -> facts about the run, if any. ``data``: None for a run without data. The
+    launcher adds ``wall_s``.
     """
-    tables = {name: rows for name, rows in found.items() if name != "about"}
+    tables = {name: rows for name, rows in results.items() if name != "about"}
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n", encoding="utf-8")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | found.get("about", {})
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | results.get("about", {})
     if data:
         run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

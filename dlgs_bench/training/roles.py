@@ -1,7 +1,7 @@
-"""Roles: what a process does at each point of the schedule that all processes of a run go through.
+"""Roles: the work of a process at each point of the schedule that all processes of a run follow.
 
-A worker trains. A parameter server trains nothing: it answers the workers' pushes. Every role makes the same
-collective calls at the same points, so that no role has to know what another one does there.
+A worker trains. A parameter server does not train: it answers the workers' pushes. Every role makes the same
+collective calls at the same points, so no role depends on the work of another role.
 """
 
 from __future__ import annotations
@@ -25,36 +25,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a batch gave: outputs with their classes in dimension 1, targets, and the mean loss."""
+    """The result of a batch: outputs with their classes in dimension 1, targets, and the mean loss."""
 
     outputs: Tensor
     targets: Tensor
     loss: Tensor
 
     def sums(self) -> Tensor:
-        """[loss sum, correct, predictions], float64."""
+        """[loss sum, correct, predictions] of the batch, float64."""
         return _sums(self.outputs, self.targets, self.loss * self.targets.numel())
 
 
 class Role(ABC):
+    """The work of one process of a session."""
+
     def __init__(self, session: Session):
         self.session = session
 
     @abstractmethod
     def exchange(self, method: Method, groups, buckets: list[Bucket], transport: Transport) -> Exchange:
-        """This role's part in the exchanges of a method."""
+        """The exchange of a method, as this role takes part in it."""
 
     @abstractmethod
     def compute(self, begun: Callable[[], None]) -> Outcome | None:
-        """Forward and backward of the next batch, ``begun`` being called between them; None without data."""
+        """Run forward and backward of the next batch, and call ``begun`` between them; None for a role without data."""
 
     @abstractmethod
     def update(self) -> None:
-        """Bring the parameters up to date: the aggregate lies in the buckets."""
+        """Update the parameters with the aggregate, which is in the buckets."""
 
     @abstractmethod
     def share(self, tensor: Tensor) -> Tensor:
-        """This process's addend to the mean of ``tensor`` over the workers."""
+        """The summand of this process in the mean of ``tensor`` over the workers."""
 
     @abstractmethod
     def test_sums(self, limit: int) -> Tensor:
@@ -82,7 +84,7 @@ class Worker(Role):
 
     def update(self):
         flat = self.session.flat
-        if self.session.spec.topology.owner == "server":  # its new weights lie where the gradients lay
+        if self.session.spec.topology.owner == "server":  # the server's new weights have replaced the gradients
             flat.parameters.copy_(flat.gradients)
         else:
             self.session.optimizer.step(flat.gradients)
@@ -101,17 +103,17 @@ class Worker(Role):
 
 
 class Server(Role):
-    """It owns the same model and optimizer as the workers, and puts them to serving."""
+    """A parameter server. It has the same model and optimizer as the workers, and answers their pushes with them."""
 
     def exchange(self, method, groups, buckets, transport):
         session = self.session
         return ServerExchange(method, groups, buckets, transport, session.flat.gradients, session.optimizer)
 
     def compute(self, begun):
-        """No data here."""
+        """Do nothing: a server has no data."""
 
     def update(self):
-        """Done bucket by bucket, while answering."""
+        """Do nothing: the server updates each bucket when it answers the workers."""
 
     def share(self, tensor):
         return torch.zeros_like(tensor)

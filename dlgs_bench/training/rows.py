@@ -1,4 +1,4 @@
-"""Rows that several kinds of runs leave: what was exchanged together, what was sent, how one iteration went."""
+"""Rows of tables that several kinds of runs write: the buckets, the entries sent, and a trace of one iteration."""
 
 from collections.abc import Callable
 
@@ -11,15 +11,16 @@ from dlgs_bench.training.clock import PARTS, Clock
 
 
 def sent_row(exchange: Exchange, **about) -> dict:
-    """How many entries of each bucket were sent in the last step; column: the bucket's index."""
+    """A row with the columns ``about``, and by index of a bucket the number of its entries sent in the last step."""
     return about | {str(bucket): n for bucket, n in enumerate(async_device.read(exchange.sent_entries))}
 
 
 def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dict]:
-    """Iterations whose parts are means over the workers; every process calls it with its own, in the same order.
+    """The iterations with their parts averaged over the workers.
 
-    A worker that computes faster than another one waits for it before they can communicate. That part of its
-    communication is called ``waiting_s``; it is as long as the slowest computes longer than the worker.
+    Every process calls it with its own rows, in the same order. A worker that computes faster than another worker waits
+    for it before they can communicate. This part of its communication is ``waiting_s``: the difference between the
+    computing times of the slowest worker and of this worker.
     """
     columns = [f"{part}_s" for part in (*PARTS, "iteration")]
     parts = dict(zip(columns, _of_workers(rows, columns, comm, workers).unbind(dim=2), strict=True))
@@ -31,18 +32,20 @@ def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dic
 
 
 def joined(rows: list[dict], how: dict[str, Callable], comm: Communicator, workers: int) -> list[dict]:
-    """Rows of which some columns are reduced over the workers, each as ``how`` says; every process calls it with its
-    own, in the same order.
+    """The rows with some columns reduced over the workers: ``how`` maps a column to its reduction.
 
-    A server answers one worker after the other: what the first has received says little of the last.
+    Every process calls it with its own rows, in the same order. One worker's times are not enough, since a server
+    answers the workers one after the other.
     """
-    values = _of_workers(rows, list(how), comm, workers).unbind(dim=2)
-    reduced = {column: f(own, dim=0).tolist() for (column, f), own in zip(how.items(), values, strict=True)}
-    return [row | {column: reduced[column][i] for column in how} for i, row in enumerate(rows)]
+    columns = _of_workers(rows, list(how), comm, workers).unbind(dim=2)
+    reduced = {
+        name: reduce(values, dim=0).tolist() for (name, reduce), values in zip(how.items(), columns, strict=True)
+    }
+    return [row | {name: reduced[name][i] for name in how} for i, row in enumerate(rows)]
 
 
 def _of_workers(rows: list[dict], columns: list[str], comm: Communicator, workers: int) -> torch.Tensor:
-    """The columns of every worker's rows, float64, (workers, rows, columns); a server's are left out."""
+    """The columns of every worker's rows, float64, shape (workers, rows, columns). Rows of a server are left out."""
     own = torch.tensor([[row[column] for column in columns] for row in rows], dtype=torch.float64)
     every = torch.zeros(comm.world_size, *own.shape, dtype=torch.float64)
     every[comm.rank] = own
@@ -50,7 +53,7 @@ def _of_workers(rows: list[dict], columns: list[str], comm: Communicator, worker
 
 
 def group_rows(variant: str, exchange: Exchange) -> list[dict]:
-    """Which layers are exchanged together: bucket by bucket (start, stop) and their entries."""
+    """One row per bucket: its layers, from ``start`` to ``stop`` - 1, and its number of entries."""
     return [
         {"variant": variant, "bucket": bucket.index, "start": start, "stop": stop, "entries": bucket.size}
         for (start, stop), bucket in zip(exchange.groups, exchange.buckets, strict=True)
@@ -58,10 +61,12 @@ def group_rows(variant: str, exchange: Exchange) -> list[dict]:
 
 
 def trace_rows(variant: str, clock: Clock, exchange: Exchange) -> list[dict]:
-    """The last iteration as intervals in seconds from its start: what the main thread did (``compute``),
-    and what each bucket's communication took (``communication``)."""
+    """The last iteration as intervals, in seconds from its start.
+
+    ``row``: "compute" for the parts of the main thread, "communication" for the buckets.
+    """
     rows = [{"row": "compute", "name": part, "begin_s": b, "end_s": e} for part, b, e in clock.intervals()]
-    for bucket, begun, ended in exchange.communications:
-        begin_s, end_s = begun - clock.started_at, ended - clock.started_at
+    for bucket, began, ended in exchange.communications:
+        begin_s, end_s = began - clock.started_at, ended - clock.started_at
         rows.append({"row": "communication", "name": f"bucket {bucket}", "begin_s": begin_s, "end_s": end_s})
     return [{"variant": variant} | row for row in rows]

@@ -1,6 +1,6 @@
-"""One process of one run, whatever its role; the launcher starts them: python -m dlgs_bench.training.run <folder>.
+"""The entry point of a rank. The launcher starts it: python -m dlgs_bench.training.run <folder>.
 
-Reads ``spec.json`` and ``launch_settings.json`` in the folder; rank 0 leaves the results there.
+It reads ``spec.json`` and ``launch_settings.json`` in the folder. Rank 0 writes the results into the folder.
 """
 
 import importlib
@@ -16,27 +16,28 @@ from dlgs_bench.launch.liveness import Progress, as_rank
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.training.results import write_run
 
-# Kinds that make checkpoints or have a budget of seconds.
-PLACED = ("accuracy", "timing", "planners", "layers", "exchanges")
+# Kinds of runs that make checkpoints or have a time budget.
+NEED_SETTINGS = ("accuracy", "timing", "planners", "layers", "exchanges")
 
 
 def main(folder: Path) -> None:
+    """Make the run in the folder as one of its ranks."""
     spec = RunSpec.from_json((folder / "spec.json").read_text(encoding="utf-8"))
     settings = LaunchSettings.from_json((folder / "launch_settings.json").read_text(encoding="utf-8"))
     training, cluster = spec.training, spec.cluster
     torch.set_num_threads(cluster.threads)
-    # What cuDNN takes otherwise may add in another order each time; an accuracy run repeats its bits.
+    # Other algorithms of cuDNN may add in a different order each time, and an accuracy run must repeat its bits.
     torch.backends.cudnn.deterministic = spec.kind == "accuracy"
     device = torch.device(cluster.device)
     comm = engines.connect(cluster.engine, device, shared=settings.per_gpu > 1)
     if comm.world_size != spec.processes:
-        raise RuntimeError(f"{comm.world_size} processes joined, the run asks for {spec.processes}")
+        raise RuntimeError(f"{comm.world_size} processes joined, but the run needs {spec.processes}")
     data = datasets.load(training.data)(Path(settings.data[training.data]), device) if spec.trains else None
     work = getattr(importlib.import_module(f"dlgs_bench.training.{KINDS[spec.kind]}"), spec.kind)
-    where = {"settings": settings} if spec.kind in PLACED else {}
-    found = work(spec, comm, data, device, Progress(folder, comm.rank), **where)
+    more = {"settings": settings} if spec.kind in NEED_SETTINGS else {}
+    tables = work(spec, comm, data, device, Progress(folder, comm.rank), **more)
     if comm.rank == 0:
-        write_run(folder, spec, found, data)
+        write_run(folder, spec, tables, data)
     comm.close()
 
 

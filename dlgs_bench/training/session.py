@@ -1,6 +1,6 @@
-"""One process's whole training: everything that changes from step to step, and the schedule of a step.
+"""The training of one process: its state, and the schedule of a step.
 
-What a process does at each point of the schedule depends on its role (``dlgs_bench.training.roles``).
+The work of a process at each point of the schedule depends on its role (``dlgs_bench.training.roles``).
 """
 
 import threading
@@ -29,16 +29,17 @@ from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.roles import Role, Server, Worker
 
-_SEEDING = threading.Lock()  # local workers are threads that share torch's one generator
+_SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
 
 
 class Session:
-    """Model, optimizer, exchanges, place in the data and rows of one process.
+    """The model, optimizer, exchanges, position in the data and rows of one process.
 
-    ``done``: steps made; ``drawn``: batches taken from the data; ``sent_bytes``: by this process, in all steps;
-    ``sums``: [loss sum, correct, predictions] since the last point of the curve; ``rows``: table -> rows so far;
-    ``exchanges``: those of each variant.
-    ``state_dict`` holds all that changes, so that a session which loads it goes on as if never stopped.
+    ``done``: number of completed steps. ``drawn``: batches read from the data. ``sent_bytes``: bytes that this process
+    sent in all steps. ``sums``: [loss sum, correct, predictions] since the last point of the curve. ``rows``: table ->
+    rows so far. ``exchanges``: variant -> exchange.
+
+    ``state_dict`` holds everything that changes. A session that loads it continues as if it had never stopped.
     """
 
     def __init__(self, spec: RunSpec, comm: Communicator, data: DataSet | None, device: torch.device):
@@ -51,7 +52,7 @@ class Session:
         self.flat = FlatModel(to_device(net, device))
         comm.broadcast(self.flat.parameters)
         self._broadcast_frozen()
-        torch.manual_seed(training.seed * workers + comm.rank)  # from here on workers draw their own
+        torch.manual_seed(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers
         self.shard = Shard(training.batch, workers, comm.rank, training.seed)
         self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
         self.clock = Clock(device)
@@ -61,7 +62,7 @@ class Session:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
         self._listener = None
-        self._arrived: set[int] = set()  # layers, in this backward pass
+        self._arrived: set[int] = set()  # layers whose gradient is ready in this backward pass
         self._begun = time.perf_counter()
         role = Server if spec.topology.serves(comm.rank, workers) else Worker
         self.role: Role = role(self)
@@ -72,11 +73,11 @@ class Session:
         for parameter in self.flat.model.parameters():
             if not parameter.requires_grad and parameter.numel():
                 values = parameter.detach().flatten()
-                self.comm.broadcast(values.view(torch.uint8))  # whatever their type
+                self.comm.broadcast(values.view(torch.uint8))  # as bytes, since they can have any type
                 parameter.data.copy_(values.view_as(parameter))
 
     def _hook(self, layer: int, view: Tensor):
-        """Put the gradient into its bucket, already divided by the workers: sums become means."""
+        """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
         share = 1 / self.spec.cluster.workers
 
         def hook(parameter: Tensor) -> None:
@@ -94,16 +95,15 @@ class Session:
         if layer in self._arrived:
             name = self.flat.names[layer]
             raise Ended(
-                f"backward gives the gradient of {name} in several parts, as checkpoint with use_reentrant=True does "
-                "for a shared layer; give use_reentrant=False"
+                f"backward computes the gradient of {name} in several parts, as checkpoint with use_reentrant=True "
+                "does for a shared layer; give use_reentrant=False"
             )
         self._arrived.add(layer)
         if self._listener is not None:
             self._listener.ready(layer)
 
     def complete_gradient(self) -> None:
-        """After backward: layers that took no part in it have a gradient of zeros, so workers may skip different
-        ones."""
+        """Give a gradient of zeros to every layer that backward did not use, since other workers may have used it."""
         for layer, (_, view) in enumerate(self.flat.views):
             if layer not in self._arrived:
                 view.zero_()
@@ -112,71 +112,75 @@ class Session:
 
     @property
     def epoch_steps(self) -> int:
-        """Steps of one epoch."""
+        """The number of steps of one epoch."""
         return self.data.steps(self.shard)
 
     def prepare(
         self, variant: str, method: Method, groups: Plan | None = None, scheme: Scheme | None = None
     ) -> Exchange:
-        """Cut the gradient into the method's buckets, or into those of ``groups``; keep it under ``variant``.
+        """Create the exchange of a method, and keep it in ``exchanges`` under ``variant``.
 
-        ``scheme``: how it is exchanged, if not as the run's.
+        ``groups``: the layers of each bucket, if given; otherwise the method's scope and the planner decide.
+        ``scheme``: how gradients are exchanged; the run's scheme unless given.
         """
         scheme, flat = scheme or self.spec.scheme, self.flat
         groups = groups or assign_buckets(
             flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups
         )
         buckets = flat.buckets(groups, scheme.ratios if method.ratios_from_plan else ())
-        how = transport(self.spec.topology, self.comm, scheme.wire, scheme.collective, scheme.streams)
-        self.exchanges[variant] = self.role.exchange(method, groups, buckets, how)
+        own_transport = transport(self.spec.topology, self.comm, scheme.wire, scheme.collective, scheme.streams)
+        self.exchanges[variant] = self.role.exchange(method, groups, buckets, own_transport)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int, before: FiniteCheck | ErrorProbe | None = None) -> dict:
-        """One iteration: its parts in seconds, its bytes and density, and how many messages of ours they were, in which
-        the engine's own do not count. Loss and hits are added to ``sums``. ``before``: stands before the exchange."""
-        self._listener = before or exchange
-        self._drive(exchange.method)
+    def step(self, exchange: Exchange, number: int, observer: FiniteCheck | ErrorProbe | None = None) -> dict:
+        """Make one iteration, and return its row: its parts in seconds, its bytes, messages and density.
+
+        ``sent_messages`` counts the messages of this project's collectives, not those inside the engine. The loss and
+        the number of correct predictions are added to ``sums``. ``observer``: sees each gradient before the exchange.
+        """
+        self._listener = observer or exchange
+        self._set_momentum_and_decay(exchange.method)
         self.clock.start()
-        messages = self.comm.sent_messages
+        messages_before = self.comm.sent_messages
         exchange.begin(StepContext(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
         outcome = self.role.compute(lambda: None)
         exchange.finish()
         with self.clock("optimizer"):
             self.role.update()
         exchange.updated()
-        counted = exchange.transport
+        counts = exchange.transport
         row = {
             "step": number,
             "phase": exchange.method.phase(number),
             **self.clock.stop(),
-            "sent_bytes": counted.sent_bytes,
-            "received_bytes": counted.received_bytes,
-            "sent_messages": self.comm.sent_messages - messages,
-            "density": int(counted.sent_entries) / len(self.flat.gradients),
+            "sent_bytes": counts.sent_bytes,
+            "received_bytes": counts.received_bytes,
+            "sent_messages": self.comm.sent_messages - messages_before,
+            "density": int(counts.sent_entries) / len(self.flat.gradients),
         }
-        self.sent_bytes += counted.sent_bytes
+        self.sent_bytes += counts.sent_bytes
         if outcome is not None:
             self.sums += outcome.sums()
         return row
 
-    def _drive(self, method: Method) -> None:
-        """Momentum is the method's or the optimizer's, never both; so is weight decay where it joins the gradient."""
+    def _set_momentum_and_decay(self, method: Method) -> None:
+        """Leave momentum to the method or to the optimizer, never to both; the same for weight decay."""
         training = self.spec.training
         self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
         self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
         self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
     def local_gradient(self, listener=None, begun: Callable[[], None] = lambda: None) -> None:
-        """Leave one gradient of this worker alone in the buckets: nothing is exchanged or updated.
+        """Compute one gradient of this worker into the buckets; exchange and update nothing.
 
-        ``listener.ready(layer)`` is called as in an exchange, ``begun`` when backward starts.
+        ``listener.ready(layer)`` is called as in an exchange, and ``begun`` when backward starts.
         """
         self._listener = listener
         self.clock.start()
         self.role.compute(begun)
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """The model's, float32, in whatever precision it computes them."""
+        """The outputs of the model as float32, computed in the precision of the run."""
         mixed = self.spec.training.precision == "bfloat16"
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=mixed):
             return self.flat.model(inputs).float()
@@ -188,21 +192,19 @@ class Session:
         return batch
 
     def decide(self, yes: bool) -> bool:
-        """What rank 0 says, for all processes: for what depends on the clock."""
-        decision = torch.tensor([float(yes)], device=self.comm.device)
-        self.comm.broadcast(decision)
-        return bool(decision.item())
+        """The value of ``yes`` on rank 0, returned on all processes: see ``decide`` below."""
+        return decide(self.comm, yes)
 
     def train_means(self) -> dict[str, float]:
         """Training loss and accuracy since the last call, over all workers."""
-        found = _means("train", self.comm.allreduce(self.sums.clone()))
+        means = _means("train", self.comm.allreduce(self.sums.clone()))
         self.sums.zero_()
-        return found
+        return means
 
     def evaluate(self, limit: int) -> dict[str, float]:
-        """Loss and accuracy on the first ``limit`` test samples, the work shared by the workers.
+        """Loss and accuracy on the first ``limit`` test samples, which the workers share.
 
-        Between exchanges of weights it is the mean of the workers' weights that is tested.
+        If the workers' weights differ, as between two exchanges of local steps, the mean of the weights is tested.
         """
         self._average_buffers()
         own = self.flat.parameters.clone()
@@ -213,7 +215,7 @@ class Session:
         return _means("test", sums)
 
     def _average_buffers(self) -> None:
-        """BatchNorm's running statistics are each worker's own: use their mean."""
+        """Replace BatchNorm's running statistics, which differ between workers, by their mean."""
         buffers = self.flat.buffers()
         if not buffers:
             return
@@ -224,11 +226,11 @@ class Session:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start, of a resumed run its earlier sittings included."""
+        """Seconds since the start of the run, including the time before a resume."""
         return time.perf_counter() - self._begun
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes from step to step; tensors are the session's own."""
+        """Everything that changes from step to step. Tensors are not copied."""
         return {
             "done": self.done,
             "drawn": self.drawn,
@@ -244,18 +246,18 @@ class Session:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``, after the same variants were prepared; ValueError if they were not."""
+        """Continue from ``state``; ValueError unless the same variants were prepared."""
         if set(state["methods"]) != set(self.exchanges):
-            raise ValueError(f"the state is of {sorted(state['methods'])}, here are {sorted(self.exchanges)}")
+            raise ValueError(f"the state has the variants {sorted(state['methods'])}, not {sorted(self.exchanges)}")
         for name in ("done", "drawn", "sent_bytes", "rows"):
             setattr(self, name, state[name])
         self.sums.copy_(state["sums"])
         self.flat.parameters.copy_(state["parameters"])
         self.optimizer.velocity.copy_(state["velocity"])
-        for buffer, kept in zip(self.flat.model.buffers(), state["buffers"], strict=True):
-            buffer.copy_(kept)
-        for variant, kept in state["methods"].items():
-            self.exchanges[variant].method.load_state_dict(kept)
+        for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        for variant, saved in state["methods"].items():
+            self.exchanges[variant].method.load_state_dict(saved)
         self._begun = time.perf_counter() - state["elapsed_s"]
         torch.set_rng_state(state["random"]["cpu"])
         if "cuda" in state["random"]:
@@ -263,8 +265,15 @@ class Session:
 
     def _random_states(self) -> dict[str, Tensor]:
         device = self.flat.parameters.device
-        own = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-        return {"cpu": torch.get_rng_state()} | own
+        gpu = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+        return {"cpu": torch.get_rng_state()} | gpu
+
+
+def decide(comm: Communicator, yes: bool) -> bool:
+    """The value of ``yes`` on rank 0, returned on all processes: for decisions that depend on the clock."""
+    decision = torch.tensor([float(yes)], device=comm.device)
+    comm.broadcast(decision)
+    return bool(decision.item())
 
 
 def make_method(name: str, options: dict[str, Any]) -> Method:

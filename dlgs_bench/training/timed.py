@@ -1,4 +1,4 @@
-"""Timing runs: variants of one training in turns, in the same processes."""
+"""Timing runs: several variants take turns in the same processes."""
 
 import os
 import statistics
@@ -18,16 +18,16 @@ from dlgs_bench.stats import amortised, repeatable
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, make_method
 
-PROBE_S = 1.0  # at least one gradient, and more for so long, say how fast this machine computes when a run begins
+PROBE_S = 1.0  # how long gradients are timed at the start of a run to measure the machine's speed
 
 
 def timing(
     spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
-    """A timing run: ``iterations`` of uncompressed and of every scheme of the run, in turns, in one process.
+    """The tables of a timing run: ``iterations`` of uncompressed and of all schemes of the run, timed in turns.
 
-    ``groups``: which layers each scheme exchanges together; ``sent``: the entries that it sent of each bucket;
-    ``trace``: one iteration more of each, on rank 0. Column ``variant``: the scheme's label.
+    ``groups``: the layers of each bucket of a scheme. ``sent``: the entries sent of each bucket. ``trace``: one more
+    iteration of each scheme, on rank 0. Column ``variant``: the scheme's label.
     """
     session = Session(spec, comm, data, device)
     for label, member in spec.members.items():
@@ -39,7 +39,7 @@ def timing(
     for label, exchange in session.exchanges.items():
         groups += group_rows(label, exchange)
         with comm.record_completion_times():
-            session.step(exchange, 2)  # of DLGS: a reuse step
+            session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
         trace += trace_rows(label, session.clock, exchange)
     return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
 
@@ -47,24 +47,26 @@ def timing(
 def planners(
     spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable, settings: LaunchSettings
 ) -> dict:
-    """One method under each of the plans and every bucketing of uncompressed, in turns: ``iterations`` and ``groups``.
+    """The tables ``iterations`` and ``groups`` of one method under each plan and of all bucketings of uncompressed.
 
-    Planners that found the same groups are one variant, under the name of the first.
+    They are timed in turns. Planners that return the same groups are one variant, named after the first planner.
     """
     session = Session(spec, comm, data, device)
     dense = {label: member.scheme for label, member in spec.members.items() if member.variant == "none"}
     for label, scheme in dense.items():
         session.prepare(label, make_method("none", {}), scheme=scheme)
-    distinct = {}
+    first_planner = {}
     for name, plan in spec.scheme.plans.items():
-        if distinct.setdefault(plan, name) == name:
+        if plan not in first_planner:
+            first_planner[plan] = name
             session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
     iterations, _ = in_turns(session, settings, report, list(dense))
-    named = {label: label for label in dense} | {name: distinct[plan] for name, plan in spec.scheme.plans.items()}
+    timed_as = {label: label for label in dense}
+    timed_as |= {name: first_planner[plan] for name, plan in spec.scheme.plans.items()}
     groups = [
-        row | {"variant": name, "timed_as": timed_as}
-        for name, timed_as in named.items()
-        for row in group_rows(name, session.exchanges[timed_as])
+        row | {"variant": name, "timed_as": timed_name}
+        for name, timed_name in timed_as.items()
+        for row in group_rows(name, session.exchanges[timed_name])
     ]
     return {"iterations": iterations, "groups": groups}
 
@@ -72,78 +74,83 @@ def planners(
 def in_turns(
     session: Session, settings: LaunchSettings, report: Callable, uncompressed: Sequence[str] = ("none",)
 ) -> tuple[list, list]:
-    """The timed iterations of all schemes, block by block, so that a drifting machine moves all; and what each scheme
-    sent in them.
+    """The timed iterations of all schemes, block by block, and the entries that each scheme sent in them.
 
-    In a block each scheme makes the first ``repeats`` steps of each phase of its cycle. Block 0 warms up, one step of
-    each phase, and is not kept. Blocks follow until every speed-up is known to ``width`` or another block would exceed
-    the launch's share of the budget. Methods start from their steady state (``Method.settle``); the density of every
-    iteration is recorded, so that this can be seen. ``slowdown``: how many times as slow as in its calibration the
-    machine and the links were. ``uncompressed``: the labels of its bucketings.
+    Schemes take turns in each block, so that a drift of the machine moves all of them. In a block, each scheme makes
+    the first ``repeats`` steps of each phase of its cycle. Block 0 warms up with one step of each phase, and is not
+    kept. Blocks follow until the relative interval of every speed-up is at most ``width``, or another block would
+    exceed the launch's share of the budget.
+
+    Methods start in their stationary state (``Exchange.warm_start``); the density of each iteration is recorded to
+    check this. ``slowdown``: the time of a gradient divided by its time in the calibration. ``uncompressed``: the
+    labels of its bucketings.
     """
     measurement = session.spec.measurement
-    session.optimizer.lr = 1e-4  # the weights hardly move: the gradient stays what it is
+    session.optimizer.lr = 1e-4  # so small that the weights and the gradient hardly change
     iterations, sent = [], []
-    session.local_gradient()  # gradients exist, kernels are chosen
-    slower = keep_proportion(session)
+    session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
+    slowdown = scale_links(session)
     for exchange in session.exchanges.values():
         exchange.warm_start()
-    block, begun, enough = 0, 0.0, False
+    block, began, enough = 0, 0.0, False
     while not enough:
         for label, exchange in session.exchanges.items():
             for step in timed_steps(exchange.method, measurement.repeats if block else 1):
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 if block:
                     share = phase_share(exchange.method, row["phase"])
-                    iterations.append({"block": block, "variant": label, "share": share, "slowdown": slower} | row)
+                    iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
                     sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
         if not block:
-            begun = time.perf_counter()
-        more = left(settings, time.perf_counter() - begun, block)
-        report(block + 1, max(measurement.blocks, block + more) + 1)
+            began = time.perf_counter()
+        remaining = remaining_blocks(settings, time.perf_counter() - began, block)
+        report(block + 1, max(measurement.blocks, block + remaining) + 1)
         enough = block >= measurement.blocks and session.decide(
-            not more or widest(iterations, uncompressed) <= measurement.width
+            not remaining or widest(iterations, uncompressed) <= measurement.width
         )
         block += 1
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
 
 
-def left(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
-    """How many blocks more fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
+def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
+    """The number of blocks that still fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
     if not blocks:
         return 0
     return max(0, int((settings.share_s - since_start_s()) / (spent_s / blocks)))
 
 
 def since_start_s() -> float:
-    """Seconds since this process was started, by a clock that nobody sets."""
+    """Seconds since the start of this process, by a monotonic clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(born(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
-def keep_proportion(session: Session) -> float:
-    """Make links in proportion as many times slower than asked for as this machine has become at computing since its
-    calibration, and return how many: 1 where the rates are fixed.
+def scale_links(session: Session) -> float:
+    """Scale links in proportion to the machine's current speed, and return its slowdown since the calibration.
 
-    Machines shared with others drift by 10 to 20 % within minutes, and would take the proportion with them.
+    If this machine now computes k times slower than in its calibration, the links become k times slower too, and k is
+    returned; 1 if the rates are fixed. Shared machines drift by 10 to 20 % within minutes, which would change the ratio
+    of computation to communication.
     """
     calibrated_s, seconds = session.spec.cluster.calibrated_s, []
     if not calibrated_s:
         return 1.0
-    begun = time.perf_counter()
-    while not session.decide(bool(seconds) and time.perf_counter() - begun >= PROBE_S):  # all start together
+    began = time.perf_counter()
+    while not session.decide(bool(seconds) and time.perf_counter() - began >= PROBE_S):  # all start at the same time
         session.local_gradient()
         parts = session.clock.stop()
         seconds.append(parts["forward_s"] + parts["backward_s"])
-    slower = statistics.median(seconds) / calibrated_s
+    slowdown = statistics.median(seconds) / calibrated_s
     if session.comm.rank == 0:
-        links.scale(1 / slower)
+        links.scale(1 / slowdown)
     session.comm.barrier()
-    return slower
+    return slowdown
 
 
 def widest(iterations: list[dict], uncompressed: Sequence[str] = ("none",)) -> float:
-    """The widest interval of a scheme's speed-up against the fastest uncompressed in the same blocks, divided by the
-    speed-up; if only uncompressed is timed, the interval of its time. ``uncompressed``: labels of its bucketings."""
+    """The widest relative interval of a speed-up against the fastest uncompressed in the same blocks.
+
+    If only uncompressed is timed, the relative interval of its time. ``uncompressed``: the labels of its bucketings.
+    """
     blocks: dict[tuple[str, int], list] = {}
     for row in iterations:
         blocks.setdefault((row["variant"], row["block"]), []).append((row["iteration_s"], row["phase"], row["share"]))
@@ -157,7 +164,7 @@ def widest(iterations: list[dict], uncompressed: Sequence[str] = ("none",)) -> f
 
 
 def phase_share(method: Method, phase: str) -> float:
-    """The part of a cycle's steps that are of this phase."""
+    """The share of a cycle's steps that have this phase."""
     return sum(method.phase(step) == phase for step in range(1, method.cycle + 1)) / method.cycle
 
 

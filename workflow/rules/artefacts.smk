@@ -1,7 +1,7 @@
 # Runs -> tidy tables -> the paper's tables and figures.
-# The tidy tables that they are made from: there may be no timing runs.
+# The tidy tables. A configuration can have no timing runs.
 TIDY = {kind: f"{RESULTS}/{kind}.csv" for kind in ("accuracy", "timing") if named(kind)}
-# Does it pay? A question about all-gather, and about a method besides uncompressed.
+# The table "answer" needs a timing run over all-gather of a method other than uncompressed.
 ANSWERED = any(
     member.variant != "none" and not member.topology.servers
     for spec in CONFIG.runs.values()
@@ -23,7 +23,7 @@ TARGETS += expand(
 )
 
 
-# Long accuracy runs, for models that were trained too briefly here.
+# Long accuracy runs, for models that train too few epochs on this machine.
 KEPT_ACCURACY = sorted(
     map(
         str,
@@ -32,7 +32,19 @@ KEPT_ACCURACY = sorted(
 )
 
 
-rule collect:
+# What the rules of tables and figures share. They inherit from it; their parameters name the script.
+rule artefact:
+    log:
+        f"{RESULTS}/logs/artefact.log",
+    conda:
+        ENVIRONMENT
+    message:
+        "{rule}"
+    script:
+        f"{workflow.basedir}/{{params.script}}"
+
+
+use rule artefact as collect with:
     input:
         accuracy=tables("accuracy", "points.csv", named("accuracy")),
         timing=tables("timing", "iterations.csv", named("timing")),
@@ -43,29 +55,17 @@ rule collect:
         **script_params("workflow/scripts/collect.py"),
     log:
         f"{RESULTS}/logs/collect.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the runs"
-    script:
-        "../scripts/collect.py"
 
 
 # What the studies of timing runs share; they inherit from it.
-rule collect_timing:
+use rule artefact as collect_timing with:
     params:
         **script_params("workflow/scripts/collect_timing.py"),
     log:
         f"{RESULTS}/logs/collect_timing.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the runs: {rule}"
-    script:
-        f"{workflow.basedir}/workflow/scripts/collect_timing.py"
 
 
-rule table1:
+use rule artefact as table1 with:
     input:
         accuracy=f"{RESULTS}/accuracy.csv",
         kept=KEPT_ACCURACY,
@@ -75,16 +75,10 @@ rule table1:
         **script_params("workflow/scripts/table1.py"),
     log:
         f"{RESULTS}/logs/table1.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table 1"
-    script:
-        "../scripts/table1.py"
 
 
-# Of the accuracy runs that are there already: no input, since nothing is to be run for it.
-rule collect_finished:
+# The accuracy runs that are finished. They are not inputs, so that Snakemake starts no run for this rule.
+use rule artefact as collect_finished with:
     output:
         f"{RESULTS}/so_far.tidy.csv",
     params:
@@ -93,12 +87,6 @@ rule collect_finished:
         finished=finished("points.csv"),
     log:
         f"{RESULTS}/logs/collect_finished.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the accuracy runs that are finished"
-    script:
-        "../scripts/collect_finished.py"
 
 
 use rule table1 as so_far with:
@@ -109,11 +97,9 @@ use rule table1 as so_far with:
         **table_files("so_far", "Table 1 so far", "Tables"),
     log:
         f"{RESULTS}/logs/so_far.log",
-    message:
-        "table 1 of what is finished"
 
 
-rule table2:
+use rule artefact as table2 with:
     input:
         timing=f"{RESULTS}/timing.csv",
     output:
@@ -122,19 +108,13 @@ rule table2:
         **script_params("workflow/scripts/table2.py"),
     log:
         f"{RESULTS}/logs/table2.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table 2"
-    script:
-        "../scripts/table2.py"
 
 
-# The break-even rates are the time model's, which knows what was calibrated for plans.
+# The break-even rates are predicted from the calibrations, which are made if a planner needs them.
 PREDICTED = VALUES["planner"] not in FIXED and not grid.streams(VALUES)
 
 
-rule answer:
+use rule artefact as answer with:
     input:
         **TIDY,
         kept=KEPT_ACCURACY,
@@ -154,15 +134,9 @@ rule answer:
         **script_params("workflow/scripts/answer.py"),
     log:
         f"{RESULTS}/logs/answer.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of answers"
-    script:
-        "../scripts/answer.py"
 
 
-rule baselines:
+use rule artefact as baselines with:
     input:
         timing=tables("timing", "iterations.csv", named("timing")),
     output:
@@ -171,40 +145,29 @@ rule baselines:
         **script_params("workflow/scripts/baselines.py"),
     log:
         f"{RESULTS}/logs/baselines.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of baselines"
-    script:
-        "../scripts/baselines.py"
 
 
-# Statements about merging layers are judged once the study of planners has run.
+# Statements about merging layers need the table of the study of planners.
 PLANNERS_TIMED = [
     file for file in [f"{RESULTS}/planners_timing.csv"] if Path(file).exists()
 ]
 
 
-rule claims:
+use rule artefact as claims with:
     input:
         **TIDY,
         planners=PLANNERS_TIMED,
+        kept=KEPT_ACCURACY,
     output:
         **table_files("claims", "Claims", "Tables"),
     params:
         **script_params("workflow/scripts/claims.py"),
     log:
         f"{RESULTS}/logs/claims.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "claims"
-    script:
-        "../scripts/claims.py"
 
 
-# The figures of every model; figures 5 to 10 for the paper's.
-rule curve:
+# The curves of every model. For the paper's models they are figures 5 to 10.
+use rule artefact as curve with:
     input:
         tidy=f"{RESULTS}/accuracy.csv",
         kept=KEPT_ACCURACY,
@@ -216,16 +179,12 @@ rule curve:
         figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
     log:
         f"{RESULTS}/logs/{{figure}}.log",
-    conda:
-        ENVIRONMENT
     message:
         "{wildcards.figure}"
-    script:
-        "../scripts/curve.py"
 
 
-# Figures 11 to 13 for the paper's models; the study of methods inherits from it.
-rule breakdown:
+# The breakdown of every model. For the paper's models they are figures 11 to 13. The study of methods inherits from it.
+use rule artefact as breakdown with:
     input:
         tidy=f"{RESULTS}/timing.csv",
     output:
@@ -236,9 +195,5 @@ rule breakdown:
         figure="|".join(name for name in DRAWN if DRAWN[name].value == "breakdown"),
     log:
         f"{RESULTS}/logs/{{figure}}.log",
-    conda:
-        ENVIRONMENT
     message:
         "{wildcards.figure}"
-    script:
-        f"{workflow.basedir}/workflow/scripts/breakdown.py"

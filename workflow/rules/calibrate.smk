@@ -7,7 +7,7 @@ use rule launch as calibrate_layers with:
         length=[],
     output:
         run_files("layers", "layers.csv", "iterations.csv"),
-    priority: 1000  # all else is estimated from them
+    priority: 1000  # the estimates of all other runs depend on them
     params:
         **run_params("layers"),
     log:
@@ -31,7 +31,7 @@ use rule launch as calibrate_exchanges with:
         **resources_of("exchanges"),
 
 
-# A checkpoint, as the plan is: a training is repeated if the new length differs.
+# A checkpoint like the plan: an accuracy run is repeated if its new length differs.
 checkpoint length:
     input:
         iterations=f"{CALIBRATION}/layers/{{run}}/iterations.csv",
@@ -53,7 +53,7 @@ checkpoint length:
         "../scripts/length.py"
 
 
-# A checkpoint, as the plan is: runs over these links are repeated if the new rate differs.
+# A checkpoint like the plan: runs over these links are repeated if the new rate differs.
 checkpoint rate:
     input:
         iterations=f"{CALIBRATION}/layers/{{run}}/iterations.csv",
@@ -76,7 +76,7 @@ checkpoint rate:
         "../scripts/rate.py"
 
 
-# A checkpoint: a run that reads a plan is repeated if the new plan differs, not because it was made anew.
+# A checkpoint: a run that reads a plan is repeated if the content of the plan changes, not if the plan is made again.
 checkpoint plan:
     input:
         **CALIBRATED,

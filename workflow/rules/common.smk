@@ -28,13 +28,13 @@ from dlgs_bench.buckets import FIXED
 
 
 def stop(error):
-    """End with one line for a person, before anything runs."""
+    """Print one line of error and exit, before anything runs."""
     print(f"error: {error}", file=sys.stderr)
     sys.exit(1)
 
 
 def typed(value):
-    """Values of --config, whose lists and mappings Snakemake leaves as text, as YAML reads them."""
+    """The values of --config with lists and mappings parsed as YAML. Snakemake leaves them as text."""
     if isinstance(value, dict):
         return {key: typed(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -43,7 +43,7 @@ def typed(value):
 
 
 def where():
-    """The files that the configuration was read from, as a person would name them."""
+    """The files of the configuration, for error messages."""
     files = [os.path.relpath(f) for f in workflow.configfiles]
     return ", ".join(files) + (
         " and --config" if workflow.config_settings.config else ""
@@ -51,19 +51,19 @@ def where():
 
 
 for folder in (workflow.basedir, os.getcwd()):
-    if "{" in folder or "}" in folder:  # Snakemake would read them as wildcards
-        stop(f"{folder}: a path with braces; move the project to a folder without")
+    if "{" in folder or "}" in folder:  # Snakemake reads them as wildcards
+        stop(f"{folder}: the path has braces; move the project to a folder without braces")
 
 if workflow.is_main_process:
-    lock.free()  # before Snakemake style at it
+    lock.free()  # before Snakemake checks the lock
     plugins.forget_errors()
 
 CONDA = [m for m in workflow.deployment_settings.deployment_method if m.name == "CONDA"]
 if CONDA and not shutil.which("conda"):
     workflow.deployment_settings.deployment_method -= {*CONDA}
     if workflow.is_main_process:
-        said = "--software-deployment-method conda: there is no conda here"
-        print(f"warning: {said}; the active environment is used", file=sys.stderr)
+        why = "--software-deployment-method conda: conda is not installed"
+        print(f"warning: {why}; the active environment is used", file=sys.stderr)
 
 for file in workflow.configfiles:
     if wrong := files.problem(Path(file)):
@@ -73,7 +73,7 @@ for key, value in workflow.config_settings.config.items():
     try:
         config[key] = typed(config[key])
     except (yaml.YAMLError, ValueError, RecursionError):
-        stop(f"--config {key}: {value!r} is no YAML; give it as in {key}=[0, 1]")
+        stop(f"--config {key}: {value!r} is not valid YAML; give it as in {key}=[0, 1]")
 
 try:
     CONFIG = configuration.load(config, where())
@@ -96,14 +96,15 @@ FOLDERS = {
 FOLDERS |= {kind: CALIBRATION for kind in ("layers", "exchanges")}
 CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 IMAGENET100 = f"{VALUES['data']['root']}/imagenet100"
-# Where runs happen: part of the command, and no parameter of a rule, since it repeats no run.
-PLACE = launching.settings(VALUES, workflow=os.getpid())
-LAUNCH_PLACE = shlex.quote(PLACE.to_json()).replace("{", "{{").replace("}", "}}")
-ALL_CORES = (
-    workflow.resource_settings.cores or 1
-)  # a timed run has the machine to itself; the jobs of a cluster ask for their own
-# What a training run takes of them. On other hosts it takes processors and GPUs that Snakemake does not count: unless a
-# cluster does, one run goes after the other.
+# Launch settings are a part of the command and not a parameter of a rule, since a change must not repeat runs.
+LAUNCH_SETTINGS = launching.settings(VALUES, workflow=os.getpid())
+LAUNCH_ARGUMENT = (
+    shlex.quote(LAUNCH_SETTINGS.to_json()).replace("{", "{{").replace("}", "}}")
+)
+# A timed run has the machine to itself. The jobs of a cluster request their own cores.
+ALL_CORES = workflow.resource_settings.cores or 1
+# The cores of a training run. On other hosts a run uses processors and GPUs that Snakemake does not count, so runs
+# follow each other, unless they are jobs of a cluster.
 TRAINING_CORES = (
     VALUES["workers"] * VALUES["threads"]
     if VALUES["launch"]["by"] == "local" or not workflow.local_exec
@@ -111,7 +112,7 @@ TRAINING_CORES = (
 )
 VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
-# The paper's figures: a model and what is drawn of it -> number. The figures of other models carry their names.
+# (model, value) -> number of the figure in the paper. The figures of other models are named after them.
 NUMBERS = {
     ("resnet20", "train_accuracy"): 5,
     ("resnet20", "train_loss"): 6,
@@ -126,12 +127,12 @@ NUMBERS = {
 DRAWN = figures.of_models(
     VALUES["models"], NUMBERS, timed=bool(VALUES["timing"]["ratios"])
 )
-# What the rules "all" and "studies" ask for; studies add their own.
+# The targets of the rules "all" and "studies". Studies add their targets.
 TARGETS, STUDY_TARGETS = [], []
 
 
 def queue():
-    """What the configuration runs: folder below the runs' folder -> spec."""
+    """Folder below the runs' folder -> spec, for the runs of the configuration."""
     own = CONFIG.runs | grid.calibrations(VALUES)
     return {
         os.path.relpath(f"{FOLDERS[spec.kind]}/{name}", RUN_FOLDER): spec
@@ -151,21 +152,23 @@ def check_report():
 
 
 def make_report():
-    """One page of all tables and figures that are there, those of studies too; nothing before the runs are collected."""
+    """Write one page with all existing tables and figures; the end of a sentence that names it.
+
+    It returns an empty string if the runs are not collected yet.
+    """
     if not Path(f"{RESULTS}/provenance.json").exists():
         return ""
-    # With pandas, which no job's own Snakemake needs.
+    # Imported here, since they import pandas, which the Snakemake process of a job does not need.
     from dlgs_bench.paper import findings
     from dlgs_bench.report import page
     from dlgs_bench.report.names import Names
 
     files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
-    found = findings.write(Path(RESULTS), Names(VARIANTS, MODELS))
     page.write(
         Path(VALUES["output"]["report"]),
         Path(RESULTS),
         files,
-        found,
+        findings.write(Path(RESULTS), Names(VARIANTS, MODELS), KEPT_ACCURACY),
         findings.TERMS,
         findings.ABOUT,
     )

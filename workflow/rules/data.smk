@@ -1,5 +1,5 @@
-# The data sets' files, each made once. Runs wait for them (see data_of).
-# CIFAR-10 is fetched, and checked against pinned sums.
+# The files of the data sets, each made once. Runs wait for them (see data_of).
+# CIFAR-10 is downloaded, and checked against pinned checksums.
 checkpoint cifar10:
     output:
         CIFAR10,
@@ -13,7 +13,7 @@ checkpoint cifar10:
         "python -m dlgs_bench.data.fetch {output:q} > {log:q} 2>&1"
 
 
-# ImageNet-100 is decoded and resized once, so that training need not wait for that.
+# ImageNet-100 is decoded and resized once, so that training does not wait for it.
 checkpoint imagenet100:
     output:
         expand(f"{IMAGENET100}/{{file}}", file=["index.npz", "train.npy", "val.npy"]),

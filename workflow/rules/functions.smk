@@ -1,4 +1,4 @@
-# What rules ask for: names of runs, their files and parameters, and the parameters of scripts.
+# Functions for rules: names of runs, their files and parameters, and the parameters of scripts.
 def named(kind):
     """The names of the runs of a kind in the paper's tables, without the kind."""
     return [Path(name).name for name, spec in CONFIG.runs.items() if spec.kind == kind]
@@ -15,9 +15,9 @@ def of_kind(study, kind):
 
 
 def members_of(kind):
-    """The schemes that take turns in the runs of a kind: name of the scheme's row -> (run, spec of the scheme alone).
+    """Name of a scheme's row -> (run, spec of the scheme alone), for the schemes that take turns in the runs of a kind.
 
-    If studies time a scheme again, the configuration's own run counts.
+    If a study times a scheme again, the run of the paper's tables counts.
     """
     return {
         grid.timing_name(member): (name, member)
@@ -42,14 +42,14 @@ def tables(kind, table, runs):
 
 
 def finished(table):
-    """The table of each accuracy run that is there, in their order."""
+    """The table of each finished accuracy run, in the order of the runs."""
     files = tables("accuracy", table, named("accuracy"))
     return [file for file in files if Path(file).exists()]
 
 
 def unfinished():
     """The runs that are not finished, name -> spec."""
-    return remaining.left(Path(RUN_FOLDER), CONFIG.runs)
+    return remaining.unfinished(Path(RUN_FOLDER), CONFIG.runs)
 
 
 def layers_of(run):
@@ -66,13 +66,13 @@ def exchanges_of(run):
 
 
 def layers_file(table):
-    """The table of the calibration of the layers behind one timed scheme, wildcard ``run``."""
+    """A table of the calibration of the layers of one timed scheme, wildcard ``run``."""
     return (
         lambda w: f"{CALIBRATION}/layers/{grid.layers_name(MEMBERS[w.run][1])}/{table}"
     )
 
 
-# The calibration behind one timed scheme, wildcard ``run``.
+# The calibrations of one timed scheme, wildcard ``run``.
 CALIBRATED = {
     "layers": layers_file("layers.csv"),
     "iterations": layers_file("iterations.csv"),
@@ -81,25 +81,25 @@ CALIBRATED = {
 
 
 def calibrated(table, folders=(layers_of,), studies=()):
-    """One table of each calibration that belongs to the timing runs of the paper's tables and of these studies."""
+    """One table of each calibration of the timing runs of the paper's tables and of these studies."""
     runs = named("timing") + [run for study in studies for run in studied(study)]
     return sorted(
         {f"{f}/{table}" for run in runs for folder in folders for f in folder(run)}
     )
 
 
-# What the configuration asks for in each run's folder; a script refuses another run in it.
+# Folder of a run -> its spec in the configuration. A script refuses another run in the folder.
 ASKED = {f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()}
 
 
 def asked_of(wildcards, input):
-    """The runs whose files are among these, folder -> spec."""
+    """Folder -> spec, for the runs whose files are among the input."""
     folders = sorted({str(Path(file).parent) for file in input})
     return {folder: ASKED[folder] for folder in folders if folder in ASKED}
 
 
 def run_params(kind):
-    """What the command of a run of this kind says, and the statements that decide its numbers."""
+    """The parameters of a run of this kind: its spec, its folder, and a fingerprint of the code behind its numbers."""
 
     def spec(wildcards):
         return SPECS[f"{kind}/{wildcards.run}"]
@@ -114,12 +114,12 @@ def run_params(kind):
 
 
 def run_files(kind, *tables):
-    """What a run of this kind leaves behind."""
+    """The files that a run of this kind writes."""
     return [f"{FOLDERS[kind]}/{kind}/{{run}}/{file}" for file in ("run.json", *tables)]
 
 
 def data_of(kind):
-    """Waits for the files that a run of this kind reads. Their path is no input: the same data elsewhere are the same."""
+    """Wait for the data files of a run of this kind. They are not inputs, so that moving them repeats no run."""
 
     def file(wildcards):
         spec = SPECS[f"{kind}/{wildcards.run}"]
@@ -131,7 +131,7 @@ def data_of(kind):
 
 
 def plan_of(kind):
-    """The plans that a run of this kind reads, if any; what they say decides whether the run is repeated."""
+    """The plans that a run of this kind reads, if any. The run is repeated if their content changes."""
 
     def files(wildcards):
         names = grid.plan_names(SPECS[f"{kind}/{wildcards.run}"], CONFIG.runs | SPECS)
@@ -141,7 +141,7 @@ def plan_of(kind):
 
 
 def rate_of(kind):
-    """The rate of the links that a run of this kind takes, if it follows from a calibration; what it says decides."""
+    """The rate file of a run of this kind, if its links are in proportion. A changed file repeats the run."""
 
     def file(wildcards):
         spec = SPECS[f"{kind}/{wildcards.run}"]
@@ -153,7 +153,7 @@ def rate_of(kind):
 
 
 def budgeted(layers):
-    """An accuracy run with a budget, whose length follows from this calibration of layers."""
+    """An accuracy run with a budget whose length follows from this calibration of layers."""
     return next(
         spec
         for spec in CONFIG.runs.values()
@@ -162,7 +162,7 @@ def budgeted(layers):
 
 
 def length_of(wildcards):
-    """The number of epochs that fit into the budget of an accuracy run, if it has one."""
+    """The length file of an accuracy run, if the run has a budget."""
     spec = SPECS[f"accuracy/{wildcards.run}"]
     if not spec.training.most_epochs:
         return []
@@ -170,23 +170,23 @@ def length_of(wildcards):
 
 
 def rate_file(spec):
-    """The file of the rate that keeps the proportion of the nodes, whether or not the run takes it."""
+    """The rate file of a run's model. It exists even if the run does not read it."""
     return f"{CALIBRATION}/rates/{grid.layers_name(spec)}.json"
 
 
 def nodes_batch(model):
-    """Samples per worker and step on the nodes whose proportion of computing to sending the testbed keeps."""
+    """Samples per worker and step on the nodes whose ratio of computation to communication the testbed keeps."""
     return VALUES["models"][model].get("nodes_batch", VALUES["models"][model]["batch"])
 
 
 def in_order(kind):
-    """The first run of a kind in the configuration goes first, so that what matters most is there soonest."""
+    """The priority of a run: runs of a kind start in the order of the configuration."""
     names = [name for name in CONFIG.runs | SPECS if name.startswith(f"{kind}/")]
     return lambda wildcards: len(names) - names.index(f"{kind}/{wildcards.run}")
 
 
 def resources_of(kind):
-    """What a run of this kind asks for: as much as it takes itself, and more time with each attempt."""
+    """The resources that a run of this kind requests. Each further attempt requests more time."""
 
     def of(name):
         def value(wildcards, attempt):
@@ -199,8 +199,9 @@ def resources_of(kind):
 
 
 def script_params(path, caption=None):
-    """The parameters of a script that makes a table or a figure; ``path`` from the project's root."""
+    """The parameters of a script that makes a table or a figure; ``path``: relative to the root of the project."""
     return {
+        "script": path,
         "caption": caption or (lambda wildcards: fingerprint.docstring(path)),
         "variants": VARIANTS,
         "models": MODELS,
@@ -210,7 +211,7 @@ def script_params(path, caption=None):
 
 
 def figure_params(path):
-    """The parameters of a script that draws the figures of models; wildcard: ``figure``."""
+    """The parameters of a script that draws the figures of models, wildcard ``figure``."""
 
     def caption(wildcards):
         return f"{DRAWN[wildcards.figure].about} {fingerprint.docstring(path)}"
@@ -221,6 +222,7 @@ def figure_params(path):
 
 
 def figure_label(wildcards):
+    """The label of a model's figure in Snakemake's report."""
     return {"artefact": DRAWN[wildcards.figure].label}
 
 
@@ -237,6 +239,7 @@ def figure_files(name, label, category="Studies"):
 
 
 def shown(file, label, category):
+    """An output file with its caption and label in Snakemake's report."""
     return report(
         file,
         caption=f"{workflow.basedir}/workflow/report/artefact.rst",

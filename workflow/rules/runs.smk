@@ -1,9 +1,9 @@
-# Real training processes: one job is one run. Timed runs have the machine to themselves.
+# Runs: one job is one run, which starts training processes. Timed runs have the machine to themselves.
 wildcard_constraints:
     run="[a-z0-9._-]+",
 
 
-# What all runs share; the rules for each kind of run inherit from it.
+# What all runs share. The rules for the kinds of runs inherit from it.
 rule launch:
     log:
         f"{RESULTS}/logs/launch.log",
@@ -13,7 +13,7 @@ rule launch:
     message:
         "{rule}: {wildcards.run}"
     shell:
-        f"python -m dlgs_bench.launch {{params.spec:q}} {LAUNCH_PLACE} {{params.folder:q}} {{log:q}}"
+        f"python -m dlgs_bench.launch {{params.spec:q}} {LAUNCH_ARGUMENT} {{params.folder:q}} {{log:q}}"
         " --plan {input.plan:q} --rate {input.rate:q} --length {input.length:q}"
 
 

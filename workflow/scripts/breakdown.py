@@ -1,9 +1,9 @@
-"""Its parts as stacked bars, per variant and ratio; a panel for each model, topology and number of workers.
+"""Stacked bars of the parts of one iteration in ms, per variant and ratio; one panel per model, topology and workers.
 
-Dotted: the fastest uncompressed in the same run; on the right the time and the speed-up against that. Dashed: the
-bound, which is the shortest computation in the panel. Communication: what is left to wait for after backward;
-computation takes longer where communication overlaps with it, since sending needs a core too. Panels have scales of
-their own: over other topologies other links and workers are timed."""
+Dotted: the fastest uncompressed in the same run. On the right: the iteration and the speed-up over that. Dashed: the
+lower limit, the shortest computation in the panel. Communication: the time that a worker waits for communication after
+backward. Computation takes longer if communication overlaps with it, because sending needs a core too. The scales of
+the panels differ, because other topologies are timed with other links and workers."""
 
 import numpy as np
 import pandas as pd
@@ -18,16 +18,17 @@ BAR = 0.6  # height, of a row's
 COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
 
 
-def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
-    """(label, row) from top to bottom: variants in the configuration's order, each with its ratios from the highest."""
+def bars(table: pd.DataFrame, names: Names, fastest_first: bool) -> list[tuple[str, pd.Series]]:
+    """(label, row) from top to bottom: by time, or in the configuration's order with ratios from the highest."""
     places = table["variant"].map(names.variants_in(table["variant"]).index)
-    order = table.assign(a=-table["ratio"], b=places).sort_values(["b", "a"], na_position="first").index
+    keys = ["iteration_s"] if fastest_first else ["b", "a"]
+    order = table.assign(a=-table["ratio"], b=places).sort_values(keys, na_position="first").index
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
-    same run as a dotted line, and in columns on the right its time and speed-up."""
+    """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
+    dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
     for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
@@ -49,7 +50,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
 
 
 def beside(axes, y: int, text: str, points: float, side: str) -> None:
-    """Text on the right of the panel, aligned at so many points from its edge."""
+    """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 
@@ -59,17 +60,18 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     bound_ms = rows[0][1]["bound_s"] * 1e3
-    axes.axvline(bound_ms, color="0.3", linestyle="--", linewidth=1, label="computing alone (bound)")
+    axes.axvline(bound_ms, **style.BOUND)
     axes.set_yticks(range(len(rows)), [words for words, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.5)
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])
-    panes = [bars(rows, names) for _, rows in table.groupby(SETTING, sort=False)]
+    fastest_first = getattr(snakemake.params, "fastest_first", False)  # the study of methods has too many to search
+    panes = [bars(rows, names, fastest_first) for _, rows in table.groupby(SETTING, sort=False)]
     most = max(map(len, panes))
     width = 5.8 + 0.075 * max(len(words) for rows in panes for words, _ in rows)
     figure, panels = style.panels(len(panes), width, 0.9 + 0.36 * most, most=1)
@@ -92,4 +94,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

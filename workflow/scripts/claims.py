@@ -1,25 +1,35 @@
-"""Claims: what the paper states, and what we measured.
+"""Claims: the paper's statements and our measurements.
 
-Each number is a quotient, with the 95 % interval of a repeat: from how much launches differ, or the n blocks of a run
-that was launched once; of accuracies, from n seeds. A statement holds where the whole interval is on its side, and does
-not hold where the whole interval is on the other. Where a repeat could show either, where runs are missing, disturbed
-or of fewer than three blocks in one launch, or trained too short, it cannot be told here. Speed-ups are against
-uncompressed in the same run."""
+Each number is a ratio with its 95 % interval of a repeat. For times, the interval comes from the spread of the
+launches, pooled over the methods of a model and topology, or from the n blocks of a run with one launch; for
+accuracies, from n seeds. Speed-ups are against uncompressed in the same run. "Holds": the whole interval is on the
+statement's side of the bound. "Does not hold": the whole interval is on the other side. "Cannot be told here": the
+interval contains the bound, or runs are missing, were disturbed, are too few, or trained too briefly."""
 
 import pandas as pd
 
 from dlgs_bench.paper import claims
-from dlgs_bench.report import captions, tables
+from dlgs_bench.report import captions, kept, tables
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
-log_errors(snakemake)
-timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
-planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None
-compared = claims.compare(timing, accuracy, planners)
-counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
-counts = counts.value_counts()
-tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
-setting = captions.setting(accuracy if timing is None else timing)
-caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
-tables.save_table(compared, claims.shown(compared, Names.of(snakemake)), caption, snakemake.output)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
+    planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None
+    long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
+    compared = claims.with_kept(claims.compare(timing, accuracy, planners), long_runs, names.models)
+    counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
+    counts = counts.value_counts()
+    tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
+    setting = captions.setting(accuracy if timing is None else timing)
+    caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
+    if long_runs:
+        where = captions.setting(pd.concat(long_runs))
+        caption += f" Kept run: a long run in results/reference-long-training. {where}."
+    tables.save_table(compared, claims.shown(compared, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

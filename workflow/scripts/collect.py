@@ -1,4 +1,4 @@
-"""Gathers the runs into two tidy tables, one row per point and one per iteration, and their provenance."""
+"""Join the runs to two tidy tables, one row per point and one row per iteration, and write their provenance."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,15 @@ def provenance(paths: list[str]) -> dict:
     return {"first_run": dates[0], "last_run": dates[-1], "runs": len(paths)} | merged
 
 
-log_errors(snakemake)
-inputs, output = snakemake.input, snakemake.output
-read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
-if inputs.timing:
-    read_members(inputs.timing).to_csv(output.timing, index=False)
-merged = provenance([*inputs.accuracy, *inputs.timing])
-Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    inputs, output = snakemake.input, snakemake.output
+    read_points(inputs.accuracy).to_csv(output.accuracy, index=False)
+    if inputs.timing:
+        read_members(inputs.timing).to_csv(output.timing, index=False)
+    merged = provenance([*inputs.accuracy, *inputs.timing])
+    Path(output.provenance).write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(snakemake)

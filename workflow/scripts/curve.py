@@ -1,7 +1,7 @@
-"""A line for each variant, against epochs.
+"""One line per variant, against epochs of training.
 
-A model that was trained too briefly here, or not at all, is shown with the long runs that the repository keeps; the
-small print names their machine, date and commit. The curves of this machine stand next to them if they have left
+A model that was trained too briefly here, or not at all, is shown with long runs that are kept in the repository. The
+small print names their machine, date and commit. Curves of this machine are shown next to them if they are above
 chance level."""
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ SIZE = (5.4, 3.9)  # inches of a panel
 
 
 def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
-    """(look, points) of each variant, and of each of its ratios where there are several; in the order of tables."""
+    """(look, points) of each variant, and of each of its ratios if there are several; in the order of tables."""
     found, several = [], points["ratio"].nunique() > 1
     for variant in names.variants_in(points["variant"]):
         own = points[points["variant"] == variant]
@@ -30,7 +30,7 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
 
 
 def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> None:
-    """The curves of one source; the band of several seeds is their standard deviation."""
+    """Draw the curves of one source; the band of several seeds is their standard deviation."""
     label, scale = VALUES[value]
     several = "sd" if points["seed"].nunique() > 1 else None
     dense = points["epoch"].nunique() > 15
@@ -60,7 +60,7 @@ def nothing(model: str, names: Names, snakemake) -> None:
     style.save(figure, "Set models.<name>.train_epochs above 0 to train it on this machine.", snakemake)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, model, value = Names.of(snakemake), snakemake.params.model, snakemake.params.value
     points = pd.read_csv(snakemake.input.tidy)
@@ -83,4 +83,5 @@ def main() -> None:
     style.save(figure, ". ".join(notes), snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

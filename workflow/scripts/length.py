@@ -1,4 +1,4 @@
-"""How many epochs the accuracy runs of a model train: as many as fit into their budget on this machine."""
+"""Write how many epochs the accuracy runs of a model train: as many as fit into their budget on this machine."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,14 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import length
 
-log_errors(snakemake)
-spec = RunSpec.from_json(snakemake.params.spec)
-speed = length.speed(Path(snakemake.input.iterations).parent)
-found = length.about(spec) | {"train_epochs": speed.epochs(spec)}
-Path(snakemake.output[0]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    spec = RunSpec.from_json(snakemake.params.spec)
+    speed = length.speed(Path(snakemake.input.iterations).parent)
+    found = length.about(spec) | {"train_epochs": speed.epochs(spec)}
+    Path(snakemake.output[0]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,4 +1,4 @@
-"""Plans the merging of one model's layers for one variant and ratio, from calibrations."""
+"""Plan which layers of one model are merged for one variant and ratio, from calibrations."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 
 
 def build(paths, spec: RunSpec, cost: str) -> dict:
-    """The plan file: groups, what is predicted for them, and every planner beside the chosen one."""
+    """The plan file: groups, their predicted times, and the same of every other planner."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
     known = predict.read(*files, spec, cost)
     comparison = {}
@@ -45,6 +45,11 @@ def build(paths, spec: RunSpec, cost: str) -> dict:
     }
 
 
-log_errors(snakemake)
-plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
-Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
+    Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,4 +1,4 @@
-"""The rate of the links over which a model is timed, so that computing and sending are in the nodes' proportion."""
+"""Write the link rate at which a model is timed: it keeps the nodes' ratio of computation to communication."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,18 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel.slowdown import Nodes, slowdown
 
-log_errors(snakemake)
-iterations = pd.read_csv(snakemake.input.iterations)
-computation_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
-run = json.loads(Path(snakemake.input.iterations).with_name("run.json").read_text(encoding="utf-8"))
-training = RunSpec.from_dict(run["spec"]).training
-rate = {"model": training.model, "batch": training.batch, "data": training.data, "samples": len(iterations)}
-rate |= {"forward_s": float(iterations["forward_s"].median()), "nodes": snakemake.params.nodes}
-rate |= slowdown(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
-Path(snakemake.output[0]).write_text(json.dumps(rate, indent=1) + "\n", encoding="utf-8")
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    iterations = pd.read_csv(snakemake.input.iterations)
+    computation_s = float((iterations["forward_s"] + iterations["backward_s"]).median())
+    run = json.loads(Path(snakemake.input.iterations).with_name("run.json").read_text(encoding="utf-8"))
+    training = RunSpec.from_dict(run["spec"]).training
+    rate = {"model": training.model, "batch": training.batch, "data": training.data, "samples": len(iterations)}
+    rate |= {"forward_s": float(iterations["forward_s"].median()), "nodes": snakemake.params.nodes}
+    rate |= slowdown(training.model, snakemake.params.batch, computation_s, Nodes(**snakemake.params.nodes))
+    Path(snakemake.output[0]).write_text(json.dumps(rate, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,4 +1,4 @@
-"""Keeps the current results as the reference set, shows them on a page of their own, and the answers in the README."""
+"""Keep the current results as the reference set, write its page, and update the answers in the README."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The files of every table and figure that is there, and the tidy tables behind them."""
+    """The existing files of all tables and figures, and their tidy tables."""
     results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
     figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
     return results + figures
@@ -62,7 +62,7 @@ def show() -> None:
 
 
 def picture() -> str:
-    """The README's picture, a breakdown, with what a reader must know to judge it; nothing where it was not drawn."""
+    """The README's breakdown figure with its caption; nothing if it was not drawn."""
     if not (KEPT / f"{PICTURE}.svg").exists():
         return ""
     timing = pd.read_csv(next(KEPT.glob("timing.csv*")))
@@ -77,7 +77,8 @@ def picture() -> str:
 
 def page(source: str, found: str) -> str:
     """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
-    parts = [f"# Results\n\n{source} Every interval can be recomputed from `accuracy.csv` and `timing.csv`.\n\n{found}"]
+    intervals = "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`."
+    parts = [f"# Results\n\n{source} {intervals}\n\n{found}"]
     parts.append(f"{findings.TERMS}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]

@@ -1,11 +1,11 @@
-"""Table 1: final training accuracy and training loss per model and variant, and test accuracy beside them.
+"""Table 1: final training accuracy, training loss and test accuracy per model and variant.
 
-Training values are means over the augmented batches of the last stretch of the curve, test values over the
-test set after the last step. Over the same stretch: the density is the part of the entries that was sent; bits are
-what a worker handed to the engine, for each entry of the gradient; vNMSE is E |aggregate - mean|^2 / E |mean|^2, the
-mean being that of the workers' true gradients, in the last step of the stretch. Mean over seeds, with the standard
-deviation where there are several. Kept run: a long run of the repository, shown for a model that was trained too
-briefly here or not at all."""
+Training values: means over the augmented batches between the last two points of the curve. Test accuracy: over the test
+set after the last step. Density, bits and vNMSE cover the same part of the training. Density: the part of the entries
+that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
+E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values are
+means over n seeds, with the standard deviation if there are several. Kept run: a long run that is kept in the
+repository, shown for a model that was trained too briefly here or not at all."""
 
 import pandas as pd
 
@@ -31,7 +31,7 @@ def build(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> pd.DataFrame:
-    """The points of this machine that are worth a row, and kept ones; column ``kept``: machine, day, commit."""
+    """The points of this machine that get a row, and points of kept runs; column ``kept``: machine, day, commit."""
     found, ratios = [], set(points["ratio"].dropna())
     for model in names.models_in({*points["model"], *names.models}):
         own, kept_rows = kept.instead_of(points, long, model, ratios, names)
@@ -68,12 +68,18 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)
-table = names.arrange(build(points))
-caption = f"{captions.of_script(snakemake)} {captions.setting(table.drop(columns='rate_mbit'))}."
-short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
-if short:
-    caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
-tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)
+    table = names.arrange(build(points))
+    own = points[points["kept"] == ""]  # the column "Kept run" describes the others
+    caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
+    short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
+    if short:
+        caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."
+    tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Where the files of the data sets come from, and what they must be. No torch."""
+"""Downloads and checks the files of the data sets. No torch."""
 
 from dlgs_bench.errors import Ended
 
 
 class DataError(Ended):
-    """The data are not what they should be; the message is one line for a person."""
+    """A file of a data set is missing or invalid. The message is one line."""

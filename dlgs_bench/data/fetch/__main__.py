@@ -1,4 +1,4 @@
-"""Makes the files of a data set: see USAGE."""
+"""Command that makes the files of a data set: see USAGE."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ from dlgs_bench.data.fetch import DataError, cifar10, imagenet100
 USAGE = """usage: python -m dlgs_bench.data.fetch <CIFAR-10 to write>.npz
        python -m dlgs_bench.data.fetch <folder of ImageNet> <folder of the copy> <threads>"""
 
-signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # by way of what takes half-made files away
+signal.signal(signal.SIGINT, lambda *_: sys.exit(1))  # an exit, unlike the signal itself, deletes incomplete files
 try:
     match sys.argv[1:]:
         case [target]:

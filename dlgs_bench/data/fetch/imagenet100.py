@@ -1,10 +1,10 @@
-"""The classes of ImageNet-100, and a copy of its images that is read at the speed of memory. No torch.
+"""The classes of ImageNet-100, and a copy of its decoded images that can be read quickly. No torch.
 
-A person has to provide the images. The classes are the subset usually called ImageNet-100 (Tian, Krishnan, Isola:
-Contrastive Multiview Coding, 2019). The DLGS paper does not say which 100 classes it used.
+The user must provide the images. The classes are the subset usually called ImageNet-100 (Tian, Krishnan, Isola:
+Contrastive Multiview Coding, 2019). The DLGS paper does not name its 100 classes.
 
 The copy is a folder. ``train.npy`` and ``val.npy`` hold the pixels of all images, decoded and resized, one image after
-the other. ``index.npz`` says where each is, and of which class.
+the other. ``index.npz`` holds the size, the class and the checksum of each image.
 """
 
 import os
@@ -32,10 +32,10 @@ IDS = """
     n13040303
 """
 
-# Sorted: the label of a class is its place in this list.
+# Sorted. The label of a class is its index in this list.
 CLASSES = IDS.split()
 
-SIDE = 256  # of a copied image, its shorter one
+SIDE = 256  # pixels of the shorter side of an image in the copy
 FORMAT = f"ImageNet-100, RGB, shorter side {SIDE}, bilinear"
 SPLITS = ("train", "val")
 ENDINGS = (".jpeg", ".jpg", ".png")
@@ -43,9 +43,9 @@ AGAIN = "delete the folder and run again"
 
 
 class Images:
-    """The copied images of a split, mapped into memory.
+    """The images of a split in the copy, mapped into memory.
 
-    ``labels``: int64 (n,). DataError if the copy in ``folder`` is not whole, or not one of ours.
+    ``labels``: int64 (n,). DataError if the copy in ``folder`` is incomplete or has another format.
     """
 
     def __init__(self, folder: Path, split: str):
@@ -65,7 +65,7 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """An image, uint8 (height, width, 3); DataError if it is not as it was written."""
+        """An image, uint8 (height, width, 3); DataError if it is corrupt."""
         pixels = np.array(self._pixels[self._starts[index] : self._starts[index + 1]])
         if zlib.crc32(pixels) != self._sums[index]:
             raise DataError(f"{self._file}: image {index} is damaged; {AGAIN}")
@@ -73,7 +73,7 @@ class Images:
 
 
 def verify(folder: Path) -> None:
-    """Raise DataError unless the copy in ``folder`` is one of ours, and its files are as long as they must be."""
+    """Raise DataError unless the copy in ``folder`` has the right format and its files have the right lengths."""
     for split in SPLITS:
         Images(folder, split)
 
@@ -86,22 +86,22 @@ def _index(folder: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{folder}: no copy of ImageNet-100; snakemake makes it") from None
     except Exception as error:
         raise DataError(f"{folder}/index.npz: cannot be read ({error}); {AGAIN}") from None
-    if (found := str(index.get("format"))) != FORMAT:
-        raise DataError(f"{folder}: a copy of another kind ({found}), should be: {FORMAT}; {AGAIN}")
+    if (given := str(index.get("format"))) != FORMAT:
+        raise DataError(f"{folder}: the format is {given}, should be {FORMAT}; {AGAIN}")
     if index["classes"].tolist() != CLASSES:
-        raise DataError(f"{folder}: a copy of other classes than those of ImageNet-100; {AGAIN}")
+        raise DataError(f"{folder}: the classes are not the classes of ImageNet-100; {AGAIN}")
     return index
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
-    """Where each image starts, and behind them where the last one ends; ``sizes``: height and width of each."""
+    """The offset of each image, and the end of the last image; ``sizes``: height and width of each image."""
     return np.concatenate([[0], np.cumsum(3 * sizes.astype(np.int64).prod(1))])
 
 
 def copy(source: Path, target: Path, threads: int) -> None:
     """Copy the images in ``source``, with its ``train/<class id>/`` and ``val/<class id>/``, to the folder ``target``.
 
-    The copy is written whole or not at all. DataError if an image cannot be read, or the disk has no room.
+    The copy is written completely or not at all. DataError if an image cannot be read or the disk is too small.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partly = target.with_name(f"{target.name}.partial")
@@ -109,7 +109,7 @@ def copy(source: Path, target: Path, threads: int) -> None:
     partly.mkdir()
     try:
         index = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
-        with ThreadPoolExecutor(threads) as pool:  # Pillow leaves the interpreter to others while it works
+        with ThreadPoolExecutor(threads) as pool:  # Pillow releases Python's global lock
             for split in SPLITS:
                 index |= _copy_split(source / split, partly / f"{split}.npy", pool)
         np.savez(partly / "index.npz", **index)
@@ -120,7 +120,7 @@ def copy(source: Path, target: Path, threads: int) -> None:
 
 
 def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]:
-    """Write the pixels of a split; return its part of the index."""
+    """Write the pixels of a split, and return its part of the index."""
     files = [(path, label) for label, name in enumerate(CLASSES) for path in _files(source / name)]
     paths = [path for path, _ in files]
     sizes = np.array(list(pool.map(_size, paths)), np.int32)
@@ -147,14 +147,14 @@ def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[st
 
 
 def _files(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.glob("*") if path.suffix.lower() in ENDINGS)
-    if not found:
+    files = sorted(path for path in folder.glob("*") if path.suffix.lower() in ENDINGS)
+    if not files:
         raise DataError(f"{folder}: holds no image; give a folder with train/<class id>/ and val/<class id>/")
-    return found
+    return files
 
 
 def _size(path: Path) -> tuple[int, int]:
-    """Height and width of the copy of an image; only the file's head is read."""
+    """The height and width of an image in the copy. Only the header of its file is read."""
     with _opened(path) as image:
         width, height = image.size
     short = min(width, height)
@@ -174,5 +174,5 @@ def _opened(path: Path) -> Iterator:
     try:
         with Image.open(path) as image:
             yield image
-    except Exception as error:  # Pillow says in many ways that a file is damaged
-        raise DataError(f"{path}: cannot be read ({error}); mend it and run again") from None
+    except Exception as error:  # Pillow raises many kinds of errors for a damaged file
+        raise DataError(f"{path}: cannot be read ({error}); fix or delete it, then run again") from None

@@ -57,7 +57,7 @@ if studied("advise") and not grid.streams(VALUES):
             ADVISE_CHECKS,
 
 
-rule advice_table:
+use rule artefact as advice_table with:
     input:
         **ADVISE_INPUT,
     output:
@@ -66,15 +66,9 @@ rule advice_table:
         **script_params("workflow/studies/advise/table.py") | ADVISE_ASKED,
     log:
         f"{RESULTS}/logs/advice.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "advice"
-    script:
-        "table.py"
 
 
-rule advice_figure:
+use rule artefact as advice_figure with:
     input:
         **ADVISE_INPUT,
     output:
@@ -83,15 +77,9 @@ rule advice_figure:
         **script_params("workflow/studies/advise/figure.py") | ADVISE_ASKED,
     log:
         f"{RESULTS}/logs/figure-advice.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of advice"
-    script:
-        "figure.py"
 
 
-rule advice_check_table:
+use rule artefact as advice_check_table with:
     input:
         timing=tables("timing", "iterations.csv", studied("advise")),
         calibration=[f"{folder}/run.json" for folder in ADVISE_CHECK_FOLDERS],
@@ -101,15 +89,9 @@ rule advice_check_table:
         **script_params("workflow/studies/advise/check.py"),
     log:
         f"{RESULTS}/logs/advice_check.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of advice against measurement"
-    script:
-        "check.py"
 
 
-rule advice_check_figure:
+use rule artefact as advice_check_figure with:
     input:
         table=f"{RESULTS}/advice_check.csv",
     output:
@@ -118,9 +100,3 @@ rule advice_check_figure:
         **script_params("workflow/studies/advise/check_figure.py"),
     log:
         f"{RESULTS}/logs/figure-advice_check.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of advice against measurement"
-    script:
-        "check_figure.py"

@@ -1,9 +1,8 @@
-"""Advice against measurement: what was predicted for networks of the testbed that the calibration did not see, and what
-was measured there.
+"""Advice against measurement: predicted and measured iterations over networks that the calibration did not use.
 
-Predicted by eqs 2-7 from the calibration of the exchanges over the configuration's own links, and from how long layers
-take where as many workers share this machine. Measured: all variants in turns in one run. Speed-ups are against
-uncompressed."""
+Predicted: by equations 2 to 7, from the calibration of the exchanges over the configuration's own links, and from the
+times of layers with the same number of workers on this machine. Measured: all variants in turns in one run. Speed-ups
+are against uncompressed."""
 
 import math
 from pathlib import Path
@@ -101,7 +100,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return f"{words}{captions.counted(table)}."
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     timed = summarise(read_members(snakemake.input.timing))
@@ -113,4 +112,5 @@ def main() -> None:
     tables.save_table(table, shown(table, names), caption(snakemake, table), snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Advice, checked: speed-ups, predicted and measured, over networks that the calibration did not see.
+"""Advice, checked: predicted and measured speed-ups over networks that the calibration did not use.
 
-Diagonal: as predicted; dashed: the factor within which 9 of 10 predictions lie. Left of and below 1 compressing costs
-time. In the shaded quarters the advice is wrong about whether compressing pays."""
+Diagonal: predicted equals measured. Dashed: the factor within which 9 of 10 predictions lie. Left of 1 and below 1,
+compressing costs time. In the shaded quarters, the advice is wrong about whether compressing pays."""
 
 import math
 
@@ -14,7 +14,7 @@ from dlgs_bench.report.names import Names
 from dlgs_bench.timemodel import advice
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
@@ -49,4 +49,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,8 +1,9 @@
-"""Advice, drawn: the speed-up against uncompressed that the time model expects there, over links of any rate.
+"""Advice, drawn: the speed-up over uncompressed that the time model predicts, against the rate of the links.
 
-Lines: eqs 2-7 from calibrations on this machine, no timing run; dense sums by the fastest collective; thick: the
-smallest ratio. Dotted: the rate that was asked about. Grey: no farther from 1 than such predictions were off, so that
-no gain and no loss is certain. Above it compressing pays, below it compressing costs time."""
+Lines: equations 2 to 7 from calibrations on this machine, without a timing run. Dense sums use the fastest collective.
+Thick: the smallest ratio. Dotted: the requested rate. Above 1 compressing pays, below 1 it costs time. Grey: closer to
+1 than the error of such predictions, so neither a gain nor a loss is significant. Dashed: the bound, an iteration that
+only computes."""
 
 import json
 from collections import defaultdict
@@ -22,6 +23,7 @@ from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 AWAY = np.geomspace(1 / 30, 30, 61)  # rates of links, by the one asked about
+BOUND_SHOWN = 1.5  # times the highest line: up to there the bound is drawn
 
 
 def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: float) -> None:
@@ -41,6 +43,9 @@ def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: f
             look = style.of_variant(variant, names, place) | {"marker": ""}
             look["label"] += at_ratio(known.spec.ratio)
             axes.plot(rates, dense / seconds(known), **look)
+    highest = max((line.get_ydata().max() for line in axes.lines), default=1.0)
+    bound = dense * slowdown / min(known.computing_s for known in here)
+    axes.plot(rates, np.where(bound < BOUND_SHOWN * highest, bound, np.nan), **style.BOUND)
 
 
 def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
@@ -58,7 +63,7 @@ def finish(axes, title: str, factor: float, asked_mbit: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)
@@ -82,4 +87,5 @@ def main() -> None:
     style.save(figure, note + "speed-ups lay where they were checked", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Advice: what an iteration would take on the nodes and network that the configuration describes, the fastest first.
+"""Advice: the predicted iteration on the nodes and network of the configuration, the fastest first.
 
-By the time model, eqs 2-7, from calibrations on this machine; no timing run. Speed-up: against the fastest uncompressed
-over the same topology."""
+Predicted by the time model, equations 2 to 7, from calibrations on this machine, without a timing run. Speed-up:
+against the fastest uncompressed over the same topology."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def predict(snakemake) -> pd.DataFrame:
         }
         about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
         about |= {"slowdown": slowdown} | snakemake.params.there
-        for way in known.ways(there.workers):
+        for way in known.collective_variants(there.workers):
             row = advice.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(about | {"collective": way.collective, "outside": outside} | row)
@@ -134,7 +134,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), predict(snakemake)
     answer = sentences(table, names)
@@ -148,4 +148,5 @@ def main() -> None:
     print("\n".join(answer), file=sys.__stderr__)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,4 +1,4 @@
-"""Gathers the density of every accuracy run of a method whose density drifts, by steps, and of the timed scheme."""
+"""Join the density of every accuracy run of a method whose density drifts, by steps, and the density of the timed scheme."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def timed(run: Path, ratios: set[float]) -> list[pd.DataFrame]:
     return found
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     found = [trained(Path(path).parent) for path in snakemake.input.trained]
     ratios = set(pd.concat(found)["ratio"])
@@ -33,4 +33,5 @@ def main() -> None:
     pd.concat(found).to_csv(snakemake.output[0], index=False)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

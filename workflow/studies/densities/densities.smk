@@ -3,7 +3,7 @@ if studied("densities"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/densities.svg")
 
 
-rule densities_collect:
+use rule artefact as densities_collect with:
     input:
         trained=tables("accuracy", "iterations.csv", of_kind("densities", "accuracy")),
         timed=tables("timing", "iterations.csv", of_kind("densities", "timing")),
@@ -13,15 +13,9 @@ rule densities_collect:
         **script_params("workflow/studies/densities/collect.py"),
     log:
         f"{RESULTS}/logs/densities_collect.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the densities"
-    script:
-        "collect.py"
 
 
-rule densities_figure:
+use rule artefact as densities_figure with:
     input:
         f"{RESULTS}/densities.csv",
     output:
@@ -30,9 +24,3 @@ rule densities_figure:
         **script_params("workflow/studies/densities/figure.py"),
     log:
         f"{RESULTS}/logs/figure-densities.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of densities"
-    script:
-        "figure.py"

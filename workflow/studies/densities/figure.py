@@ -1,8 +1,8 @@
-"""Density against the step of training: the share of its entries that a method with reused thresholds sends.
+"""Density against the step of training: the part of the entries that a method with reused thresholds sends.
 
-Lines: means over steps that are close on the logarithmic axis; band: the least and the most of a single step. Dashed:
-the ratio asked for. Dotted: the density at which the method was timed. If a line lies far below the dashed one, the
-method sends much less than it was asked for."""
+Lines: means over steps that are close on the logarithmic axis. Band: the smallest and the largest value of a single
+step. Dashed: the requested ratio. Dotted: the density in timing runs. If a line is far below the dashed line, the
+method sends much less than requested."""
 
 import pandas as pd
 
@@ -39,7 +39,7 @@ def draw(axes, table: pd.DataFrame, names: Names) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     models = names.models_in(table["model"])
@@ -51,4 +51,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,5 +1,5 @@
-# What is still to run, and how long it will take: snakemake estimate. Trials run for it, and the calibrations that the
-# runs need anyway.
+# The runs that are not finished, and how long they will take: snakemake estimate. It makes trials, and the calibrations
+# that the runs need anyway.
 from dlgs_bench.config import trials
 
 FOLDERS["trials"] = CALIBRATION
@@ -33,7 +33,7 @@ use rule launch as trial with:
         **resources_of("trials"),
 
 
-# Trials, plans and rates of the runs that are not finished. No output: it style anew each time that it is asked.
+# Trials, plans and rates of the runs that are not finished. It has no output, so it runs whenever it is requested.
 rule estimate:
     input:
         trials=lambda wildcards: sorted(

@@ -1,4 +1,4 @@
-"""What is still to run of a configuration and how long it will take, for the terminal."""
+"""Print what is still to run of a configuration, and how long it will take."""
 
 import json
 import sys
@@ -73,7 +73,7 @@ def experience(ratios: pd.Series) -> str:
     return words + f"{ratios[last]:.2f} times at worst ({last}), n = {len(ratios)}."
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     params, folder, trials, lines = snakemake.params, Path(snakemake.params.folder), {}, []
     for path in map(Path, snakemake.input.trials):
@@ -98,4 +98,5 @@ def main() -> None:
     estimate.keep(folder / KEPT, runs, left)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

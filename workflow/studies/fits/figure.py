@@ -1,9 +1,9 @@
-"""What selecting and sending one bucket costs by its size, and the line that the planners use.
+"""The time to select and to send one bucket, in ms, against its size, and the line that the planners use.
 
-Above: sparsification, t_s; in the middle: communication, t_c; below: what a communication takes from what a worker
-computes meanwhile. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow:
-each of eight that are sent together. Lines: for communication a bucket's turn on the link and a latency that buckets
-sent together share, else through the medians. In brackets: how far the line is from a point, as a part of the point,
+Top: sparsification, t_s. Middle: communication, t_c. Bottom: by how much a communication in progress slows a worker's
+computation. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow: each of
+eight buckets sent together. Lines: for communication, a bucket's time on the link plus one latency for all buckets sent
+together; otherwise the medians joined. Brackets: the distance of the line from the points, relative to the points,
 median and worst; and how much longer a communication takes while the workers compute."""
 
 import matplotlib.pyplot as plt
@@ -41,9 +41,9 @@ def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Cu
     points["measured_s"] = points[part] / buckets
     each, shared = costs.curve(points["entries"], points["measured_s"]), None
     if part == "communication_s":
-        each, shared = costs.turns(rows)
+        each, shared = costs.link_occupancy(rows)
     elif part == "taken_s":
-        each = costs.taken(rows)
+        each = costs.interference(rows)
     points["fitted_s"] = fitted(each, shared, points["entries"], buckets)
     points["residual_s"] = points["measured_s"] - points["fitted_s"]
     return points.drop(columns=part), each, shared
@@ -85,7 +85,7 @@ def finish(axes, topology: str, ratio: float) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, samples = Names.of(snakemake), read_members(snakemake.input.samples, against=())
     columns = columns_of(samples)
@@ -111,9 +111,11 @@ def main() -> None:
     for axes in grid[-1]:
         axes.set_xlabel("entries of the bucket before sparsification")
     sizes = samples.groupby(["variant", *KEYS, "entries", "phase"], dropna=False).size()
-    note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase"
+    note = f"{captions.setting(samples)}; n = {captions.least_to_most(sizes)} samples of each size and phase; "
+    note += "+x ms: a communication takes longer while the workers compute"
     style.save(figure, note, snakemake)
     pd.concat(residuals).to_csv(snakemake.output.csv, index=False, float_format="%.6g")
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -2,7 +2,7 @@
 STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["models"]]
 
 
-rule fits_figure:
+use rule artefact as fits_figure with:
     input:
         samples=lambda w: [
             f"{folder}/samples.csv"
@@ -21,9 +21,5 @@ rule fits_figure:
         ),
     log:
         f"{RESULTS}/logs/figure-fits-{{model}}.log",
-    conda:
-        ENVIRONMENT
     message:
         "figure of fits of {wildcards.model}"
-    script:
-        "figure.py"

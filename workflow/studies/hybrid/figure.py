@@ -1,7 +1,7 @@
-"""Hybrid parallelism: where an iteration goes by hybrid parallelism and by data-parallel training of the same samples;
-a panel for each model. In hybrids half of the workers hold the fully connected layers, cut by columns, the others the
-backbone. All workers share the cores of one machine; VGG16 with ImageNet's head takes images of 32 x 32 pixels.
-Diamonds: predicted; where they stand alone, for nodes of their own."""
+"""Hybrid parallelism: the parts of an iteration with hybrid parallelism and with data-parallel training of the same
+samples; one panel per model. In hybrids, half of the workers hold the fully connected layers, cut by columns, and half
+hold the backbone. All workers share the cores of one machine. VGG16 with ImageNet's head takes images of 32 x 32
+pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedicated nodes."""
 
 import math
 
@@ -33,7 +33,8 @@ def draw(axes, rows: pd.DataFrame) -> None:
             left += row[part]
         low, high = row["iteration_s_low"], row["iteration_s_high"]
         axes.errorbar(whole, y, xerr=[[whole - low], [high - whole]], color="black", capsize=2, lw=0.8)
-        axes.plot(row["predicted_s"], y, "D", color="black", markerfacecolor="white", markersize=4, clip_on=True)
+        diamond = {"color": "black", "markerfacecolor": "white", "markersize": 4, "label": "" if y else "predicted"}
+        axes.plot(row["predicted_s"], y, "D", clip_on=True, **diamond)
         whole, high = (row["predicted_s"],) * 2 if math.isnan(whole) else (whole, high)
         text = f" {'→ ' if whole > shown_s else ''}{whole:.3g} s"
         axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
@@ -45,7 +46,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread
@@ -61,10 +62,11 @@ def main() -> None:
         )
         axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    style.legend(figure, handles[: len(PARTS)], labels[: len(PARTS)])
+    style.legend(figure, handles[: 1 + len(PARTS)], labels[: 1 + len(PARTS)])  # the diamond is first
     table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

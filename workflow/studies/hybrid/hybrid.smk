@@ -17,7 +17,7 @@ use rule launch as hybrid with:
         f"{RESULTS}/logs/hybrid/{{run}}.log",
 
 
-rule hybrid_table:
+use rule artefact as hybrid_table with:
     input:
         hybrid=tables("hybrid", "iterations.csv", of_kind("hybrid", "hybrid")),
         timing=tables("timing", "iterations.csv", of_kind("hybrid", "timing")),
@@ -27,15 +27,9 @@ rule hybrid_table:
         **script_params("workflow/studies/hybrid/table.py"),
     log:
         f"{RESULTS}/logs/hybrid.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of hybrids"
-    script:
-        "table.py"
 
 
-rule hybrid_figure:
+use rule artefact as hybrid_figure with:
     input:
         table=f"{RESULTS}/hybrid.csv",
     output:
@@ -44,9 +38,3 @@ rule hybrid_figure:
         **script_params("workflow/studies/hybrid/figure.py"),
     log:
         f"{RESULTS}/logs/figure-hybrid.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of hybrids"
-    script:
-        "figure.py"

@@ -1,14 +1,14 @@
-"""Hybrid parallelism beside data-parallel training: the time of an iteration of the same samples, and its parts.
+"""Hybrid parallelism and data-parallel training: the time of an iteration of the same samples, and its parts.
 
-In hybrids half of the workers hold the head, the fully connected layers at the model's end, each some of its columns;
-the others train the backbone, each on twice the samples of a data-parallel worker. On nodes of their own they would
-compute twice as long; here, where workers outnumber the cores of the one machine, those that wait leave the others
-theirs. Gradients: of the backbone in hybrids, of the whole model else, and of these what is left to wait for after
-backward; in hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with
-ImageNet's head takes images of 32 x 32 pixels, so that it fits few cores: its backbone computes 49 times less than on
-images of 224 x 224. Predicted: the computing of the same row and, at the links' rate, the bytes on the busiest one,
-which data-parallel workers send while backward still runs. Rows of 8 workers, and of ways that would take too long
-here, are predicted only, for nodes of their own: each computes as long as with the fewest workers here."""
+In hybrids, half of the workers hold the head, the fully connected layers at the model's end, each some of its columns.
+The other workers train the backbone, each on twice the samples of a data-parallel worker. On dedicated nodes they would
+compute twice as long; here there are more workers than cores, so waiting workers leave their cores to the others.
+Gradients: the backbone's in hybrids, otherwise the whole model's; the time is what a worker waits for them after
+backward. In hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with ImageNet's head takes
+images of 32 x 32 pixels, because few cores train it: its backbone computes 49 times less than on images of 224 x 224.
+Predicted: the computation of the same row, plus the time of the bytes on the busiest link at its rate, which
+data-parallel workers send while backward still runs. Rows of 8 workers, and of ways that would take too long here, are
+predicted only, for dedicated nodes: each worker computes as long as with the fewest workers here."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -149,7 +149,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
     measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]
@@ -165,4 +165,5 @@ def main() -> None:
     tables.save_table(exact, shown(table), caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,11 +1,10 @@
-"""Map of methods: which variant the time model expects to be fastest, by link rate and number of workers; no
-measurement.
+"""Map of methods: the variant that the time model predicts to be fastest, by link rate and number of workers.
 
-Eqs 2-7 with the costs calibrated on this machine: computation and selection stay this machine's, the bytes on the
-busiest link take their time at each rate, and a collective's steps wait for the network once each. Colour: the fastest
-variant; lines and their numbers: how many times as fast as uncompressed. Cross: where the costs were calibrated, the
-one place where the model was held against the clock; the farther from it, the less the map may claim. Hatched: the two
-fastest differ by less than the model's error there, so either may win."""
+No measurement: equations 2 to 7 with the costs calibrated on this machine. Computation and selection keep this
+machine's times, the bytes on the busiest link take their time at each rate, and each round of a collective waits for
+the network once. Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed. Cross: the
+network of the calibration, the only point where the model was compared with measurements; the farther from it, the less
+certain the map. Hatched: the two fastest variants differ by less than the model's error there, so either may win."""
 
 import json
 from dataclasses import replace
@@ -21,8 +20,8 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 
-AWAY = np.geomspace(1 / 32, 32, 31)  # rates of links, by the calibrated one
-WORKERS = 2 ** np.arange(1, 7)
+AWAY = np.geomspace(1 / 8, 8, 31)  # rates of links, divided by the calibrated rate
+WORKERS = 2 ** np.arange(1, 5)
 SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 
@@ -57,7 +56,7 @@ def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
     calibrations = Calibrations(run.parent for run in runs)
@@ -98,4 +97,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

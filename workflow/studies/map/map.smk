@@ -3,7 +3,7 @@ if VALUES["network"] == "testbed" and not grid.streams(VALUES):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/map.svg")
 
 
-rule map_figure:
+use rule artefact as map_figure with:
     input:
         calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
         prediction=f"{RESULTS}/prediction.csv",
@@ -13,9 +13,3 @@ rule map_figure:
         **script_params("workflow/studies/map/figure.py"),
     log:
         f"{RESULTS}/logs/figure-map.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of map"
-    script:
-        "figure.py"

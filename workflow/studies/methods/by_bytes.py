@@ -1,6 +1,6 @@
-"""Accuracy by bytes: test accuracy against what a worker has sent: measured, at a learning rate that stays.
+"""Accuracy by bytes: measured test accuracy against the megabytes that a worker has sent, at a constant learning rate.
 
-Uncompressed and the baseline are in every panel. The dotted line is the number of bytes of the table's column."""
+Uncompressed and the baseline are in every panel. Dotted: the bytes of the table's column."""
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, data_title
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     everywhere = ["none", snakemake.params.baseline]
@@ -32,4 +32,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,8 +1,8 @@
-"""Accuracy by time: test accuracy against time, a column of panels for each rate of the links.
+"""Accuracy by time: test accuracy against time in seconds; one column of panels per link rate.
 
-Measured are the curve and, at each of the rates, the iteration; the time of a point is its steps times that iteration
-(amortised over the phases of a cycle). Nothing here is from the time model. Uncompressed and the baseline are in every
-panel. Dotted: the accuracy of the table's column of times."""
+The curve and the iteration at each rate are measured. The time of a point is its number of steps times the iteration
+(amortised over the phases of a cycle). The time model is not used. Uncompressed and the baseline are in every panel.
+Dotted: the accuracy of the table's column of times."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def draw(axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str,
         axes.plot(seconds, 100 * curve["test_accuracy"], **style.of_variant(variant, names))
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     table = summarise(pd.read_csv(snakemake.input.rates)).set_index("variant")
@@ -46,4 +46,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

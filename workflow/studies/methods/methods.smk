@@ -34,7 +34,7 @@ rule methods:
         METHODS_TARGETS,
 
 
-rule methods_collect:
+use rule artefact as methods_collect with:
     input:
         accuracy=tables("accuracy", "points.csv", METHODS_RUNS["accuracy"]),
         timing=tables("timing", "iterations.csv", METHODS_LARGE),
@@ -51,15 +51,9 @@ rule methods_collect:
         **script_params("workflow/studies/methods/collect.py") | METHODS_PARAMS,
     log:
         f"{RESULTS}/logs/methods_collect.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the study of methods"
-    script:
-        "collect.py"
 
 
-rule methods_table:
+use rule artefact as methods_table with:
     input:
         accuracy=f"{RESULTS}/methods_accuracy.csv",
         timing=f"{RESULTS}/methods_timing.csv",
@@ -70,15 +64,9 @@ rule methods_table:
         **script_params("workflow/studies/methods/table.py") | METHODS_PARAMS,
     log:
         f"{RESULTS}/logs/methods.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of methods"
-    script:
-        "table.py"
 
 
-rule methods_bytes:
+use rule artefact as methods_bytes with:
     input:
         accuracy=f"{RESULTS}/methods_accuracy.csv",
     output:
@@ -87,15 +75,9 @@ rule methods_bytes:
         **script_params("workflow/studies/methods/by_bytes.py") | METHODS_PARAMS,
     log:
         f"{RESULTS}/logs/figure-methods-bytes.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of methods by bytes"
-    script:
-        "by_bytes.py"
 
 
-rule methods_time:
+use rule artefact as methods_time with:
     input:
         accuracy=f"{RESULTS}/methods_accuracy.csv",
         rates=f"{RESULTS}/methods_rates_timing.csv",
@@ -105,12 +87,6 @@ rule methods_time:
         **script_params("workflow/studies/methods/by_time.py") | METHODS_PARAMS,
     log:
         f"{RESULTS}/logs/figure-methods-time.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of methods by time"
-    script:
-        "by_time.py"
 
 
 use rule breakdown as methods_breakdown with:
@@ -120,7 +96,8 @@ use rule breakdown as methods_breakdown with:
         **figure_files("methods-breakdown", "Methods: one iteration"),
     params:
         **script_params("workflow/scripts/breakdown.py", METHODS_CAPTION)
-        | METHODS_PARAMS,
+        | METHODS_PARAMS
+        | {"fastest_first": True},
     log:
         f"{RESULTS}/logs/figure-methods-breakdown.log",
     message:

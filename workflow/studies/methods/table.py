@@ -1,12 +1,13 @@
-"""Methods: what each one sends, loses, learns and takes, against 32 bits and 16 bits an entry.
+"""Methods: what each method sends, its error, its accuracy and its time, compared with 32 bits and 16 bits per entry.
 
-Bits are what a worker hands to the engine for each entry of the gradient. vNMSE: E |aggregate - mean|^2 / E |mean|^2,
-the mean being that of the workers' true gradients, in the steps of the curve's points; methods that own momentum
-return updates, which no mean of gradients can be compared with. Test accuracy at a constant learning rate: after all
-steps, and where a worker has sent so many bytes (in brackets what it sent, where that is less). Time to an accuracy:
-steps until then, on straight lines between the curve's points, times the iteration measured at each rate. Speed-ups
-are against uncompressed and against the baseline in the same blocks; in brackets: the 95 % interval of a
-repeat, from the blocks of one run (Student's t). Computing: the part of an iteration that is forward or backward."""
+Bits an entry: the bits that a worker hands to the engine, per entry of the gradient. vNMSE: E |aggregate - mean|^2 /
+E |mean|^2, where mean is the mean of the workers' true gradients, in the steps of the curve's points. Methods with
+their own momentum return updates, which cannot be compared with a mean of gradients; their cells are empty. Test
+accuracy: at a constant learning rate, after all steps and at the point where a worker has sent the named bytes
+(brackets: what it sent, if less). Time to an accuracy: the number of steps until then, interpolated between the curve's
+points, times the iteration measured at each rate. Speed-ups are against uncompressed and against the baseline in the
+same blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t). Computing: the part of
+an iteration that is forward or backward."""
 
 import math
 
@@ -95,7 +96,7 @@ def of_timing(row, names: Names, model: str, baseline: str) -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, params = Names.of(snakemake), snakemake.params
     points, timing, rates = map(pd.read_csv, (snakemake.input.accuracy, snakemake.input.timing, snakemake.input.rates))
@@ -119,4 +120,5 @@ def main() -> None:
     tables.save_table(table, cells, caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

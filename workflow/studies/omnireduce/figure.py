@@ -1,8 +1,8 @@
-"""Training over OmniReduce: an iteration beside those over other sums of the same gradients: what it communicates after
-backward (hatched), and the rest of it.
+"""Training over OmniReduce: the iteration in ms with OmniReduce and with other sums of the same gradients; hatched: the
+wait for communication after backward.
 
-A panel for each model and what is sent of it. Above OmniReduce's bars: how many times as fast as over a ring its
-communication was, and what the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
+One panel per model and share of blocks. Above OmniReduce's bars: the speed-up of the iteration over a ring's, and the
+bound, which is the speed-up that the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
 
 import numpy as np
 import pandas as pd
@@ -44,11 +44,11 @@ def bar(axes, x: float, row: dict) -> None:
     around = np.array([[value - low], [high - value]]).clip(min=0)
     axes.errorbar(x, value, yerr=around, color="black", capsize=2, lw=0.8)
     if row["way"] == "omnireduce":
-        words = f"{style.TIMES}{row['communication_gain']:.1f}\n(bound {row['bound']:.1f})"
+        words = f"{style.TIMES}{row['gain']:.1f}\n(bound {row['bound']:.1f})"
         axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     compared = table[(table["method"] == "none") | ~table["uncompressed"]]
@@ -63,4 +63,5 @@ def main() -> None:
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""What part of the blocks of each layer's gradient is not zero: those that one worker sends, uncompressed.
+"""The part of the blocks of each layer's gradient that is not zero, for one worker, uncompressed.
 
-Layers in the order in which backward finishes them. The first block of each column of a stream is sent even if it is
-zero, and counts. Layers all of whose blocks are sent share a line."""
+Layers are in the order in which backward finishes them. The first block of each column of a stream is sent even if it
+is zero, and counts. Layers whose blocks are all sent share a line."""
 
 from pathlib import Path
 
@@ -49,8 +49,13 @@ def _row(model: str, layer, entries: int, blocks: int, density: float, first) ->
     return {"Model": model, "Layer": layer} | sizes | {"Not zero": tables.number(density), "n": first["steps"]}
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts steps."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. n counts steps."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

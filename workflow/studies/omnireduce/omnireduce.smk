@@ -14,7 +14,7 @@ if studied("omnireduce"):
     ]
 
 
-rule omnireduce_table:
+use rule artefact as omnireduce_table with:
     input:
         tables("timing", "iterations.csv", OMNIREDUCE_TIMED),
     output:
@@ -24,15 +24,9 @@ rule omnireduce_table:
         | {"models": OMNIREDUCE_MODELS},
     log:
         f"{RESULTS}/logs/omnireduce.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of training over OmniReduce"
-    script:
-        "table.py"
 
 
-rule omnireduce_layers:
+use rule artefact as omnireduce_layers with:
     input:
         tables("timing", "sent.csv", OMNIREDUCE_LAYERS),
     output:
@@ -42,15 +36,9 @@ rule omnireduce_layers:
         | {"models": OMNIREDUCE_MODELS},
     log:
         f"{RESULTS}/logs/omnireduce-layers.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of blocks of zeros"
-    script:
-        "layers.py"
 
 
-rule omnireduce_figure:
+use rule artefact as omnireduce_figure with:
     input:
         table=f"{RESULTS}/omnireduce.csv",
     output:
@@ -60,9 +48,3 @@ rule omnireduce_figure:
         | {"models": OMNIREDUCE_MODELS},
     log:
         f"{RESULTS}/logs/figure-omnireduce.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of training over OmniReduce"
-    script:
-        "figure.py"

@@ -1,8 +1,8 @@
 """Planners, drawn: every planner's iteration divided by the exact plan's, predicted and measured, per model and ratio.
 
-The same runs as the table of planners. Predicted values are divided by the predicted iteration of the exact plan,
-measured ones by its measured iteration. Planners that found the same groups share a row. Whiskers: the 95 % interval of
-a repeat, from the blocks of one run."""
+The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of the exact
+plan, measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
+of a repeat, from the blocks of one run."""
 
 import pandas as pd
 
@@ -33,7 +33,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     runs = [rows for _, rows in table.groupby("run", sort=False)]
@@ -53,4 +53,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -19,7 +19,7 @@ use rule launch as time_planners with:
         **resources_of("planners"),
 
 
-rule planners_table:
+use rule artefact as planners_table with:
     input:
         timing=tables("planners", "iterations.csv", studied("planners")),
         plans=[f"{RUN_FOLDER}/plans/{run}.json" for run in studied("planners")],
@@ -30,15 +30,9 @@ rule planners_table:
         **script_params("workflow/studies/planners/table.py"),
     log:
         f"{RESULTS}/logs/planners.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of planners"
-    script:
-        "table.py"
 
 
-rule planners_figure:
+use rule artefact as planners_figure with:
     input:
         table=f"{RESULTS}/planners.csv",
     output:
@@ -47,9 +41,3 @@ rule planners_figure:
         **script_params("workflow/studies/planners/figure.py"),
     log:
         f"{RESULTS}/logs/figure-planners.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of planners"
-    script:
-        "figure.py"

@@ -1,10 +1,10 @@
-"""Planners: the iteration that each plan for merging layers gives, predicted and measured.
+"""Planners: the iteration with each plan for merging layers, predicted and measured.
 
 All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with several
-ways of merging layers; speed-ups are against the fastest of these (column: uncompressed). Predicted by eqs 2-7
-from the calibration, plus optimizer, other and waiting for slower workers. Planners that found the same groups are
-timed once. Times and speed-ups are medians over blocks; in brackets: the 95 %
-interval of a repeat, from the blocks of one run (Student's t)."""
+ways of merging layers. Speed-ups are against the fastest of these (column: uncompressed). Predicted: by equations 2 to
+7 from the calibration, plus optimizer, other, and the wait for slower workers. Planners with the same groups are timed
+once. Times and speed-ups are medians over blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run
+(Student's t)."""
 
 import json
 from pathlib import Path
@@ -68,11 +68,16 @@ def merging(dense: str) -> str:
     return f", {bucketing}" if bucketing else ""
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
-timed = {iterations: read([iterations]) for iterations, _ in pairs}
-pd.concat(by_planner(*one) for one in timed.items()).to_csv(snakemake.output.timing, index=False)
-table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(timed[pair[0]], *pair)))
-caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
+    timed = {iterations: read([iterations]) for iterations, _ in pairs}
+    pd.concat(by_planner(*one) for one in timed.items()).to_csv(snakemake.output.timing, index=False)
+    table = names.arrange(pd.DataFrame(row for pair in pairs for row in rows_of(timed[pair[0]], *pair)))
+    caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Prediction, drawn: predicted against measured iteration time, one point per timing run; the dashed lines are 10 %
-off.
+"""Prediction, drawn: predicted against measured iteration in ms, one point per timing run; dashed lines: 10 % off.
 
-Full: paired, computation scaled to the machine's speed in the run; hollow: from the calibration alone."""
+Full: paired, with computation scaled to the machine's speed in the run. Hollow: from the calibration only. The two full
+points with the largest error are named."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,9 +10,12 @@ import pandas as pd
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
+from dlgs_bench.topology import TOPOLOGIES
+
+WORST = 2  # points that are named
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
@@ -29,6 +32,12 @@ def main() -> None:
         axes.plot(rows["measured_s"] * 1e3, rows["paired_s"] * 1e3, **look)
         look |= {"label": None, "fillstyle": "none", "alpha": 0.5}
         axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
+    for place in table["paired_error"].abs().nlargest(WORST).index:
+        row = table.loc[place]
+        words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
+        x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
+        side = {"ha": "right", "xytext": (-5, 3)} if x > (low * high) ** 0.5 else {"ha": "left", "xytext": (5, -9)}
+        axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, **side)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -46,4 +55,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -2,7 +2,7 @@
 STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
 
 
-rule prediction_table:
+use rule artefact as prediction_table with:
     input:
         timing=tables("timing", "groups.csv", named("timing")),
         layers=calibrated("layers.csv"),
@@ -13,15 +13,9 @@ rule prediction_table:
         **script_params("workflow/studies/prediction/table.py"),
     log:
         f"{RESULTS}/logs/prediction.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of prediction"
-    script:
-        "table.py"
 
 
-rule prediction_figure:
+use rule artefact as prediction_figure with:
     input:
         table=f"{RESULTS}/prediction.csv",
     output:
@@ -30,9 +24,3 @@ rule prediction_figure:
         **script_params("workflow/studies/prediction/figure.py"),
     log:
         f"{RESULTS}/logs/figure-prediction.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of prediction"
-    script:
-        "figure.py"

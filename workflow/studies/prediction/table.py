@@ -1,14 +1,13 @@
-"""Predicted against measured: the time of one iteration by the time model and by the clock.
+"""Predicted and measured: the time of one iteration by the time model and by measurement.
 
-Predicted by eqs 2-7 from calibrations made apart from the timing runs: forward and each layer's backward, the time to
-sparsify a bucket, its turn on the link and the latency of the last one (between measured sizes; the figures of the
-calibration say how near), what a communication and computing take from each other while both are under way, plus
-optimizer, other, and what a worker waits for slower ones in an iteration without exchange. Measured: Table 2's
-iteration. Communications are predicted for the rate that the links of the run had. The machine's speed drifts between
-calibration and run: "paired" scales what is computed by how long forward of uncompressed took in the same run, against
-the calibration; what is communicated is left as predicted. Where a
-collective sends what depends on the gradient, a run that sent another number of bytes than its calibration is not
-predicted, and a warning says so."""
+Predicted: by equations 2 to 7 from calibrations that are separate from the timing runs. The calibrated costs are
+forward, each layer's backward, the time to sparsify a bucket, its time on the link, the latency of the last bucket, and
+how much communication and computation slow each other. Costs between measured sizes are interpolated; the figures of
+the calibration show the errors. Optimizer, other, and the wait for slower workers in an iteration without exchange are
+added. Measured: the iteration of Table 2. Communications are predicted for the link rate of the run. The machine's
+speed drifts between calibration and run: "paired" scales the computation by uncompressed's forward in the same run,
+divided by forward in the calibration; communication is not scaled. If the messages of a collective depend on the
+gradient, a run that sent other bytes than its calibration is not predicted, and a warning says so."""
 
 import math
 from dataclasses import replace
@@ -98,17 +97,22 @@ def shown_or_none(value: float, how: str, unit: str = "") -> str:
     return "" if math.isnan(value) else format(value, how) + unit
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
-folders = {path.parent.name: path.parent for path in map(Path, snakemake.input.timing)}
-timing = read_members([folder / "iterations.csv" for folder in folders.values()])
-table = names.arrange(
-    pd.DataFrame(
-        predict(folders[where], run.removeprefix(f"{where}-"), rows, calibrations)
-        for (where, run), rows in timing.groupby(["timed_in", "run"], sort=False)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])
+    folders = {path.parent.name: path.parent for path in map(Path, snakemake.input.timing)}
+    timing = read_members([folder / "iterations.csv" for folder in folders.values()])
+    table = names.arrange(
+        pd.DataFrame(
+            predict(folders[where], run.removeprefix(f"{where}-"), rows, calibrations)
+            for (where, run), rows in timing.groupby(["timed_in", "run"], sort=False)
+        )
     )
-)
-caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
-caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+    caption = captions.of_script(snakemake) + " Error: " + captions.off(table, "error") + ". Paired error: "
+    caption += f"{captions.off(table, 'paired_error')}. {captions.setting(table)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

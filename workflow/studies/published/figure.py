@@ -1,6 +1,6 @@
-"""Theirs and ours: the gap in test accuracy to uncompressed under the same optimizer, each on a scale of its own.
+"""Published and ours: the difference in test accuracy to uncompressed with the same optimizer, in points.
 
-Whiskers: twice the standard error that test sets of these sizes give."""
+Whiskers: twice the standard error of a test set of this size."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -30,12 +30,13 @@ def draw(axes, rows: list[dict], who: str) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table, points = pd.read_csv(snakemake.input.table), read(snakemake.input.points)
     rows = table[table["method"] != "none"].to_dict("records")
-    figure, (theirs, ours) = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained", sharey=True)
-    for axes, who, title in ((theirs, "their", "published"), (ours, "our", "here")):
+    figure, (theirs, ours) = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained", sharex=True, sharey=True)
+    here = f"here, after {points['step'].max()} steps"
+    for axes, who, title in ((theirs, "their", "published, after 328 epochs"), (ours, "our", here)):
         draw(axes, rows, who)
         axes.set_title(title, fontsize=9)
     theirs.set_yticks(range(len(rows)), [label(row) for row in rows])
@@ -46,4 +47,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

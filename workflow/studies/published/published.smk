@@ -3,38 +3,26 @@ if studied("published"):
     STUDY_TARGETS += [f"{RESULTS}/published.csv", f"{FIGURE_FOLDER}/published.svg"]
 
 
-rule published_table:
+use rule artefact as published_table with:
     input:
         points=tables("accuracy", "points.csv", studied("published")),
         published=f"{workflow.basedir}/workflow/studies/published/published.csv",
     output:
-        **table_files("published", "Theirs and ours"),
+        **table_files("published", "Published and ours"),
     params:
         **script_params("workflow/studies/published/table.py"),
         test_samples=VALUES["studies"]["published"]["test_samples"],
     log:
         f"{RESULTS}/logs/published.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of published accuracies"
-    script:
-        "table.py"
 
 
-rule published_figure:
+use rule artefact as published_figure with:
     input:
         table=f"{RESULTS}/published.csv",
         points=tables("accuracy", "points.csv", studied("published")),
     output:
-        **figure_files("published", "Theirs and ours"),
+        **figure_files("published", "Published and ours"),
     params:
         **script_params("workflow/studies/published/figure.py"),
     log:
         f"{RESULTS}/logs/figure-published.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of published accuracies"
-    script:
-        "figure.py"

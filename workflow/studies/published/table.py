@@ -1,10 +1,10 @@
-"""Theirs and ours: what Top-K and random-k cost in test accuracy, with error feedback and without.
+"""Published and ours: the test accuracy that Top-K and random-k lose, with and without error feedback.
 
-Theirs: GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed; ours:
-after the last step. Gaps are to uncompressed under the same optimizer: SGD with momentum for Top-K, without any for
-random-k. Behind ±: twice the standard error that test sets of these sizes give; accuracies that are no farther apart
-count as equal. Direction: whether we too are below uncompressed, or above. Order: how often we agree on which is
-better, this row or another one of its method."""
+"Theirs": GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed.
+"Ours": after the last step. Gaps are differences to uncompressed with the same optimizer: SGD with momentum for Top-K,
+without momentum for random-k. After ±: twice the standard error of a test set of this size; accuracies that differ by
+less count as equal. Direction: whether our gap has the sign of the published gap. Order: how often we agree which of
+two rows of the same method is better."""
 
 from collections import Counter
 
@@ -80,8 +80,8 @@ def order(row: dict) -> str:
     return "" if row["method"] == "none" else ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name])
 
 
-def caption(table: pd.DataFrame, points: pd.DataFrame) -> str:
-    """What the table shows, its verdict, and how long was trained."""
+def caption(snakemake, table: pd.DataFrame, points: pd.DataFrame) -> str:
+    """The caption with the verdicts and the length of the training."""
     first, rows = points.iloc[0], table[table["method"] != "none"]
     directions = ", ".join(f"{name} {(rows['direction'] == name).sum()}" for name in VERDICTS)
     pairs = ", ".join(f"{name} {rows[name].sum() // 2:.0f}" for name in VERDICTS)
@@ -90,14 +90,15 @@ def caption(table: pd.DataFrame, points: pd.DataFrame) -> str:
     return f"{words}; {captions.setting(points)}; {captions.seeds(points)}."
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
     ours = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
     ours.columns = [*KEYS, "our_accuracy", "our_sd"]
     table = published.assign(their_accuracy=published.pop("top1") / 100, their_samples=TEST_SET)
     table = judged(table.merge(ours, on=KEYS).assign(our_samples=min(TEST_SET, snakemake.params.test_samples)))
-    tables.save_table(table, shown(table), caption(table, points), snakemake.output)
+    tables.save_table(table, shown(table), caption(snakemake, table, points), snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,9 +1,10 @@
 """Link rates: the time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
-A panel for each model and kind of selection. Points: timing runs over the testbed, whiskers: the 95 % interval of a
-repeat, from the blocks of one run. Lines: eqs 2-7 with the costs calibrated at one rate (dotted vertical line); the
-bytes on the link take their time at each rate, the processors' part of a communication stays. Where nothing was
-calibrated there are points alone. Uncompressed is its own run at each rate."""
+One panel per model and kind of selection. Points: timing runs over the testbed. Whiskers: the 95 % interval of a
+repeat, from the blocks of one run. Lines: equations 2 to 7 with the costs calibrated at one rate (dotted vertical
+line); the bytes on the link take their time at each rate, the processor's part of a communication does not change.
+Without a calibration there are only points. Uncompressed is a separate run at each rate. Dashed: the bound, which is
+the shortest computation of the model."""
 
 from dataclasses import replace
 from itertools import product
@@ -28,7 +29,8 @@ def draw(axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks
         axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8)
 
 
-def finish(axes, ticks: list[float]) -> None:
+def finish(axes, ticks: list[float], bound_s: float) -> None:
+    axes.axhline(bound_s * 1e3, **style.BOUND)
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)
     style.rate_axis(axes, ticks)
@@ -37,7 +39,7 @@ def finish(axes, ticks: list[float]) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     ratio = table["ratio"].dropna().min()
@@ -52,7 +54,9 @@ def main() -> None:
         for variant in names.variants_in(here["variant"]):
             look = style.of_variant(variant, names)
             draw(axes, look, here[here["variant"] == variant], known.get((model, variant)), ticks)
-        finish(axes, ticks)
+        if known:
+            axes.plot([], [], **style.MODEL)
+        finish(axes, ticks, here["bound_s"].min())
         axes.set_title(
             f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8
         )
@@ -60,4 +64,5 @@ def main() -> None:
     style.save(figure, captions.over_rates(table), snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -14,7 +14,7 @@ use rule collect_timing as rates_timing with:
         f"{RESULTS}/logs/rates_timing.log",
 
 
-rule rates_table:
+use rule artefact as rates_table with:
     input:
         timing=f"{RESULTS}/rates_timing.csv",
     output:
@@ -23,15 +23,9 @@ rule rates_table:
         **script_params("workflow/studies/rates/table.py"),
     log:
         f"{RESULTS}/logs/rates.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of rates"
-    script:
-        "table.py"
 
 
-rule rates_figure:
+use rule artefact as rates_figure with:
     input:
         table=f"{RESULTS}/rates.csv",
         calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
@@ -41,9 +35,3 @@ rule rates_figure:
         **script_params("workflow/studies/rates/figure.py"),
     log:
         f"{RESULTS}/logs/figure-rates.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of rates"
-    script:
-        "figure.py"

@@ -1,7 +1,8 @@
 """Bandwidth: the time of one iteration per method over links of several rates, measured as in Table 2.
 
-Every link of the testbed has the rate in the row; DLGS merges layers by a plan of its own at each rate."""
+Every link of the testbed has the rate in the row. DLGS merges layers by a separate plan at each rate."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Refresh interval: what s does to the density really sent, step by step, and the accuracy at the end.
+"""Refresh interval: the effect of s on the density, step by step, and on the final accuracy.
 
-Left: the running mean of the density over one per cent of the steps, every layer or group together; the dashed line is
-the ratio asked for. Right: test accuracy after the last step."""
+Left: the running mean of the density over one per cent of the steps, over all layers or groups. Dashed: the requested
+ratio. Right: test accuracy after the last step."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -40,7 +40,7 @@ def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     accuracy, density = map(pd.read_csv, snakemake.input[:2])
@@ -62,4 +62,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

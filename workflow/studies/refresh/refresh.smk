@@ -3,7 +3,7 @@ if studied("refresh"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/refresh.svg")
 
 
-rule refresh_collect:
+use rule artefact as refresh_collect with:
     input:
         points=tables("accuracy", "points.csv", studied("refresh")),
     output:
@@ -13,15 +13,9 @@ rule refresh_collect:
         **script_params("workflow/studies/refresh/collect.py"),
     log:
         f"{RESULTS}/logs/refresh_collect.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting the study of the refresh interval"
-    script:
-        "collect.py"
 
 
-rule refresh_figure:
+use rule artefact as refresh_figure with:
     input:
         accuracy=f"{RESULTS}/refresh_accuracy.csv",
         density=f"{RESULTS}/refresh_density.csv",
@@ -31,9 +25,3 @@ rule refresh_figure:
         **script_params("workflow/studies/refresh/figure.py"),
     log:
         f"{RESULTS}/logs/figure-refresh.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of refresh"
-    script:
-        "figure.py"

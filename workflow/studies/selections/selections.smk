@@ -12,7 +12,7 @@ use rule collect_timing as selections_timing with:
         f"{RESULTS}/logs/selections_timing.log",
 
 
-rule selections_table:
+use rule artefact as selections_table with:
     input:
         timing=f"{RESULTS}/selections_timing.csv",
     output:
@@ -21,9 +21,3 @@ rule selections_table:
         **script_params("workflow/studies/selections/table.py"),
     log:
         f"{RESULTS}/logs/selections.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of selections"
-    script:
-        "table.py"

@@ -19,7 +19,7 @@ use rule collect_timing as servers_timing with:
         f"{RESULTS}/logs/servers_timing.log",
 
 
-rule servers_table:
+use rule artefact as servers_table with:
     input:
         timing=f"{RESULTS}/servers_timing.csv",
     output:
@@ -28,15 +28,9 @@ rule servers_table:
         **script_params("workflow/studies/servers/table.py"),
     log:
         f"{RESULTS}/logs/servers.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of servers"
-    script:
-        "table.py"
 
 
-rule servers_figure:
+use rule artefact as servers_figure with:
     input:
         table=f"{RESULTS}/servers.csv",
         layers=sorted({f"{f}/run.json" for run in FASTEST for f in layers_of(run)}),
@@ -47,9 +41,3 @@ rule servers_figure:
         **script_params("workflow/studies/servers/figure.py"),
     log:
         f"{RESULTS}/logs/figure-servers.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of servers"
-    script:
-        "figure.py"

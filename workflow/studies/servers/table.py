@@ -1,8 +1,9 @@
-"""Parameter server: Table 2's times over links of several rates, with workers and one server as in the paper.
+"""Parameter server: the times of Table 2 over links of several rates, with workers and one server as in the paper.
 
-Workers push what they send, the server adds up and its optimizer makes the new weights, which workers pull
-dense (ps-weights), or it gives back the sum in the form in which it was pushed (ps-sparse)."""
+Workers push their messages. The server adds them. With ps-weights, its optimizer makes the new weights, and workers
+pull dense weights. With ps-sparse, workers pull the sum in the form in which it was pushed."""
 
-from dlgs_bench.report.timing_table import build
+from dlgs_bench.report.timing_table import main
 
-build(snakemake)
+if __name__ == "__main__":
+    main(snakemake)

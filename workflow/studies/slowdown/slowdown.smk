@@ -2,7 +2,7 @@
 STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
 
 
-rule slowdown_table:
+use rule artefact as slowdown_table with:
     input:
         layers=calibrated("run.json"),
         rates=sorted({rate_file(timed(run)) for run in named("timing")}),
@@ -12,9 +12,3 @@ rule slowdown_table:
         **script_params("workflow/studies/slowdown/table.py"),
     log:
         f"{RESULTS}/logs/slowdown.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of slowdown"
-    script:
-        "table.py"

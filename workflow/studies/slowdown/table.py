@@ -1,8 +1,9 @@
-"""Slowdown: the link rate at which this machine computes and communicates in the proportion of other nodes.
+"""Slowdown: the link rate at which this machine has the same ratio of computation to communication as other nodes.
 
-Computation there: the multiply-adds of a batch at the rate of the nodes, which by default are the paper's (an upper
-bound: small models do not fill a card). Computation here: forward and backward of the calibration, at the batch and
-data of the timing runs. The rate is theirs, divided by how much longer one iteration computes here."""
+Computation there: the multiply-adds of a batch, divided by the rate of the nodes, which by default are the paper's (an
+upper limit of the rate: small models do not fill a card). Computation here: forward and backward of the calibration, at
+the batch and with the data of the timing runs. The link rate here is the nodes' link rate divided by the slowdown of
+one iteration."""
 
 import json
 from pathlib import Path
@@ -35,19 +36,24 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-names = Names.of(snakemake)
-rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in snakemake.input.rates]
-calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
-nodes = Nodes(**rates[0]["nodes"])
-table = pd.DataFrame(
-    {key: calibration[key] for key in ABOUT} | {key: value for key, value in rate.items() if key != "nodes"}
-    for calibration, rate in zip(calibrations, rates, strict=True)
-)
-models = names.models_in(table["model"])
-table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
-there = f"The nodes: {nodes.link_mbit / 1e3:g} Gb/s, {nodes.multiply_adds_s / 1e12:.3g} T multiply-adds a second."
-if measured := [f"{names.model(model)} {ms:g} ms" for model, ms in nodes.computation_ms.items()]:
-    there += f" Measured on them: {', '.join(measured)}."
-caption = f"{captions.of_script(snakemake)} {there} {captions.setting(pd.DataFrame(calibrations))}."
-tables.save_table(table, shown(table, names), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    names = Names.of(snakemake)
+    rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in snakemake.input.rates]
+    calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
+    nodes = Nodes(**rates[0]["nodes"])
+    table = pd.DataFrame(
+        {key: calibration[key] for key in ABOUT} | {key: value for key, value in rate.items() if key != "nodes"}
+        for calibration, rate in zip(calibrations, rates, strict=True)
+    )
+    models = names.models_in(table["model"])
+    table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
+    there = f"The nodes: {nodes.link_mbit / 1e3:g} Gb/s, {nodes.multiply_adds_s / 1e12:.3g} T multiply-adds a second."
+    if measured := [f"{names.model(model)} {ms:g} ms" for model, ms in nodes.computation_ms.items()]:
+        there += f" Measured on them: {', '.join(measured)}."
+    caption = f"{captions.of_script(snakemake)} {there} {captions.setting(pd.DataFrame(calibrations))}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

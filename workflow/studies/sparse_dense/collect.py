@@ -1,4 +1,4 @@
-"""Gathers the curves of alternating sparse and dense steps, each with its T."""
+"""Join the curves of alternating sparse and dense steps, each with its T."""
 
 from pathlib import Path
 
@@ -6,9 +6,15 @@ from dlgs_bench.report.load_runs import read_points
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.spec import RunSpec
 
-log_errors(snakemake)
-specs = {Path(path).parent.name: RunSpec.in_folder(Path(path).parent) for path in snakemake.input}
-points = read_points(snakemake.input)
-points["sparse_steps"] = points["run"].map(lambda run: specs[run].scheme.options["sparse_steps"])
-points["train_steps"] = points["run"].map(lambda run: specs[run].training.train_steps)
-points.to_csv(snakemake.output[0], index=False)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    specs = {Path(path).parent.name: RunSpec.in_folder(Path(path).parent) for path in snakemake.input}
+    points = read_points(snakemake.input)
+    points["sparse_steps"] = points["run"].map(lambda run: specs[run].scheme.options["sparse_steps"])
+    points["train_steps"] = points["run"].map(lambda run: specs[run].training.train_steps)
+    points.to_csv(snakemake.output[0], index=False)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,7 +1,7 @@
-"""Sparse and dense steps: test accuracy of alternating them where all have sent as many bytes, and on the way there.
+"""Sparse and dense steps: test accuracy of alternating sparse and dense steps at equal bytes, and during training.
 
-Left: by T, the sparse steps before a dense one; points: seeds, line: their mean. Right: by what a worker has sent,
-means over seeds. All at the same learning rate, which stays."""
+Left: by T, the number of sparse steps before a dense step; one point per seed. Right: by the megabytes that a worker
+has sent, means over seeds. All runs have the same constant learning rate."""
 
 import pandas as pd
 
@@ -15,14 +15,12 @@ def name(sparse_steps: int) -> str:
     return "never dense" if never_dense(sparse_steps) else f"T = {sparse_steps}"
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     points = pd.read_csv(snakemake.input.points)
     kinds = sorted(points["sparse_steps"].unique())
     last = points[points["step"] == points["train_steps"]]
     figure, (by_t, by_bytes) = style.panels(2, 4.2, 3.4)
-    means = [100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"].mean() for kind in kinds]
-    by_t.plot(range(len(kinds)), means, color="0.5", linewidth=1, zorder=0)
     for place, kind in enumerate(kinds):
         look = style.line(place, name(kind))
         own = points[points["sparse_steps"] == kind]
@@ -44,4 +42,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -6,7 +6,7 @@ if studied("sparse_dense"):
     ]
 
 
-rule sparse_dense_collect:
+use rule artefact as sparse_dense_collect with:
     input:
         tables("accuracy", "points.csv", studied("sparse_dense")),
     output:
@@ -15,15 +15,9 @@ rule sparse_dense_collect:
         **script_params("workflow/studies/sparse_dense/collect.py"),
     log:
         f"{RESULTS}/logs/sparse_dense_collect.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "collecting sparse and dense"
-    script:
-        "collect.py"
 
 
-rule sparse_dense_table:
+use rule artefact as sparse_dense_table with:
     input:
         points=f"{RESULTS}/sparse_dense_points.csv",
     output:
@@ -32,15 +26,9 @@ rule sparse_dense_table:
         **script_params("workflow/studies/sparse_dense/table.py"),
     log:
         f"{RESULTS}/logs/sparse_dense.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of sparse and dense"
-    script:
-        "table.py"
 
 
-rule sparse_dense_figure:
+use rule artefact as sparse_dense_figure with:
     input:
         points=f"{RESULTS}/sparse_dense_points.csv",
     output:
@@ -49,9 +37,3 @@ rule sparse_dense_figure:
         **script_params("workflow/studies/sparse_dense/figure.py"),
     log:
         f"{RESULTS}/logs/figure-sparse_dense.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of sparse and dense"
-    script:
-        "figure.py"

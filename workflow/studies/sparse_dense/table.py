@@ -1,9 +1,9 @@
-"""Alternating sparse and dense: T sparse steps, then a dense one, trained until a worker has sent as many bytes.
+"""Alternating sparse and dense: T sparse steps, then one dense step, trained until all rows have sent the same bytes.
 
-A sparse step sends of each layer the k largest entries of gradient and residual, as values and places of 32 bits; a
-dense step sends all of it, so that nothing is left. T = 0 is plain SGD, never is Top-K with error feedback. All run at
-the same learning rate, which stays; what differs is how many steps the bytes pay for. Accuracy: mean over seeds, in
-brackets the least and the most."""
+A sparse step sends the k largest entries of gradient + residual of each layer, as values and indices of 32 bits each. A
+dense step sends all entries, so the residual becomes zero. T = 0 is plain SGD; "never dense" is Top-K with error
+feedback. All rows have the same constant learning rate. They differ in the number of steps that the bytes allow.
+Accuracy: mean over seeds; brackets: the smallest and the largest value."""
 
 import pandas as pd
 
@@ -44,9 +44,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-points = pd.read_csv(snakemake.input.points)
-table, first = at_the_end(points), points.iloc[0]
-what = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}, ratio {first['ratio']:g}"
-caption = f"{captions.of_script(snakemake)} {what}; {captions.setting(points)}. n counts seeds."
-tables.save_table(table, shown(table), caption, snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    points = pd.read_csv(snakemake.input.points)
+    table, first = at_the_end(points), points.iloc[0]
+    what = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}, ratio {first['ratio']:g}"
+    caption = f"{captions.of_script(snakemake)} {what}; {captions.setting(points)}. n counts seeds."
+    tables.save_table(table, shown(table), caption, snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,9 +1,9 @@
-"""Block-sparse sums: how many times as fast as a ring OmniReduce and an all-gather sum, by the part of the blocks that
-are not zero.
+"""Block-sparse sums: the speed-up of OmniReduce and of an all-gather over a ring, by the part of the blocks that is not
+zero.
 
-A panel for each number of workers and kind of links, for aggregators beside workers or apart, and for how blocks lie to
-each other; a line for each shape of OmniReduce's streams, of some only few points. Grey: what the bytes alone allow,
-dashed with one aggregator."""
+One panel per number of workers, kind of links, placement of aggregators (beside a worker or apart) and overlap of the
+blocks. One line per shape of OmniReduce's streams; some shapes have only few points. Grey: the speed-up that the bytes
+alone allow, dashed with one aggregator."""
 
 import pandas as pd
 
@@ -52,7 +52,7 @@ def points(axes, look: dict, rows: pd.DataFrame) -> None:
     axes.plot(rows["density"], rows["speedup"], **look)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     cases = [
@@ -77,4 +77,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

@@ -16,7 +16,7 @@ use rule launch as sums with:
         f"{RESULTS}/logs/sums/{{run}}.log",
 
 
-rule sums_table:
+use rule artefact as sums_table with:
     input:
         tables("sums", "sums.csv", studied("sums")),
     output:
@@ -25,15 +25,9 @@ rule sums_table:
         **script_params("workflow/studies/sums/table.py"),
     log:
         f"{RESULTS}/logs/sums.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of sums"
-    script:
-        "table.py"
 
 
-rule sums_figure:
+use rule artefact as sums_figure with:
     input:
         table=f"{RESULTS}/sums.csv",
     output:
@@ -42,9 +36,3 @@ rule sums_figure:
         **script_params("workflow/studies/sums/figure.py"),
     log:
         f"{RESULTS}/logs/figure-sums.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of sums"
-    script:
-        "figure.py"

@@ -1,11 +1,11 @@
-"""Block-sparse sums: OmniReduce beside a ring and an all-gather of the same blocks, timed in turns.
+"""Block-sparse sums: OmniReduce, a ring and an all-gather of the same blocks, timed in turns.
 
-Times are those of the slowest rank, medians over repeats. Aggregators are beside the first workers, or apart: processes
-on hosts of their own, in whose runs the engine's gather, which takes in every process, is left out. The bound is what
-the bytes on the busiest full-duplex link alone allow against a ring: 2 (N - 1) / N divided by the part of the blocks
-that anybody has (Fei et al., SIGCOMM 2021) where N or more aggregators are apart from N workers; fewer send more each,
-and one beside a worker shares its link. The values are small integers, so that all ways end with the same bits, which
-every repeat checks. Of most shapes of the streams only few cases are timed."""
+Times are times of the slowest rank, medians over repeats. Aggregators are beside the first workers, or apart: processes
+on dedicated hosts. In runs with aggregators apart, the engine's gather is left out, because it includes every process.
+Bound: the speed-up over a ring that the bytes on the busiest full-duplex link alone allow. With N or more aggregators
+apart from N workers it is 2 (N - 1) / N divided by the part of the blocks that any worker has (Fei et al., SIGCOMM
+2021); fewer aggregators send more each, and an aggregator beside a worker shares its link. The values are small
+integers, so all ways give the same bits; every repeat checks this. Most shapes of the streams are timed in few cases."""
 
 from pathlib import Path
 
@@ -78,9 +78,14 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-log_errors(snakemake)
-table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
-first = table.iloc[0]
-sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
-size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
-tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
+    first = table.iloc[0]
+    sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
+    size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
+    tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

@@ -1,4 +1,4 @@
-# Every table and figure of three further systems, and their claims beside what was measured: snakemake systems.
+# Tables and figures of OmniReduce, hybrid parallelism and alternating dense steps, and their claims: snakemake systems.
 SYSTEMS_FILES = [
     file
     for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid")
@@ -25,18 +25,12 @@ rule systems:
         SYSTEMS_FILES,
 
 
-rule systems_table:
+use rule artefact as systems_table with:
     input:
         **SYSTEMS_TABLES,
     output:
-        **table_files("systems", "Claims of further systems"),
+        **table_files("systems", "Claims of other systems"),
     params:
         **script_params("workflow/studies/systems/table.py"),
     log:
         f"{RESULTS}/logs/systems.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of claims of further systems"
-    script:
-        "table.py"

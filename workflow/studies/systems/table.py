@@ -1,11 +1,10 @@
-"""What the documents of three further systems state, and what was measured.
+"""Claims about OmniReduce, hybrid parallelism and alternating dense steps, and our measurements.
 
-OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
-University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a quotient, with the
-95 % interval of a repeat, from the blocks of one run; of runs that are not paired, that of a repeat of both. A
-statement holds where the whole interval is on its side, and does not hold where it is on the other; counts are exact.
-Published ratios are of 8 workers over 100 Gb/s, ours of processes that share a machine and talk TCP over shaped
-links."""
+Sources: OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
+University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a ratio with its 95 %
+interval of a repeat, from the blocks of one run; for runs that are not paired, the interval is of a repeat of both.
+"Holds": the whole interval is on the statement's side. "Does not hold": it is on the other side. Counts are exact.
+Published ratios are of 8 workers over 100 Gb/s, ours of processes that share a machine and use TCP over shaped links."""
 
 import pandas as pd
 
@@ -13,10 +12,16 @@ from dlgs_bench.paper import systems
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.log import log_errors
 
-log_errors(snakemake)
-inputs = ("sums", "training", "layers", "points", "hybrids")
-read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
-compared = systems.compare(**read)
-settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
-                     if "machine" in table)  # fmt: skip
-tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
+
+def main(snakemake) -> None:
+    log_errors(snakemake)
+    inputs = ("sums", "training", "layers", "points", "hybrids")
+    read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
+    compared = systems.compare(**read)
+    settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
+                         if "machine" in table)  # fmt: skip
+    tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
+
+
+if __name__ == "__main__":
+    main(snakemake)

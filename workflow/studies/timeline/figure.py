@@ -1,8 +1,9 @@
 """Timeline: one iteration drawn to scale, measured on rank 0, and as the time model schedules it.
 
-In the place of the paper's Figure 3. Above: one iteration after the timed ones, of DLGS one that reuses its thresholds;
-communication is drawn from when a bucket was handed over to when it had arrived, so that a bucket that waits for the
-one before is drawn waiting too. Below: eqs 2-7 with the calibrated costs and the same groups."""
+It replaces the paper's Figure 3. Top: one iteration after the timed iterations; with DLGS, an iteration that reuses its
+thresholds. Each bar of communication starts when the bucket was queued and ends when it arrived, so it includes the
+wait for earlier buckets. The wait for communication includes the wait for slower workers; Figure 12 separates these.
+Bottom: equations 2 to 7 with the calibrated costs and the same groups."""
 
 from pathlib import Path
 
@@ -17,16 +18,18 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import predict
 from dlgs_bench.timemodel.timeline import schedule
 
+WAIT = "waiting for communication and slower workers"  # the trace of one rank does not separate them
 PART_OF = {
     "forward": "computation",
     "backward": "computation",
     "sparsify": "sparsification",
-    "communication": "non-overlapped communication",
+    "communication": WAIT,
     "optimizer": "optimizer and other",
     "other": "optimizer and other",
 }
 BUCKET = ("#0072B2", "\\\\")  # colour and hatch of a bucket's communication
 LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in style.PARTS.items() if part in PART_OF.values()}
+LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
 
 
 def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +56,7 @@ def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, folder, label = Names.of(snakemake), Path(snakemake.input.run).parent, snakemake.params.label
     spec, about = RunSpec.in_folder(folder).members[label], about_run(folder, label)
@@ -74,4 +77,5 @@ def main() -> None:
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

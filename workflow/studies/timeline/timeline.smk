@@ -6,7 +6,7 @@ STUDY_TARGETS += [
 ]
 
 
-rule timeline_figure:
+use rule artefact as timeline_figure with:
     input:
         **CALIBRATED,
         run=lambda w: f"{RUN_FOLDER}/{MEMBERS[w.run][0]}/run.json",
@@ -19,9 +19,5 @@ rule timeline_figure:
         label=lambda w: MEMBERS[w.run][1].scheme.label,
     log:
         f"{RESULTS}/logs/timeline-{{run}}.log",
-    conda:
-        ENVIRONMENT
     message:
         "timeline of {wildcards.run}"
-    script:
-        "figure.py"

@@ -1,0 +1,256 @@
+"""More workers: what 2, 4, 8 and 16 workers do to the accuracy of each method, at the same total batch.
+
+    python bench/workers.py results/reference-workers --steps 1564
+
+The workers are threads of one process and add gradients in rank order. There is no network, and nothing is timed. Every
+run trains ResNet-20 with the recipe of the long training runs, whose schedule is scaled to the steps. A stopped run
+goes on from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written
+after every run.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from copy import copy
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn
+import torch
+
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.data import DataSet
+from dlgs_bench.data.cifar10 import Cifar10
+from dlgs_bench.exchange.plugin import about
+from dlgs_bench.report import captions, style
+from dlgs_bench.report.names import Names
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training.checkpoint import identity
+from dlgs_bench.training.results import provenance
+from dlgs_bench.training.train import accuracy
+
+CPU = torch.device("cpu")
+RUNS = Path("results/runs/workers")
+METHODS = ("none", "topk", "lags", "dlgs")
+WORKERS = (2, 4, 8, 16)
+TOTAL_BATCH, RATIO = 64, 0.01
+CAPTION = """Accuracy by the number of workers: ResNet-20 at the same total batch, so more workers have fewer samples
+each. Left: test accuracy after the last step. Right: the same minus the accuracy of uncompressed with as many workers.
+Whiskers: the standard deviation over seeds, if there are several. BatchNorm takes its statistics from the samples of
+one worker, which also changes what uncompressed learns. The right panel shows what a method adds to that."""
+
+
+def spec_of(method: str, workers: int, seed: int, steps: int, precision: str) -> RunSpec:
+    """The recipe of config/long_training.yaml with these workers; DLGS in one group, as planned there."""
+    training = Training(
+        "resnet20",
+        batch=TOTAL_BATCH // workers,
+        train_epochs=steps * TOTAL_BATCH / Cifar10.train_size,
+        train_steps=steps,
+        lr=0.05,
+        lr_steps=(80, 120),
+        seed=seed,
+        precision=precision,
+    )
+    options = {} if method == "none" else {"ratio": RATIO, "selection": "compiled"}
+    measured = Measurement(evaluations=10, test_samples=2000)
+    return RunSpec(
+        "accuracy", training, Scheme(method, options=options, planner="all"), Cluster("torch_dist", workers), measured
+    )
+
+
+class Report:
+    """Shows how far a run is."""
+
+    def __init__(self, title: str):
+        self._title = title
+
+    def __call__(self, done: int, total: int) -> None:
+        if done == total or done % max(1, total // 10) == 0:
+            self.say(f"step {done} of {total}")
+
+    def say(self, text: str) -> None:
+        print(f"{self._title}: {text}", flush=True)
+
+
+class Quiet(Report):
+    """The report of a rank that shows nothing."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+
+def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[str, Any]:
+    """The record of a run, which ``folder`` keeps; from there if the run has finished, else from its checkpoint."""
+    record = folder / "run.json"
+    if record.exists() and (found := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
+        return found
+    settings = LaunchSettings(checkpoints=str(folder / "checkpoints"), checkpoint_every_s=every_s)
+
+    def work(comm) -> dict[str, Any]:
+        report = (Quiet if comm.rank else Report)(folder.name)
+        return accuracy(spec, comm, copy(data), CPU, report, settings)  # a copy shares the images
+
+    rows = run_workers(spec.cluster.workers, work)[0]
+    known = provenance(spec) | {"network": "no"}
+    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": known}
+    found["points"] = points(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return found
+
+
+def points(rows: dict[str, Any]) -> list[dict[str, float]]:
+    """The points of the curve, with the mean density since the point before and the error in the point's step."""
+    steps = pd.DataFrame(rows["iterations"]).set_index("step")
+    found, before = [], 0
+    for point in rows["points"]:
+        step = point["step"]
+        own = {"density": steps["density"].loc[before + 1 : step].mean()}
+        own["vnmse"] = steps["squared_error"].loc[step] / steps["squared_mean"].loc[step]
+        found.append(point | own)
+        before = step
+    return found
+
+
+def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each point of each run."""
+    return pd.DataFrame(row for record in records for row in _rows(record))
+
+
+def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    spec, known = RunSpec.from_dict(record["spec"]), record["provenance"]
+    training, workers = spec.training, spec.cluster.workers
+    run = {"model": training.model, "variant": spec.variant, "ratio": spec.ratio, "workers": workers}
+    run |= {"batch": training.batch, "total_batch": training.batch * workers, "seed": training.seed}
+    run |= {"precision": training.precision, "engine": "threads", "network": known["network"]}
+    run |= {"machine": known["machine"], "date": known["date"][:10], "commit": known["commit"]}
+    for point in record["points"]:
+        yield run | point
+
+
+def ends(table: pd.DataFrame) -> pd.DataFrame:
+    """The last point of each run, with ``gap``: test accuracy minus that of uncompressed with as many workers and the
+    same seed, NaN where that has not run."""
+    runs = ["variant", "workers", "seed"]
+    last = table[table["step"] == table.groupby(runs)["step"].transform("max")]
+    keys = ["workers", "seed"]
+    dense = last[last["variant"] == "none"].set_index(keys)["test_accuracy"].rename("dense")
+    both = last.merge(dense, how="left", left_on=keys, right_index=True)
+    return both.assign(gap=both["test_accuracy"] - both["dense"])
+
+
+def shown(last: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """A row for each method, a column for each number of workers."""
+    rows = []
+    for variant in names.variants_in(last["variant"]):
+        row = {"Method": names.variant(variant)}
+        for workers in sorted(last["workers"].unique()):
+            here = last[(last["variant"] == variant) & (last["workers"] == workers)]
+            row[f"{workers} workers of {TOTAL_BATCH // workers}"] = cell(here)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def cell(runs: pd.DataFrame) -> str:
+    """Test accuracy in percent and the gap to uncompressed in points: means over seeds, with standard deviations."""
+    if runs.empty:
+        return "not run"
+    text = percent(runs["test_accuracy"], "")
+    if (runs["variant"] == "none").all() or runs["gap"].isna().all():
+        return text
+    return f"{text} ({percent(runs['gap'], '+')})"
+
+
+def percent(values: pd.Series, sign: str) -> str:
+    """The mean in percent, with the standard deviation of several values; ``sign``: "+" shows it always."""
+    deviation = f" ± {100 * values.std():.1f}" if len(values) > 1 else ""
+    return f"{100 * values.mean():{sign}.1f}{deviation}"
+
+
+def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
+    """Two panels over the number of workers: test accuracy, and what a method changes of it."""
+    figure, panels = style.panels(2, 4.2, 3.2)
+    places = {workers: place for place, workers in enumerate(sorted(last["workers"].unique()))}
+    last = last.assign(place=last["workers"].map(places))
+    labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
+    for axes, (column, label) in zip(panels, labels.items(), strict=True):
+        for variant in names.variants_in(last["variant"]):
+            rows = last[last["variant"] == variant]
+            rows = rows.assign(shown=100 * rows[column])
+            look = style.of_variant(variant, names)
+            seaborn.lineplot(rows, x="place", y="shown", errorbar="sd", err_style="bars", legend=False, ax=axes, **look)
+        axes.set_xticks(list(places.values()), [str(workers) for workers in places])
+        axes.set_xlabel("workers")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+        style.open_frame(axes)
+    panels[0].set_title("after the last step", fontsize=9)
+    panels[1].set_title("minus uncompressed with as many workers", fontsize=9)
+    style.legend(figure, *panels[0].get_legend_handles_labels())
+    files = {kind: folder / f"workers.{kind}" for kind in ("svg", "png")}
+    params = SimpleNamespace(caption=CAPTION)
+    style.save(figure, note, SimpleNamespace(output=SimpleNamespace(**files), params=params))
+    files["png"].unlink()
+    plt.close(figure)
+
+
+def write(records: list[dict[str, Any]], folder: Path) -> None:
+    """The table as CSV, the figure, and the page with both."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = tidy(records)
+    names = Names({method: about(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
+    table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
+    last, first, seeds = ends(table), table.iloc[0], table["seed"].nunique()
+    note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "
+    note += f"{first['precision']}; {captions.setting(table)}; n = {seeds} seed{'s' * (seeds > 1)}"
+    draw(last, names, folder, note)
+    words = " ".join(CAPTION.split())
+    lines = [
+        "# More workers at the same total batch",
+        f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers "
+        "are threads of one process, so this page says nothing about time.",
+        shown(last, names).to_markdown(index=False, disable_numparse=True),
+        "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
+        f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "
+        "density and the error of the aggregate.",
+        "![Test accuracy by the number of workers](workers.svg)",
+        words,
+    ]
+    (folder / "README.md").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the table, the figure and the page are written")
+    parser.add_argument("--steps", type=int, required=True, help="steps of each run; 782 are an epoch")
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="divisors of the total batch, 64")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--checkpoint-every-s", type=float, default=120)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of cifar10.npz")
+    asked = parser.parse_args(arguments)
+    if uneven := [n for n in asked.workers if n < 1 or TOTAL_BATCH % n]:
+        parser.error(f"--workers: {uneven[0]} does not divide the total batch of {TOTAL_BATCH}; give one that does")
+    torch.set_num_threads(1)
+    data, records = Cifar10(asked.data, CPU), []
+    for seed, workers, method in product(asked.seeds, asked.workers, asked.methods):
+        spec = spec_of(method, workers, seed, asked.steps, asked.precision)
+        name = f"{method}-{workers}workers-seed{seed}"
+        records.append(train(spec, data, RUNS / name, asked.checkpoint_every_s))
+        write(records, asked.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Sealed result sets: whether a folder of results is complete, unaltered and of a known schema version.
+
+dlgs-bench check-set FOLDER [--seal]
+
+``set.json`` says which machine, day and commit the results come from, and has a checksum of every other file.
+"""
+
+import argparse
+import gzip
+import json
+import re
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+from dlgs_bench import checksums
+
+NAME = "set.json"
+SCHEMA = 1  # the version of set.json and of the columns below
+PAGE = "README.md"
+PROVENANCE = "provenance.json"  # which a run of the workflow leaves beside its tables
+DAY = r"\d{4}-\d{2}-\d{2}"
+COMMIT = r"[0-9a-f]{7,40}(\+changes)?"
+# key -> (what its text must be, in words, and as a pattern)
+FACTS = {
+    "machine": ("the processor, cores and memory in words", r"\S.*"),
+    "date": ("a day as 2026-11-25, or two with 'to' between them", rf"{DAY}( to {DAY})?"),
+    "commit": ("one or more commits, separated by ', '", rf"{COMMIT}(, {COMMIT})*"),
+}
+_RUN = ("run", "model", "variant", "ratio", "topology", "workers", "machine")
+# A tidy table, by the end of its name -> the columns that other programs read.
+COLUMNS = {
+    "timing": (*_RUN, "rate_mbit", "timed", "block", "phase", "share", "iteration_s"),
+    "accuracy": (*_RUN, "seed", "epoch", "step", "train_loss", "train_accuracy", "test_accuracy"),
+}
+
+
+def faults(folder: Path) -> list[str]:
+    """What is missing, altered or not of a known schema version; one line for each fault."""
+    path = folder / NAME
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [f"{path}: missing; write it with: dlgs-bench check-set {folder} --seal"]
+    except (OSError, ValueError) as error:
+        return [f"{path}: {error}; write it again with --seal"]
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        version = record.get("schema") if isinstance(record, dict) else None
+        return [f"{path}: schema: {version!r} is not a known version; this program knows {SCHEMA}"]
+    return [*_wrong_facts(path, record), *_wrong_files(folder, record.get("files")), *_wrong_tables(folder)]
+
+
+def _wrong_facts(path: Path, record: dict[str, Any]) -> list[str]:
+    return [
+        f"{path}: {key}: {record.get(key)!r} is not {words}; give --{key}, with --seal"
+        for key, (words, pattern) in FACTS.items()
+        if not re.fullmatch(pattern, str(record.get(key) or ""))
+    ]
+
+
+def _wrong_files(folder: Path, known: Any) -> list[str]:
+    if not isinstance(known, dict):
+        return [f"{folder / NAME}: files: {known!r} is not a table of checksums; seal the set again with --seal"]
+    there, found = contents(folder), []
+    if PAGE not in there:
+        found.append(f"{folder / PAGE}: missing; write how to repeat the results")
+    for name in sorted(known.keys() | there.keys()):
+        if name not in there:
+            found.append(f"{folder / name}: missing, but sealed; restore it, or seal the set again with --seal")
+        elif name not in known:
+            found.append(f"{folder / name}: not sealed; remove it, or seal the set again with --seal")
+        elif known[name] != there[name]:
+            found.append(f"{folder / name}: altered since it was sealed; restore it, or seal the set again with --seal")
+    return found
+
+
+def _wrong_tables(folder: Path) -> list[str]:
+    found = []
+    for name in contents(folder):
+        kind = re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name)
+        if kind and (missing := [key for key in COLUMNS[kind[1]] if key not in _header(folder / name)]):
+            found.append(f"{folder / name}: {missing[0]}: the column is missing; schema {SCHEMA} has it")
+    return found
+
+
+def _header(path: Path) -> list[str]:
+    """The names of a table's columns; none if the file cannot be read."""
+    try:
+        content = path.read_bytes()
+        first = (gzip.decompress(content) if path.suffix == ".gz" else content).partition(b"\n")[0]
+        return first.decode().strip().split(",")
+    except (OSError, EOFError, ValueError, zlib.error):
+        return []
+
+
+def contents(folder: Path) -> dict[str, int | None]:
+    """The checksum of every file below the folder, except ``set.json`` and files whose names begin with a dot."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    return {name: checksums.of(path) for name, path in names.items() if name != NAME}
+
+
+def seal(folder: Path, given: dict[str, str]) -> None:
+    """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``."""
+    facts = _from_provenance(folder) | _sealed_facts(folder) | given
+    record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
+    (folder / NAME).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _from_provenance(folder: Path) -> dict[str, str]:
+    try:
+        record = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+        first, last = (record[key][:10] for key in ("first_run", "last_run"))
+        days = first if first == last else f"{first} to {last}"
+        return {"machine": "; ".join(record["machine"]), "date": days, "commit": ", ".join(record["commit"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _sealed_facts(folder: Path) -> dict[str, str]:
+    try:
+        record = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        return {key: record[key] for key in FACTS if record.get(key)}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """One line for each fault, and 1; or one line about the set, and 0."""
+    parser = argparse.ArgumentParser(prog="dlgs-bench check-set", description=__doc__, epilog="Exit status 1: faults.")
+    parser.add_argument("folder", type=Path, help="a folder of results")
+    parser.add_argument("--seal", action="store_true", help=f"write {NAME} first, with the checksums of all files")
+    for key, (words, _) in FACTS.items():
+        parser.add_argument(f"--{key}", help=f"with --seal: {words}")
+    asked = vars(parser.parse_args(arguments))
+    folder, sealing = asked.pop("folder"), asked.pop("seal")
+    given = {key: value for key, value in asked.items() if value}
+    if given and not sealing:
+        parser.error(f"--{next(iter(given))} is written into {NAME}; give --seal, too")
+    if not folder.is_dir():
+        parser.error(f"{folder} is not a folder")
+    if sealing:
+        seal(folder, given)
+    found = faults(folder)
+    for fault in found:
+        print(fault, file=sys.stderr)
+    if not found:
+        record = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        facts = "; ".join(record[key] for key in FACTS)
+        print(f"{folder}: {len(record['files'])} files, schema {SCHEMA}; {facts}")
+    return 1 if found else 0

@@ -1,0 +1,99 @@
+"""The page of all kept results: it is the generated one, it needs no other file than those it links, and it works."""
+
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from test_page import browse, browser
+
+sys.path.insert(0, str(ROOT / "setup"))
+import results_page
+
+pytestmark = pytest.mark.unit
+
+FOLDER = ROOT / "results"
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (FOLDER / "index.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def page(text, tmp_path_factory) -> Path:
+    """The page beside the sets, where frames may be written."""
+    folder = tmp_path_factory.mktemp("results")
+    for one in FOLDER.glob("reference*"):
+        (folder / one.name).symlink_to(one)
+    (folder / "index.html").write_text(text)
+    return folder / "index.html"
+
+
+def test_the_kept_page_is_the_generated_one(text):
+    assert text == results_page.page(), "run: make results-page"
+
+
+def test_every_set_is_there_with_what_the_index_says(text):
+    folders = {path.parent.name for path in FOLDER.glob("reference*/README.md")}
+    assert set(re.findall(r'<h2 id="(reference[^"]*)">', text)) == folders
+    sections = {part.split('"')[0]: unescape(part) for part in text.split('<h2 id="')[1:]}
+    for row in results_page.SET.finditer((FOLDER / "README.md").read_text()):
+        assert all(row[key] in sections[row["folder"]] for key in ("date", "machine", "commits", "headline"))
+
+
+def test_whatever_the_page_links_is_in_the_repository(text):
+    links = re.findall(r'(?:src|href)="([^"#]+)"', text)
+    files = [link for link in links if not link.startswith("data:")]
+    assert len(files) > 40 and all((FOLDER / link).is_file() for link in files)
+    pictures = re.findall(r"<img [^>]*>", text)
+    assert len(pictures) > 20 and all('loading="lazy"' in one and re.search('alt="[^"]{10}', one) for one in pictures)
+
+
+def test_the_table_has_every_method_with_its_numbers(text):
+    table = pd.read_csv(results_page.METHODS)
+    headings, rows = results_page.methods(table)
+    assert len(rows) == len(table) and all(len(row) == len(headings) for row in rows)
+    assert [row[headings.index("VGG16: speed-up")].value for row in rows] == table["vgg16_speedup"].tolist()
+    assert "<th scope" in text and text.count("<tr>") == len(table) + 1
+
+
+@browser
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_wider_than_the_screen(page, width):
+    wide, protocols = browse(
+        page, "(() => { inside.querySelectorAll('details').forEach(one => { one.open = true; });"
+              "const protocols = new Set([...inside.images].map(i => new URL(i.src).protocol));"
+              "return [inside.documentElement.scrollWidth, [...protocols]];"
+              "})()", width
+    )  # fmt: skip
+    assert wide <= width and protocols == ["file:"]
+
+
+@browser
+def test_a_click_sorts_by_numbers_with_empty_cells_last_and_a_second_click_reverses(page):
+    names, numbers, falling, marks = browse(
+        page, "(() => { const table = inside.querySelector('table'), buttons = [...table.querySelectorAll('button')];"
+              "const column = i => [...table.tBodies[0].rows].map(row => row.cells[i].textContent);"
+              "const ratio = buttons.findIndex(b => b.textContent === 'Ratio');"
+              "const found = [0, ratio, ratio].map(i => { buttons[i].click(); return column(i); });"
+              "return [...found, [...table.querySelectorAll('th')].map(th => th.ariaSort).filter(Boolean)]; })()", 1400
+    )  # fmt: skip
+    assert names[0] != names[-1] and names == sorted(names, key=str.casefold)
+    for column in (numbers, falling):
+        assert column == [one for one in column if one] + [""] * column.count("") and "" in column
+    assert marks == ["descending"]
+
+
+@browser
+def test_the_filter_shows_the_rows_that_contain_its_words(page):
+    shown, all_of_them = browse(
+        page, "(() => { const field = inside.querySelector('input'), rows = [...inside.querySelector('tbody').rows];"
+              "const look = words => { field.value = words; field.dispatchEvent(new Event('input'));"
+              "return rows.filter(row => !row.hidden).map(row => row.cells[0].textContent); };"
+              "return [look('dlgs'), look('')]; })()", 1400
+    )  # fmt: skip
+    assert shown == ["DLGS"] and len(all_of_them) > 20

@@ -1,0 +1,59 @@
+"""Accuracy against time, of the kept long runs: a row for each model and ratio, a column for each rate of the links.
+
+The time of a point is its step times an iteration of Table 2, in hours of the machine that was timed. 50 Gb/s:
+measured, over links in the proportion of the paper's nodes; the band is the interval of a repeat. 25 and 10 Gb/s:
+predicted from the measured iteration, whose bytes take longer on the link; the band reaches from the case that the
+worker computes meanwhile to the case that it waits."""
+
+from itertools import product
+
+import pandas as pd
+import seaborn
+
+from dlgs_bench.report import accuracy_time, captions, style
+from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.names import Names, at_ratio
+
+
+def draw(axes, panel: pd.DataFrame, names: Names) -> None:
+    """The curves of one model and ratio over links of one rate."""
+    for variant in names.variants_in(panel["variant"]):
+        rows = panel[panel["variant"] == variant].sort_values("step")
+        look = style.of_variant(variant, names) | ({"markevery": 5} if len(rows) > 15 else {})
+        shown = rows.assign(shown=100 * rows["test_accuracy"])
+        seaborn.lineplot(shown, x="hours", y="shown", errorbar=None, sort=False, legend=False, ax=axes, **look)
+        axes.fill_betweenx(
+            shown["shown"], shown["hours_low"], shown["hours_high"], color=look["color"], alpha=0.12, lw=0
+        )
+    first = panel.iloc[0]
+    title = f"{names.model(first['model'])}{at_ratio(first['ratio'])}; {first['gbit']:g} Gb/s, {first['how']}"
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("time (h)")
+    axes.set_ylabel("test accuracy (%)")
+    axes.grid(alpha=0.3)
+    style.open_frame(axes)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, inputs = Names.of(snakemake), snakemake.input
+    points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
+    timing = accuracy_time.timed(pd.concat(map(pd.read_csv, inputs.timing)))
+    lines = accuracy_time.lines(points, accuracy_time.iterations(timing))
+    models = names.models_in(lines["model"])
+    settings = [rows for _, rows in lines.groupby(["model", "precision", "ratio"], sort=False)]
+    settings.sort(key=lambda rows: (models.index(rows["model"].iloc[0]), rows["ratio"].iloc[0]))
+    rates = sorted(lines["gbit"].unique(), reverse=True)
+    figure, panels = style.panels(len(settings) * len(rates), 3.4, 2.5, most=len(rates))
+    for axes, (rows, gbit) in zip(panels, product(settings, rates), strict=True):
+        draw(axes, rows[rows["gbit"] == gbit], names)
+    handles = [axes.get_legend_handles_labels() for axes in panels]
+    every = {label: line for one in handles for line, label in zip(*one, strict=True)}
+    style.legend(figure, list(every.values()), list(every))
+    timing = timing[timing["model"].isin(lines["model"])]
+    note = f"Curves: {captions.setting(points)}; {captions.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    note += f"n = {captions.least_to_most(lines['blocks'])} blocks"
+    style.save(figure, note, snakemake)
+
+
+main()

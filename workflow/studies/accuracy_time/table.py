@@ -1,0 +1,62 @@
+"""Time to an accuracy: how long a training takes to reach a test accuracy, divided by the time that uncompressed takes.
+
+A training's steps are those of a kept long run, on straight lines between the points of its curve. A step takes the
+iteration of Table 2. 50 Gb/s: measured, over links in the proportion of the paper's nodes; in brackets: the interval of
+the speed-up. 25 and 10 Gb/s: predicted from the measured iteration, whose bytes take longer on the link; in brackets:
+from the case that the worker computes meanwhile to the case that it waits. Below 1: sooner than uncompressed. never:
+the run ended first. Steps: those of the method divided by those of uncompressed."""
+
+import math
+
+import pandas as pd
+
+from dlgs_bench.report import accuracy_time, captions, tables
+from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.names import Names
+
+
+def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """A row for each method and target, a column for each rate."""
+    rows = []
+    for _, rates in table.groupby(["model", *accuracy_time.METHOD, "precision", "target"], dropna=False, sort=False):
+        first = rates.iloc[0]
+        row = {
+            "Model": names.model(first["model"]),
+            "Method": names.variant(first["variant"]),
+            "Ratio": f"{first['ratio']:g}",
+            "Test accuracy (%)": f"{100 * first['target']:g}",
+            "Steps": cell(first, "more_steps"),
+        }
+        for _, rate in rates.sort_values("gbit", ascending=False).iterrows():
+            row[f"{rate['gbit']:g} Gb/s, {rate['how']}"] = cell(rate, "relative")
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def cell(row: pd.Series, column: str) -> str:
+    value = row[column]
+    if math.isinf(value):
+        return "never"
+    return tables.number(value) if math.isnan(value) or f"{column}_low" not in row else tables.spread(row, column)
+
+
+def main() -> None:
+    log_errors(snakemake)
+    names, inputs = Names.of(snakemake), snakemake.input
+    points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
+    timing = accuracy_time.timed(pd.concat(map(pd.read_csv, inputs.timing)))
+    try:
+        every = accuracy_time.iterations(timing)
+    except ValueError as error:
+        refuse(str(error))
+    table = names.arrange(accuracy_time.times(points, every))
+    timing = timing[timing["model"].isin(table["model"])]
+    errors = accuracy_time.errors(pd.read_csv(inputs.rates)).to_frame("error")
+    caption = f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {captions.seeds(points)}. Timed: "
+    caption += f"{captions.setting(timing)}; n = {captions.least_to_most(table['blocks'])} blocks. Error of such "
+    caption += "predictions, from the fastest links of the kept study of link rates to its slower ones: "
+    caption += f"{captions.off(errors, 'error')}, n = {len(errors)}."
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
+
+
+main()
