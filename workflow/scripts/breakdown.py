@@ -20,14 +20,16 @@ COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
 
 def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
     """(label, row) from top to bottom: variants in the configuration's order, each with its ratios from the highest."""
-    places = table["variant"].map(names.variants_in(table["variant"]).index)
-    order = table.assign(a=-table["ratio"], b=places).sort_values(["b", "a"], na_position="first").index
+    ranks = table["variant"].map(names.variants_in(table["variant"]).index)
+    order = table.assign(a=-table["ratio"], b=ranks).sort_values(["b", "a"], na_position="first").index
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """One iteration as a bar of its parts, a repeat's interval below it where it hides no part, uncompressed of the
-    same run as a dotted line, and in columns on the right its time and speed-up."""
+    """Draw one iteration: a bar of its parts, the interval of a repeat below, and a dotted line for uncompressed.
+
+    The time and the speed-up are in columns on the right.
+    """
     left = 0.0
     for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
@@ -43,19 +45,19 @@ def stack(axes, y: int, row: pd.Series) -> None:
         axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], **dotted)
     words = [f"{left:.0f} ms", f"{style.TIMES}{row['speedup']:.2f}"]
     for text, points in zip(words, COLUMNS, strict=True):
-        beside(axes, y, text, points, "right")
+        write_right(axes, y, text, points, "right")
     if pd.notna(row["disturbed"]):
-        beside(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
+        write_right(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
 
 
-def beside(axes, y: int, text: str, points: float, side: str) -> None:
-    """Text on the right of the panel, aligned at so many points from its edge."""
+def write_right(axes, y: int, text: str, points: float, side: str) -> None:
+    """Write text on the right of the panel, with its ``side`` at ``points`` points from the edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 
 
 def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
-    """The bars of one panel."""
+    """Draw the bars of one panel."""
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     bound_ms = rows[0][1]["bound_s"] * 1e3

@@ -30,13 +30,14 @@ MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The files of every table and figure that is there, and the tidy tables behind them."""
+    """The files of all existing tables and figures, and the tidy tables from which they were made."""
     results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
     figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
     return results + figures
 
 
 def keep() -> None:
+    """Copy the results to the reference set. Large tables are compressed."""
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
@@ -47,12 +48,12 @@ def keep() -> None:
 
 
 def show() -> None:
-    """Write the page of results, and replace the README's lines between the markers by the answers and a figure."""
+    """Write the page of results, and replace the lines between the README's markers with the answers and a figure."""
     provenance = json.loads((KEPT / "provenance.json").read_text(encoding="utf-8"))
     machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
     source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}."
-    found = (KEPT / "findings.md").read_text(encoding="utf-8")
-    (KEPT / "README.md").write_text(page(source, found), encoding="utf-8")
+    sentences = (KEPT / "findings.md").read_text(encoding="utf-8")
+    (KEPT / "README.md").write_text(page(source, sentences), encoding="utf-8")
     answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]
     text = f"{answers}\n\n{NOTES} {source}\n{picture()}"
     readme = ROOT / "README.md"
@@ -62,7 +63,7 @@ def show() -> None:
 
 
 def picture() -> str:
-    """The README's picture, a breakdown, with what a reader must know to judge it; nothing where it was not drawn."""
+    """The breakdown in the README with its caption; empty if the figure does not exist."""
     if not (KEPT / f"{PICTURE}.svg").exists():
         return ""
     timing = pd.read_csv(next(KEPT.glob("timing.csv*")))
@@ -75,10 +76,10 @@ def picture() -> str:
     )
 
 
-def page(source: str, found: str) -> str:
-    """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
-    parts = [f"# Results\n\n{source} Every interval can be recomputed from `accuracy.csv` and `timing.csv`.\n\n{found}"]
-    parts.append(f"{findings.TERMS}\n")
+def page(source: str, sentences: str) -> str:
+    """The page of results in Markdown: findings, the paper's tables and claims, other tables, figures."""
+    parts = [f"# Results\n\n{source} Every interval can be recomputed from `accuracy.csv` and `timing.csv`.\n"]
+    parts.append(f"{sentences}\n{findings.TERMS}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
     for path in [*first, *others]:

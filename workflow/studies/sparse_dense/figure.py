@@ -23,11 +23,11 @@ def main(snakemake) -> None:
     figure, (by_t, by_bytes) = style.panels(2, 4.2, 3.4)
     means = [100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"].mean() for kind in kinds]
     by_t.plot(range(len(kinds)), means, color="0.5", linewidth=1, zorder=0)
-    for place, kind in enumerate(kinds):
-        look = style.line(place, name(kind))
+    for index, kind in enumerate(kinds):
+        look = style.line(index, name(kind))
         own = points[points["sparse_steps"] == kind]
         ends = 100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"]
-        by_t.plot([place] * len(ends), ends, **look | {"linestyle": "", "label": None})
+        by_t.plot([index] * len(ends), ends, **look | {"linestyle": "", "label": None})
         curve = curves.mean(own)
         by_bytes.plot(curve["sent_bytes"] / 1e6, 100 * curve["test_accuracy"], **look)
     by_t.set_xticks(range(len(kinds)), [name(kind) for kind in kinds], fontsize=8)

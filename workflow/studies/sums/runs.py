@@ -1,8 +1,8 @@
-"""OmniReduce beside other sums; none without a testbed.
+"""Runs of OmniReduce and of other sums; none without a testbed.
 
-Each number of workers has one shape of OmniReduce's streams for which every case is timed, the last of ``fused`` and
-of ``in_flight`` with as many aggregators as workers; others are timed briefly. So is that shape over a wide area,
-links with latency, among the most workers, where the testbed can have such links.
+Each number of workers has one shape of OmniReduce's streams for which all cases are timed: the last of ``fused`` and of
+``in_flight``, with as many aggregators as workers. The other shapes are timed briefly. The same shape is timed briefly
+with the most workers over a wide area, if the testbed supports links with latency.
 """
 
 from dlgs_bench.config.errors import ConfigError
@@ -20,7 +20,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
     if study["apart"] and ENGINES[study["engine"]].requires_all_ranks:
         why = f"{study['engine']} has no messages between two processes alone"
         raise ConfigError(f"studies.sums.apart: {why}; give false, or another engine")
-    found = {
+    specs = {
         f"sums/{workers}workers-{aggregators}{'apart' if apart else 'aggregators'}-{fused}fused-{in_flight}inflight": (
             _run(
                 study, workers, {"fused": fused, "in_flight": in_flight, "aggregators": aggregators} | apart,
@@ -33,11 +33,11 @@ def runs(values: dict) -> dict[str, RunSpec]:
         for fused in study["fused"]
         for in_flight in study["in_flight"]
     }  # fmt: skip
-    if found and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
+    if specs and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
         most = max(study["workers"])
         shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": most}
-        found[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
-    return found
+        specs[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
+    return specs
 
 
 def _run(study: dict, workers: int, streams: dict, brief: bool) -> RunSpec:
