@@ -79,4 +79,5 @@ def _cut_turns(folder: Path, spec: RunSpec) -> str:
     blocks = sizes.groupby("launch").size()
     if len(blocks) == measurement.launches and blocks.min() >= measurement.blocks and sizes.nunique() == 1:
         return ""
-    return f"{table} has {len(rows)} rows, which are not {measurement.launches} x {measurement.blocks} whole blocks or more"
+    expected = f"at least {measurement.launches} x {measurement.blocks} complete blocks"
+    return f"{table} has {len(rows)} rows, not {expected}"
