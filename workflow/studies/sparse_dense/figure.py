@@ -39,7 +39,7 @@ def main(snakemake) -> None:
     style.legend(figure, *by_bytes.get_legend_handles_labels())
     first, seeds = points.iloc[0], points["seed"].nunique()
     note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
-    note += f"{captions.setting(points)}; n = {seeds} seed{'s' * (seeds > 1)}; "
+    note += f"{captions.setting(points)}; n = {seeds} {'seeds' if seeds > 1 else 'seed'}; "
     note += f"{captions.least_to_most(last['epoch'], 2)} of the recipe's {first['epochs']:g} epochs"
     style.save(figure, note, snakemake)
 
