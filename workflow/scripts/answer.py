@@ -51,7 +51,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
-    """The break-even link rate in Mbit/s, of the nodes' links if links keep a ratio; NaN without a calibration."""
+    """Mbit/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
     known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(known):
         return math.nan
@@ -62,7 +62,7 @@ def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) ->
 
 
 def fits(spec, row: dict) -> bool:
-    """Whether a calibrated exchange has the row's method or uncompressed, and the row's model and topology."""
+    """Whether a calibrated exchange is the row's method or uncompressed, on the row's model and topology."""
     setting = spec.training.model, spec.topology.name, spec.cluster.workers
     same = setting == tuple(row[key] for key in SETTING)
     return same and (spec.variant == "none" or (spec.variant, spec.ratio) == (row["variant"], ratio_of(row)))
@@ -73,7 +73,7 @@ def ratio_of(row: dict) -> float | None:
 
 
 def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
-    """The accuracy difference, ratio, epochs and seeds of the longest training of the method and of uncompressed."""
+    """The difference in accuracy, the ratio, epochs and seeds, in the longest training of both methods."""
     longest = {}
     for points in tables_of_points:
         last = last_points(points[points["model"] == row["model"]])

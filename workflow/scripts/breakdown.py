@@ -26,10 +26,8 @@ def bars(table: pd.DataFrame, names: Names) -> list[tuple[str, pd.Series]]:
 
 
 def stack(axes, y: int, row: pd.Series) -> None:
-    """Draw one iteration: a bar of its parts, the interval of a repeat below, and a dotted line for uncompressed.
-
-    The time and the speed-up are in columns on the right.
-    """
+    """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
+    dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
     for part, (columns, colour, hatch) in style.PARTS.items():
         width = row[columns].sum() * 1e3
@@ -51,7 +49,7 @@ def stack(axes, y: int, row: pd.Series) -> None:
 
 
 def write_right(axes, y: int, text: str, points: float, side: str) -> None:
-    """Write text on the right of the panel, with its ``side`` at ``points`` points from the edge."""
+    """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 

@@ -17,7 +17,7 @@ SIZE = (5.4, 3.9)  # inches of a panel
 
 
 def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
-    """(look, points) of each variant and, if there are several, of each of its ratios, in the order of tables."""
+    """(look, points) of each variant, and of each of its ratios if there are several; in the order of tables."""
     drawn, several = [], points["ratio"].nunique() > 1
     for variant in names.variants_in(points["variant"]):
         own = points[points["variant"] == variant]
@@ -30,7 +30,7 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
 
 
 def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> None:
-    """Draw the curves of one source. The band of several seeds is their standard deviation."""
+    """Draw the curves of one source; the band of several seeds is their standard deviation."""
     label, scale = VALUES[value]
     several = "sd" if points["seed"].nunique() > 1 else None
     dense = points["epoch"].nunique() > 15

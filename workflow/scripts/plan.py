@@ -17,7 +17,7 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 
 
 def build(paths, spec: RunSpec, cost: str) -> dict:
-    """The content of the plan file: the groups, their predicted times, and the results of all planners."""
+    """The plan file: groups, their predicted times, and the same of every other planner."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
     known = predict.read(*files, spec, cost)
     comparison = {}

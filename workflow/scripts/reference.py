@@ -30,7 +30,7 @@ MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The files of all existing tables and figures, and the tidy tables from which they were made."""
+    """The existing files of all tables and figures, and their tidy tables."""
     results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
     figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
     return results + figures
@@ -63,7 +63,7 @@ def show() -> None:
 
 
 def picture() -> str:
-    """The breakdown in the README with its caption; empty if the figure does not exist."""
+    """The README's breakdown figure with its caption; nothing if it was not drawn."""
     if not (KEPT / f"{PICTURE}.svg").exists():
         return ""
     timing = pd.read_csv(next(KEPT.glob("timing.csv*")))

@@ -31,7 +31,7 @@ def build(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> pd.DataFrame:
-    """The points of this machine that are worth a row, and kept points with ``kept``: machine, date and commit."""
+    """The points of this machine that get a row, and points of kept runs; column ``kept``: machine, day, commit."""
     parts, ratios = [], set(points["ratio"].dropna())
     for model in names.models_in({*points["model"], *names.models}):
         own, kept_rows = kept.instead_of(points, long, model, ratios, names)
