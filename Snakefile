@@ -35,5 +35,5 @@ rule studies:
         STUDY_TARGETS,
 
 
-# On a cluster only the runs are jobs. What is made of them takes seconds, where Snakemake runs.
+# On a cluster only runs are jobs. All other rules take seconds, so they run where Snakemake runs.
 workflow.localrules(*(one.name for one in workflow.rules if "gpu" not in one.resources))

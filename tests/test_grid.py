@@ -432,5 +432,6 @@ def test_a_model_is_timed_with_further_numbers_of_workers_over_all_gather_alone(
         assert five.studies[study] == before.studies[study]
     values |= {"collective": "halving-doubling"}
     values["models"]["resnet20"] |= {"topologies": ["allgather"]}
-    with pytest.raises(ConfigError, match=r"halving-doubling does not support 5 workers.*models\.resnet20\.more_workers"):
+    expected = r"halving-doubling does not support 5 workers.*models\.resnet20\.more_workers"
+    with pytest.raises(ConfigError, match=expected):
         config.load(values, "c")

@@ -163,7 +163,9 @@ DAMAGES = {
     "val.npy: cannot be read .*; delete": lambda folder: (folder / "val.npy").unlink(),
     "val.npy: does not hold the 100 images": lambda folder: shutil.copy(folder / "train.npy", folder / "val.npy"),
     "the format is .*, should be .*; delete": lambda folder: rewrite(folder, format=np.array("ImageNet-100, at 128")),
-    "the classes are not the classes of ImageNet-100": lambda folder: rewrite(folder, classes=np.array([*fetch.CLASSES[:99], "n99999999"])),
+    "the classes are not the classes of ImageNet-100": lambda folder: rewrite(
+        folder, classes=np.array([*fetch.CLASSES[:99], "n99999999"])
+    ),
 }
 
 

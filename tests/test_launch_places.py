@@ -208,12 +208,12 @@ def test_a_job_asks_for_its_own_size_and_not_for_the_largest_runs():
     changes = {"topologies": ["allgather", "ps-weights"], "device": "cuda", "workers": 3, "network": "host"}
     found = config.load(smoke(**changes, launch={"by": "slurm", "per_node": 2}), "c")
     for spec in found.every.values():
-        asked = launching.asked(spec, found.values)
-        assert set(asked) == set(launching.ASKED)
+        asked = launching.resources(spec, found.values)
+        assert set(asked) == set(launching.RESOURCES)
         assert (asked["tasks"], asked["gpu"], asked["nodes"]) == (spec.processes, 4, 2)  # as many GPUs on each node
     assert {spec.processes for spec in found.every.values()} == {3, 4}
     found = config.load(smoke(**changes), "c")  # each run in one task, which starts its processes
     for spec in found.every.values():
-        asked = launching.asked(spec, found.values)
+        asked = launching.resources(spec, found.values)
         assert (asked["tasks"], asked["nodes"], asked["mpi"]) == (1, 1, "")
         assert asked["gpu"] == asked["cpus_per_task"] == spec.processes

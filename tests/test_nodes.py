@@ -115,7 +115,7 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
     """Of a job as large as it was asked for, no node gets more than a node may have, or than its GPUs can take."""
     launch = {"by": "slurm", "per_node": per_node, "per_gpu": per_gpu}
     spec = RunSpec("accuracy", Training("resnet20"), cluster=Cluster(workers=processes, device="cuda"))
-    asked = launching.asked(spec, {"launch": launch, "testbed": {"nodes": {"multiply_adds_s": 1e9}}})
+    asked = launching.resources(spec, {"launch": launch, "testbed": {"nodes": {"multiply_adds_s": 1e9}}})
     names = [f"a{number}" for number in range(asked["nodes"])]
     answers = {"job": job(asked["tasks"], names, f"gpu:{asked['gpu']}"), "hostnames": "\n".join(names) + "\n"}
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -207,7 +207,7 @@ def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
         ),
         (
             {"engine": "horovod"},
-            "studies.sums.apart: horovod has no messages between two processes alone; give false, or another engine",
+            "studies.sums.apart: horovod has no messages between two processes; give false, or another engine",
         ),
     ],
 )

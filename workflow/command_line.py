@@ -1,5 +1,6 @@
-"""Checks the command line before Snakemake reads it, which shows a traceback where a file of ``--configfile`` cannot be
-read. The profiles run this: of all that a project holds, Snakemake reads a profile first.
+"""Checks the command line before Snakemake reads it, since Snakemake shows a traceback for an invalid ``--configfile``.
+
+The profiles run this program: Snakemake reads a profile before any other file of a project.
 """
 
 import os
@@ -30,7 +31,7 @@ def mistake(arguments: list[str]) -> str | None:
 
 
 def writable_cache() -> str | None:
-    """Have Snakemake keep its cache in the project if nobody may write into the user's; what is wrong, or None."""
+    """Move Snakemake's cache into the project if the user's cache is not writable; what is wrong, or None."""
     wanted = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path raises without a home
     for folder in (wanted, ROOT / ".cache"):
         try:

@@ -25,6 +25,7 @@ PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 
 def models(values: dict) -> str | None:
+    """The models exist and can be described."""
     known = plugins.names("models")
     for name in values["models"]:
         if name not in known:
@@ -61,6 +62,7 @@ def nodes_models(values: dict) -> str | None:
 
 
 def data_sets(values: dict) -> str | None:
+    """Every model accepts its data set, and the data set is available or has a stand-in."""
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
             return f"models.{name}.data: {model['data']!r} is not valid; give one of: {', '.join(data.names())}"
@@ -74,6 +76,7 @@ def data_sets(values: dict) -> str | None:
 
 
 def recipes(values: dict) -> str | None:
+    """The learning-rate schedule of every model lies within its epochs."""
     for name, model in values["models"].items():
         steps, epochs = model["lr_steps"], model["epochs"]
         if steps != sorted(set(steps)) or (steps and steps[-1] > epochs):
@@ -95,6 +98,7 @@ def trained(values: dict) -> str | None:
 
 
 def outputs(values: dict) -> str | None:
+    """The report is not one of the other output folders."""
     output = values["output"]
     for folder in ("results", "figures"):
         if Path(output["report"]) == Path(output[folder]):
@@ -127,6 +131,7 @@ def untimed_variants(values: dict) -> str:
 
 
 def collective(values: dict) -> str | None:
+    """The collective exists, and supports all numbers of workers, the device and the topologies."""
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file dlgs_bench/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
@@ -169,12 +174,14 @@ def plans(values: dict) -> str | None:
 
 
 def wire(values: dict) -> str | None:
+    """The device supports the wire format."""
     if values["wire"] != "indices" and values["device"] == "cuda":
         return f"wire: {values['wire']} is for device: cpu; give indices"
     return None
 
 
 def hosts(values: dict) -> str | None:
+    """The rates and latencies of the testbed match each other and the number of hosts."""
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
         return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mbit/s, or leave it out"
     if values["testbed"]["latency_ms"] == grid.PROPORTIONAL != values["testbed"]["rate_mbit"]:
@@ -189,6 +196,7 @@ def hosts(values: dict) -> str | None:
 
 
 def launch(values: dict) -> str | None:
+    """The hosts and the processes per GPU match the kind of launch."""
     by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
     if by == "ssh" and not hosts:
         return "launch.hosts: empty, but launch.by: ssh needs hosts; give hosts such as [node1:2, node2:2]"
@@ -276,6 +284,7 @@ def cores(values: dict) -> str | None:
 
 
 def precisions(values: dict) -> str | None:
+    """The processor supports the precisions of the models."""
     if values["device"] == "cuda" or computes_bfloat16():
         return None
     for name, model in values["models"].items():

@@ -7,7 +7,7 @@ SAMPLES = 130_000  # of the longest epoch, which is ImageNet-100's
 MARGIN = 4  # factor on the expected time, which assumes that nodes are never idle
 START_MIN, TIMED_MIN = 30, 60  # minutes
 PROCESS_MB, MB_PER_PARAMETER = 4000, 40e-6  # memory of a process
-ASKED = ("nodes", "tasks", "gpu", "tasks_per_gpu", "cpus_per_task", "mem_mb", "runtime", "mpi", "slurm_extra")
+RESOURCES = ("nodes", "tasks", "gpu", "tasks_per_gpu", "cpus_per_task", "mem_mb", "runtime", "mpi", "slurm_extra")
 
 
 def settings(values: dict, workflow: int = 0) -> LaunchSettings:
@@ -25,7 +25,7 @@ def settings(values: dict, workflow: int = 0) -> LaunchSettings:
     )
 
 
-def asked(spec: RunSpec, values: dict) -> dict[str, int | str]:
+def resources(spec: RunSpec, values: dict) -> dict[str, int | str]:
     """The resources that a run requests, with the names of Snakemake's executor for Slurm.
 
     ``runtime`` is in minutes, ``mem_mb`` is per node. If Slurm starts the processes, they are the tasks of the job.

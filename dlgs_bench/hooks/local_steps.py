@@ -100,7 +100,7 @@ class LocalSteps:
             self._begin()
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        """Check the first step: warn if the state was not loaded, and refuse weights that are not the shared weights."""
+        """Check the first step: warn if the state was not loaded, and refuse weights that have changed."""
         for handle in self._handles:
             handle.remove()
         if self.steps:

@@ -27,9 +27,10 @@ def log_errors(snakemake) -> None:
 
     sys.excepthook = failed
     files, written = (list(map(Path, paths)) for paths in (snakemake.input, snakemake.output))
-    asked = {Path(folder): RunSpec.from_json(spec) for folder, spec in getattr(snakemake.params, "runs", {}).items()}
-    for folder in sorted({path.parent for path in files} | asked.keys()):
-        if why := runs.wrong(folder, asked.get(folder)):
+    specs = getattr(snakemake.params, "runs", {})
+    requested = {Path(folder): RunSpec.from_json(spec) for folder, spec in specs.items()}
+    for folder in sorted({path.parent for path in files} | requested.keys()):
+        if why := runs.wrong(folder, requested.get(folder)):
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
         if checksums.altered(path):

@@ -9,14 +9,14 @@ from dlgs_bench import checksums
 from dlgs_bench.spec import RunSpec
 
 
-def wrong(folder: Path, asked: RunSpec | None = None) -> str:
+def wrong(folder: Path, requested: RunSpec | None = None) -> str:
     """What is wrong with a run folder, in one line, or an empty string. A folder without run.json has no run.
 
-    ``asked``: the run in the configuration, before a plan or a rate is added to it.
+    ``requested``: the run in the configuration, before a plan or a rate is added to it.
     """
     record = folder / "run.json"
     if not record.exists():
-        return f"{record} is missing" if asked else ""
+        return f"{record} is missing" if requested else ""
     try:
         run = json.loads(record.read_text(encoding="utf-8"))
         spec = RunSpec.from_dict(run["spec"])
@@ -27,9 +27,9 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
         return f"{record} is not what the run left"
     if damaged:
         return f"{folder / damaged[0]} is not what its run wrote"
-    if not asked:
+    if not requested:
         return ""
-    if differs := _difference(spec, asked):
+    if differs := _difference(spec, requested):
         return f"{record}: the run had {differs}"
     try:
         return _unfinished(folder, spec, run)
@@ -37,9 +37,9 @@ def wrong(folder: Path, asked: RunSpec | None = None) -> str:
         return f"{folder}: a table is damaged: {error}"
 
 
-def _difference(spec: RunSpec, asked: RunSpec) -> str:
+def _difference(spec: RunSpec, requested: RunSpec) -> str:
     """The first value of a run that differs from the configuration, in words."""
-    had, wanted = (one.asked().flat() for one in (spec, asked))
+    had, wanted = (one.asked().flat() for one in (spec, requested))
     differs = (f"{key} {had[key]}, the configuration asks for {wanted[key]}" for key in had if had[key] != wanted[key])
     return next(differs, "")
 
@@ -72,11 +72,12 @@ def _cut_turns(folder: Path, spec: RunSpec) -> str:
 
     See ``dlgs_bench.training.timed``.
     """
-    asked, table = spec.measurement, folder / "iterations.csv"
+    measurement, table = spec.measurement, folder / "iterations.csv"
     rows = pd.read_csv(table)
     rows = rows if "launch" in rows else rows.assign(launch=1)
     sizes = rows.groupby(["launch", "block"]).size()
     blocks = sizes.groupby("launch").size()
-    if len(blocks) == asked.launches and blocks.min() >= asked.blocks and sizes.nunique() == 1:
+    if len(blocks) == measurement.launches and blocks.min() >= measurement.blocks and sizes.nunique() == 1:
         return ""
-    return f"{table} has {len(rows)} rows, which are not {asked.launches} x {asked.blocks} whole blocks or more"
+    expected = f"at least {measurement.launches} x {measurement.blocks} complete blocks"
+    return f"{table} has {len(rows)} rows, not {expected}"

@@ -83,7 +83,7 @@ use rule artefact as collect_finished with:
         f"{RESULTS}/so_far.tidy.csv",
     params:
         **script_params("workflow/scripts/collect_finished.py")
-        | {"runs": asked_of(None, finished("points.csv"))},
+        | {"runs": specs_of(None, finished("points.csv"))},
         finished=finished("points.csv"),
     log:
         f"{RESULTS}/logs/collect_finished.log",

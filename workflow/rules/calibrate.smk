@@ -39,7 +39,7 @@ checkpoint length:
         f"{CALIBRATION}/lengths/{{run}}.json",
     params:
         spec=lambda w: budgeted(w.run).to_json(),
-        runs=asked_of,
+        runs=specs_of,
         code=fingerprint.fingerprints(
             fingerprint.behind_script("workflow/scripts/length.py")
         ),
@@ -62,7 +62,7 @@ checkpoint rate:
     params:
         nodes=VALUES["testbed"]["nodes"],
         batch=lambda w: nodes_batch(SPECS[f"layers/{w.run}"].training.model),
-        runs=asked_of,
+        runs=specs_of,
         code=fingerprint.fingerprints(
             fingerprint.behind_script("workflow/scripts/rate.py")
         ),
@@ -85,7 +85,7 @@ checkpoint plan:
     params:
         spec=lambda w: MEMBERS[w.run][1].to_json(),
         cost=VALUES["plan_cost"],
-        runs=asked_of,
+        runs=specs_of,
         code=fingerprint.fingerprints(
             fingerprint.behind_script("workflow/scripts/plan.py")
         ),

@@ -89,13 +89,13 @@ def calibrated(table, folders=(layers_of,), studies=()):
 
 
 # Folder of a run -> its spec in the configuration. A script refuses another run in the folder.
-ASKED = {f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()}
+SPEC_OF_FOLDER = {f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()}
 
 
-def asked_of(wildcards, input):
+def specs_of(wildcards, input):
     """Folder -> spec, for the runs whose files are among the input."""
     folders = sorted({str(Path(file).parent) for file in input})
-    return {folder: ASKED[folder] for folder in folders if folder in ASKED}
+    return {folder: SPEC_OF_FOLDER[folder] for folder in folders if folder in SPEC_OF_FOLDER}
 
 
 def run_params(kind):
@@ -190,12 +190,12 @@ def resources_of(kind):
 
     def of(name):
         def value(wildcards, attempt):
-            asked = launching.asked(SPECS[f"{kind}/{wildcards.run}"], VALUES)[name]
-            return asked * attempt if name == "runtime" else asked
+            requested = launching.resources(SPECS[f"{kind}/{wildcards.run}"], VALUES)[name]
+            return requested * attempt if name == "runtime" else requested
 
         return value
 
-    return {name: of(name) for name in launching.ASKED}
+    return {name: of(name) for name in launching.RESOURCES}
 
 
 def script_params(path, caption=None):
@@ -205,7 +205,7 @@ def script_params(path, caption=None):
         "caption": caption or (lambda wildcards: fingerprint.docstring(path)),
         "variants": VARIANTS,
         "models": MODELS,
-        "runs": asked_of,
+        "runs": specs_of,
         "code": fingerprint.fingerprints(fingerprint.behind_script(path)),
     }
 

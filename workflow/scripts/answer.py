@@ -16,6 +16,7 @@ import pandas as pd
 
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, tables
+from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, label
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
@@ -36,18 +37,18 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
     """
     over = over_all_gather(timing)
     every, repeats = summarise(over), Repeats(over)
-    ours = every[every["variant"] != "none"]
-    ours = ours[ours["variant"] != HALF] if set(ours["variant"]) > {HALF} else ours
+    compressed = every[every["variant"] != "none"]
+    compressed = compressed[compressed["variant"] != HALF] if set(compressed["variant"]) > {HALF} else compressed
     rows = []
-    for model in names.models_in(ours["model"]):
-        here = ours[ours["model"] == model]
+    for model in names.models_in(compressed["model"]):
+        here = compressed[compressed["model"] == model]
         quiet = here[here["disturbed"].isna()]
         best, gains = best_of(here if quiet.empty else quiet)
         loses = best["enough"] and best["speedup_high"] < 1
         verdict = YES if gains else NO if loses else UNDECIDED
         row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict}
-        found = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
-        rows.append(row | {"against_16": found.value, "against_16_low": found.low, "against_16_high": found.high})
+        ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
+        rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
     return pd.DataFrame(rows)
 
 
@@ -57,9 +58,9 @@ def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) ->
     if not {"none", row["variant"]} <= set(known):
         return math.nan
     there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
-    found = advice.break_even_mbit(known["none"], known[row["variant"]], there, GAIN)
+    break_even = advice.break_even_mbit(known["none"], known[row["variant"]], there, GAIN)
     rate = rates.get(row["model"])
-    return found if rate is None else found * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
+    return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 
 
 def fits(spec, row: dict) -> bool:
@@ -77,8 +78,7 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
     """The difference in accuracy, the ratio, epochs and seeds, in the longest training of both methods."""
     longest = {}
     for points in tables_of_points:
-        here = points[points["model"] == row["model"]]
-        last = here[here["step"] == here.groupby("run")["step"].transform("max")]
+        last = last_points(points[points["model"] == row["model"]])
         dense = last[last["variant"] == "none"].set_index("seed")
         for ratio, own in last[last["variant"] == row["variant"]].groupby("ratio", dropna=False):
             both = own.set_index("seed").join(dense, rsuffix="_dense", how="inner")
@@ -87,7 +87,7 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
             if len(both) and epochs >= 1:
                 cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
                 about = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
-                # As long, the row's own ratio counts.
+                # Among trainings of equal length, the ratio of the row counts.
                 longest[epochs, ratio == row["ratio"]] = about | {"accuracy_seeds": len(both)}
     nothing = dict.fromkeys(("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds"), math.nan)
     return longest[max(longest)] if longest else nothing

@@ -50,7 +50,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def merged(row: dict) -> str:
-    """How the layers were merged, in words."""
+    """The way in which layers are merged, in words."""
     return "by the planner" if row["bucketing"] == "planned" else f"up to {row['bucket_bytes'] / 2**20:g} MiB"
 
 

@@ -20,9 +20,9 @@ COLUMNS = (44, 80)  # where time and speed-up end, in points from the panel
 
 def bars(table: pd.DataFrame, names: Names, fastest_first: bool) -> list[tuple[str, pd.Series]]:
     """(label, row) from top to bottom: by time, or in the configuration's order with ratios from the highest."""
-    places = table["variant"].map(names.variants_in(table["variant"]).index)
+    ranks = table["variant"].map(names.variants_in(table["variant"]).index)
     keys = ["iteration_s"] if fastest_first else ["b", "a"]
-    order = table.assign(a=-table["ratio"], b=places).sort_values(keys, na_position="first").index
+    order = table.assign(a=-table["ratio"], b=ranks).sort_values(keys, na_position="first").index
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
@@ -44,19 +44,19 @@ def stack(axes, y: int, row: pd.Series) -> None:
         axes.plot([dense, dense], [y - BAR / 2, y + BAR / 2], **dotted)
     words = [f"{left:.0f} ms", f"{style.TIMES}{row['speedup']:.2f}"]
     for text, points in zip(words, COLUMNS, strict=True):
-        beside(axes, y, text, points, "right")
+        write_right(axes, y, text, points, "right")
     if pd.notna(row["disturbed"]):
-        beside(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
+        write_right(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
 
 
-def beside(axes, y: int, text: str, points: float, side: str) -> None:
+def write_right(axes, y: int, text: str, points: float, side: str) -> None:
     """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 
 
 def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
-    """The bars of one panel."""
+    """Draw the bars of one panel."""
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
     bound_ms = rows[0][1]["bound_s"] * 1e3

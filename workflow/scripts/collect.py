@@ -8,13 +8,13 @@ from dlgs_bench.report.log import log_errors
 
 
 def provenance(paths: list[str]) -> dict:
-    """What the runs share, and the values in which they differ."""
+    """The provenance of all runs: per key the sorted list of their values."""
     values: dict[str, set] = {}
     for path in map(Path, paths):
         run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
         for key, value in run["provenance"].items():
             values.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
-    merged = {key: sorted(map(json.loads, found), key=str) for key, found in values.items()}
+    merged = {key: sorted(map(json.loads, texts), key=str) for key, texts in values.items()}
     dates = merged.pop("date")
     return {"first_run": dates[0], "last_run": dates[-1], "runs": len(paths)} | merged
 

@@ -18,15 +18,15 @@ SIZE = (5.4, 3.9)  # inches of a panel
 
 def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
     """(look, points) of each variant, and of each of its ratios if there are several; in the order of tables."""
-    found, several = [], points["ratio"].nunique() > 1
+    drawn, several = [], points["ratio"].nunique() > 1
     for variant in names.variants_in(points["variant"]):
         own = points[points["variant"] == variant]
-        for place, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
-            look = style.of_variant(variant, names, place)
+        for index, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
+            look = style.of_variant(variant, names, index)
             if several:
                 look["label"] += at_ratio(-ratio)
-            found.append((look, rows))
-    return found
+            drawn.append((look, rows))
+    return drawn
 
 
 def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> None:
@@ -52,7 +52,7 @@ def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> No
 
 
 def nothing(model: str, names: Names, snakemake) -> None:
-    """A figure that says that there is nothing to draw."""
+    """Draw a figure with a text instead of curves, for a model without runs."""
     figure, axes = plt.subplots(figsize=(SIZE[0], 1.6), layout="constrained")
     axes.set_axis_off()
     words = f"{names.model(model)}: not trained here,\nand no long run of it is kept."

@@ -12,8 +12,8 @@ def main(snakemake) -> None:
     log_errors(snakemake)
     spec = RunSpec.from_json(snakemake.params.spec)
     speed = length.speed(Path(snakemake.input.iterations).parent)
-    found = length.about(spec) | {"train_epochs": speed.epochs(spec)}
-    Path(snakemake.output[0]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    content = length.about(spec) | {"train_epochs": speed.epochs(spec)}
+    Path(snakemake.output[0]).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def made() -> list[Path]:
 
 
 def keep() -> None:
+    """Copy the results to the reference set. Large tables are compressed."""
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
@@ -47,12 +48,12 @@ def keep() -> None:
 
 
 def show() -> None:
-    """Write the page of results, and replace the README's lines between the markers by the answers and a figure."""
+    """Write the page of results, and replace the lines between the README's markers with the answers and a figure."""
     provenance = json.loads((KEPT / "provenance.json").read_text(encoding="utf-8"))
     machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
     source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}."
-    found = (KEPT / "findings.md").read_text(encoding="utf-8")
-    (KEPT / "README.md").write_text(page(source, found), encoding="utf-8")
+    sentences = (KEPT / "findings.md").read_text(encoding="utf-8")
+    (KEPT / "README.md").write_text(page(source, sentences), encoding="utf-8")
     answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]
     text = f"{answers}\n\n{NOTES} {source}\n{picture()}"
     readme = ROOT / "README.md"
@@ -75,10 +76,10 @@ def picture() -> str:
     )
 
 
-def page(source: str, found: str) -> str:
+def page(source: str, sentences: str) -> str:
     """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
     intervals = "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`."
-    parts = [f"# Results\n\n{source} {intervals}\n\n{found}"]
+    parts = [f"# Results\n\n{source} {intervals}\n\n{sentences}"]
     parts.append(f"{findings.TERMS}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]

@@ -15,7 +15,7 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density", "bits_per_entry", "vnmse"]
-# What a row is about: all that does not differ between seeds, and could make another number.
+# The columns that identify a row: they are equal for all seeds, and decide the numbers.
 KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
 
 
@@ -32,15 +32,15 @@ def build(points: pd.DataFrame) -> pd.DataFrame:
 
 def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> pd.DataFrame:
     """The points of this machine that get a row, and points of kept runs; column ``kept``: machine, day, commit."""
-    found, ratios = [], set(points["ratio"].dropna())
+    parts, ratios = [], set(points["ratio"].dropna())
     for model in names.models_in({*points["model"], *names.models}):
         own, kept_rows = kept.instead_of(points, long, model, ratios, names)
-        found.append(own.assign(kept=""))
+        parts.append(own.assign(kept=""))
         if len(kept_rows):
             machine = kept_rows["machine"].map(lambda name: name.partition(",")[0])
             where = machine + kept_rows["date"].map("; {}".format) + kept_rows["commit"].map(", {}".format)
-            found.append(kept_rows.assign(kept=where))
-    every = pd.concat([one for one in found if len(one)], ignore_index=True)
+            parts.append(kept_rows.assign(kept=where))
+    every = pd.concat([one for one in parts if len(one)], ignore_index=True)
     return every.reindex(columns=list(dict.fromkeys([*points.columns, *every.columns])))
 
 

@@ -1,4 +1,4 @@
-# Whether compressing pays on a network that is described: snakemake advise. Only calibrations run for it.
+# Whether compressing pays on a given network: snakemake advise. It runs only calibrations.
 from dlgs_bench.topology import ALL_GATHER
 
 ADVISE = VALUES["studies"]["advise"]
@@ -15,7 +15,7 @@ ADVISE_ASKED = {
 ADVISE_CHECKED = f"{workflow.basedir}/workflow/studies/advise/checked.csv"
 ADVISE_TARGETS = [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
 ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.svg"]
-# What the check predicts from: of its own models, and without a server, as it is timed.
+# The calibrations of the check: of its models, and without a server, since it is timed without a server.
 ADVISE_CHECK_FOLDERS = sorted(
     {
         *(folder for run in studied("advise") for folder in layers_of(run)),
@@ -30,7 +30,7 @@ ADVISE_CHECK_FOLDERS = sorted(
 )
 
 
-# What a script reads that predicts: calibrations, and where the nodes are others, how much slower this machine is.
+# The input of scripts that predict: calibrations and, for other nodes, the slowdown of this machine.
 ADVISE_INPUT = {
     "calibration": calibrated("run.json", [layers_of, exchanges_of]),
     "rates": (

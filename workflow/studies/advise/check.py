@@ -22,19 +22,18 @@ CASE = ["model", "workers", "rate_mbit", "latency_ms"]  # in which all variants 
 
 
 def predict(table: pd.DataFrame, calibrations: Calibrations) -> pd.DataFrame:
-    """The measured rows of which something can be predicted, with ``predicted_s``, ``predicted_dense_s`` and
-    ``predicted_speedup``."""
+    """The measured rows with a prediction: ``predicted_s``, ``predicted_dense_s`` and ``predicted_speedup``."""
     known = {workers: by_name(calibrations, workers) for workers in table["workers"].unique()}
     rows = []
     for row in table.to_dict("records"):
         there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
         here = known[row["workers"]]
         own, dense = (here.get((row["model"], *one)) for one in ((row["variant"], ratio_of(row)), ("none", None)))
-        if own is None or dense is None:  # nothing can be predicted of it
+        if own is None or dense is None:  # without a calibration there is no prediction
             continue
         own_s, dense_s = own.iteration_s(there), dense.iteration_s(there)
-        found = {"predicted_s": own_s, "predicted_dense_s": dense_s, "predicted_speedup": dense_s / own_s}
-        rows.append(row | found | {"error": own_s / row["iteration_s"] - 1})
+        predictions = {"predicted_s": own_s, "predicted_dense_s": dense_s, "predicted_speedup": dense_s / own_s}
+        rows.append(row | predictions | {"error": own_s / row["iteration_s"] - 1})
     return pd.DataFrame(rows)
 
 
@@ -47,8 +46,10 @@ def ratio_of(row: dict) -> float | None:
 
 
 def choices(table: pd.DataFrame) -> pd.DataFrame:
-    """For each case which variant was predicted to be the fastest, uncompressed among them, which was, and how many
-    times as long as the fastest the predicted one took."""
+    """For each case the variant predicted to be fastest (``first``) and the fastest variant (``best``).
+
+    ``cost``: the time of the first divided by the time of the best. Uncompressed is one of the variants.
+    """
     rows = []
     for case, own in table.groupby(CASE):
         measured = own.set_index("variant")["iteration_s"].to_dict() | {"none": own["dense_s"].median()}
@@ -75,17 +76,17 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def arranged(table: pd.DataFrame, names: Names) -> pd.DataFrame:
-    """Model by model, network by network, variants in the configuration's order."""
+    """The rows by model, then by network, with variants in the configuration's order."""
     models, variants = names.models_in(table["model"]), names.variants_in(table["variant"])
-    places = {"model": models.index, "variant": variants.index}
+    ranks = {"model": models.index, "variant": variants.index}
     return table.sort_values(
         [*CASE, "variant"],
-        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+        key=lambda column: column.map(ranks[column.name]) if column.name in ranks else column,
     )
 
 
 def caption(snakemake, table: pd.DataFrame) -> str:
-    """How often the advice was right, and how far off."""
+    """The caption with the number of right predictions, and their errors."""
     chosen, off, factor = choices(table), advice.errors(table), advice.margin(table)
     wrong = chosen[chosen["first"] != chosen["best"]]
     words = f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was so in "

@@ -22,12 +22,12 @@ from dlgs_bench.timemodel.predict import Calibrations, Projection
 from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
-AWAY = np.geomspace(1 / 30, 30, 61)  # rates of links, by the one asked about
-BOUND_SHOWN = 1.5  # times the highest line: up to there the bound is drawn
+AWAY = np.geomspace(1 / 30, 30, 61)  # link rates, divided by the requested rate
+BOUND_SHOWN = 1.5  # the bound is drawn up to this multiple of the highest line
 
 
 def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: float) -> None:
-    """All variants of one model over one topology, at each of their ratios."""
+    """Draw all variants of one model over one topology, at each of their ratios."""
     rates = there.rate_mbit * AWAY
     networks = [replace(there, rate_mbit=rate) for rate in rates]
 
@@ -39,8 +39,8 @@ def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: f
     for variant in names.variants_in(known.spec.variant for known in here if known.spec.scheme.method != "none"):
         own = [known for known in here if known.spec.variant == variant]
         for known in sorted(own, key=lambda known: known.spec.ratio or 0):
-            place = ratios.index(known.spec.ratio) if known.spec.ratio else 0
-            look = style.of_variant(variant, names, place) | {"marker": ""}
+            index = ratios.index(known.spec.ratio) if known.spec.ratio else 0
+            look = style.of_variant(variant, names, index) | {"marker": ""}
             look["label"] += at_ratio(known.spec.ratio)
             axes.plot(rates, dense / seconds(known), **look)
     highest = max((line.get_ydata().max() for line in axes.lines), default=1.0)

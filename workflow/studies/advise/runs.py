@@ -1,4 +1,4 @@
-"""The timing runs that advice is held against: all variants in turns, over networks that it was not calibrated on."""
+"""The timing runs that check advice: all variants in turns, over networks without a calibration."""
 
 from dlgs_bench.config import grid
 from dlgs_bench.config.variants import chosen
@@ -7,11 +7,11 @@ from dlgs_bench.topology import ALL_GATHER
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration over each of the study's networks; none without a testbed.
+    """The configuration over each of the study's networks; an empty list without a testbed.
 
-    Of what is calibrated for them only plans are made. The advice knows the configuration's own calibration alone, and
-    how long so many workers compute on this machine. Networks with numbers of workers that the collective refuses are
-    left out.
+    Their calibrations are used for plans only. The advice is made from the configuration's own calibration, and from
+    the computing times of this number of workers on this machine. Numbers of workers that the collective does not
+    support are left out.
     """
     study = values["studies"]["advise"]
     if values["network"] != "testbed":

@@ -31,8 +31,7 @@ LIMITS = {
 
 
 def predict(snakemake) -> pd.DataFrame:
-    """One row for every exchange that was calibrated and every way to make its sums, the fastest first, model by
-    model."""
+    """One row for every calibrated exchange and every collective for its sums, by model, the fastest first."""
     there = Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)
     checked = pd.read_csv(snakemake.input.checked)
@@ -56,13 +55,13 @@ def predict(snakemake) -> pd.DataFrame:
 
 
 def sentences(table: pd.DataFrame, names: Names) -> list[str]:
-    """The answer, a sentence or two for each model and topology."""
-    found = []
+    """The answer: one or two sentences for each model and topology."""
+    answers = []
     for model in names.models_in(table["model"]):
         for topology, rows in table[table["model"] == model].groupby("topology", sort=False):
             first = rows[rows["variant"] != "none"].iloc[:1]
-            found += [_sentence(row, names, TOPOLOGIES[topology].title) for _, row in first.iterrows()]
-    return found
+            answers += [_sentence(row, names, TOPOLOGIES[topology].title) for _, row in first.iterrows()]
+    return answers
 
 
 def _sentence(row: pd.Series, names: Names, topology: str) -> str:
@@ -103,7 +102,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def caption(snakemake, table: pd.DataFrame) -> str:
-    """What was predicted, from what, and how far such predictions were off where they were checked."""
+    """The caption with the network, the assumptions, and the errors of checked predictions."""
     there, first = snakemake.params.there, table.iloc[0]
     checked = pd.read_csv(snakemake.input.checked)
     words = [captions.of_script(snakemake)]

@@ -15,22 +15,22 @@ def trained(run: Path) -> pd.DataFrame:
 
 
 def timed(run: Path, ratios: set[float]) -> list[pd.DataFrame]:
-    """A row for each scheme of a timing run whose density drifts, at the ratios that were trained."""
-    found, every = [], pd.read_csv(run / "iterations.csv")
+    """A row for each scheme of a timing run with a drifting density, at the trained ratios."""
+    densities, every = [], pd.read_csv(run / "iterations.csv")
     for label, member in RunSpec.in_folder(run).members.items():
         about = about_run(run, label)
         if pd.notna(about["refresh_every"]) and member.ratio in ratios:
             density = amortise(every[every["variant"] == label], "density")
-            found.append(pd.DataFrame([about | {"how": "timed", "density": density}]))
-    return found
+            densities.append(pd.DataFrame([about | {"how": "timed", "density": density}]))
+    return densities
 
 
 def main(snakemake) -> None:
     log_errors(snakemake)
-    found = [trained(Path(path).parent) for path in snakemake.input.trained]
-    ratios = set(pd.concat(found)["ratio"])
-    found += [one for path in snakemake.input.timed for one in timed(Path(path).parent, ratios)]
-    pd.concat(found).to_csv(snakemake.output[0], index=False)
+    densities = [trained(Path(path).parent) for path in snakemake.input.trained]
+    ratios = set(pd.concat(densities)["ratio"])
+    densities += [one for path in snakemake.input.timed for one in timed(Path(path).parent, ratios)]
+    pd.concat(densities).to_csv(snakemake.output[0], index=False)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dlgs_bench.report.names import Names, data_title, label
 
 
 def draw(axes, table: pd.DataFrame, names: Names) -> None:
-    """All variants and ratios of one model."""
+    """Draw all variants and ratios of one model."""
     trained, timed = (table[table["how"] == how] for how in ("trained", "timed"))
     ratios = sorted(trained["ratio"].unique(), reverse=True)
     for number, ((_, _), rows) in enumerate(trained.groupby(["variant", "ratio"], sort=False)):

@@ -1,4 +1,4 @@
-"""The accuracy and timing runs of variants whose density drifts, at the ratios that both have; none of its own."""
+"""The accuracy and timing runs of variants whose density drifts, at their common ratios. The study adds no runs."""
 
 from dlgs_bench.config import grid
 from dlgs_bench.config.variants import chosen
@@ -18,6 +18,6 @@ def runs(values: dict) -> dict[str, RunSpec]:
         if not spec.topology.servers
     }
     ratios = {spec.ratio for spec in trained.values()} & set().union(*timed.values())
-    found = {name: spec for name, spec in trained.items() if spec.ratio in ratios}
+    accuracy = {name: spec for name, spec in trained.items() if spec.ratio in ratios}
     every = grid.timing(values)
-    return found | {name: every[name] for name, own in timed.items() if own & ratios}
+    return accuracy | {name: every[name] for name, own in timed.items() if own & ratios}

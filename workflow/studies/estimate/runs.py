@@ -1,4 +1,4 @@
-"""The trials of the configuration's runs, which say beforehand what those will take."""
+"""The trials of the configuration's runs, from which their cost is estimated."""
 
 from dlgs_bench.config import grid, trials
 from dlgs_bench.spec import RunSpec

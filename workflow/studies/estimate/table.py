@@ -18,7 +18,7 @@ UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
 
 
 def shown(table: pd.DataFrame, names: Names) -> str:
-    """Every row and a total, as text."""
+    """All rows and a total, as text."""
     total = table.sum(numeric_only=True).to_dict() | {"kind": "total", "model": ""}
     rows = pd.DataFrame(
         {
@@ -48,24 +48,24 @@ def in_bytes(number: float) -> str:
 
 
 def grounds(left: dict[str, RunSpec], at_once: int) -> list[str]:
-    """What the estimate of these runs rests on."""
+    """The assumptions of the estimate, one sentence each."""
     kinds = {spec.kind for spec in left.values()}
-    found = []
+    notes = []
     if "accuracy" in kinds:
-        found.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
+        notes.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
     if "timing" in kinds:
-        found.append("Timing runs: their budget, timing.budget_s. One that knows enough ends sooner.")
+        notes.append("Timing runs: their budget, timing.budget_s. One that knows enough ends sooner.")
     if any(spec.kind == "timing" and not spec.measurement.budget_s for spec in left.values()):
-        found.append("Timing runs without a budget are not counted: give timing.budget_s.")
+        notes.append("Timing runs without a budget are not counted: give timing.budget_s.")
     if "accuracy" in kinds and at_once > 1:
-        found.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
+        notes.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
     if left:
-        found.append("A run that was stopped counts as one not begun. Tables and figures are not counted.")
-    return found
+        notes.append("A run that was stopped counts as one not begun. Tables and figures are not counted.")
+    return notes
 
 
 def experience(ratios: pd.Series) -> str:
-    """How far earlier estimates were off."""
+    """The errors of earlier estimates, in words."""
     if ratios.empty:
         return "How far off estimates are is not known: no run has finished that was estimated before."
     last = estimate.worst(ratios)

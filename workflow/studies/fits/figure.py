@@ -26,7 +26,7 @@ KEYS = ["topology", "ratio"]
 
 
 def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
-    """(topology, ratio) of the figure's columns; where nothing has a ratio, one per topology."""
+    """(topology, ratio) of the figure's columns; one column per topology if no method has a ratio."""
     columns = samples[KEYS].drop_duplicates()
     with_ratio = columns.dropna()
     others = columns[~columns["topology"].isin(with_ratio["topology"])]
@@ -34,8 +34,10 @@ def columns_of(samples: pd.DataFrame) -> list[tuple[str, float]]:
 
 
 def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Curve, costs.Curve | None]:
-    """Per size and number of buckets: seconds of each bucket, measured and fitted; and what is fitted: the curve of
-    each bucket, and the one that they share."""
+    """The measured and fitted seconds of a bucket by size and number of buckets, and the two fitted curves.
+
+    The curves are the time of each bucket, and the time that buckets share, or None.
+    """
     points = costs.amortised(rows[rows["overlapped"] == (part == "taken_s")], part)
     buckets = points["buckets"]
     points["measured_s"] = points[part] / buckets
@@ -50,8 +52,10 @@ def fitted_points(rows: pd.DataFrame, part: str) -> tuple[pd.DataFrame, costs.Cu
 
 
 def off(points: pd.DataFrame) -> str:
-    """How far the fit is from the points, as a part of each: the median and the worst. R^2 would call the fit of a
-    cost that hardly depends on the size poor, however near it is."""
+    """The relative errors of the fit: the median and the worst.
+
+    R^2 is not used, since it is low for a cost that hardly depends on the size, even if the fit is good.
+    """
     known = points[points["measured_s"] > 0]
     return captions.off(known.assign(error=known["residual_s"] / known["measured_s"]), "error")
 
@@ -61,7 +65,7 @@ def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
 
 
 def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None, note: str) -> None:
-    """The points of one variant and the fit through them, for buckets alone and together; ``note`` in the legend."""
+    """Draw the points of one variant and their fit, for single buckets and several in flight; ``note``: a label."""
     label = f"{look['label']} ({note})"
     for count in sorted(points["buckets"].unique()):
         here, filled = points[points["buckets"] == count], "full" if count == 1 else "none"

@@ -1,4 +1,4 @@
-# What the planners know of a bucket's cost: calibration and the lines through it.
+# The calibrated costs of buckets, and the curves through them that planners use.
 STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["models"]]
 
 

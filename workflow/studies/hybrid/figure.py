@@ -23,8 +23,10 @@ HIGHEST = ["iteration_s_high", "predicted_s"]
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """One model: a bar for each number of workers and way, with a repeat's interval and its time beside it. A server's
-    bar that is much longer than the others leaves the panel."""
+    """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time next to it.
+
+    If the bar of a server is much longer than the others, it is cut off.
+    """
     shown_s = 1.2 * rows.loc[~rows["way"].isin(rows.loc[rows["sender"] == "server", "way"]), HIGHEST].max(axis=None)
     for y, row in enumerate(rows.to_dict("records")):
         left, whole = 0.0, row["iteration_s"]

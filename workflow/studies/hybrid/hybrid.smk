@@ -1,4 +1,4 @@
-# Hybrid parallelism beside data-parallel training of the same samples.
+# Hybrid parallelism compared with data-parallel training on the same samples.
 if studied("hybrid"):
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
 

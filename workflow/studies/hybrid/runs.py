@@ -1,8 +1,7 @@
-"""Hybrid parallelism and data-parallel training of the same samples an iteration; none without a testbed.
+"""Runs of hybrid parallelism and of data parallelism with the same samples per iteration; none without a testbed.
 
-A ring and halving-doubling take turns in one run, a server needs one more process. A run has fewer iterations of each
-way, at least one, where their bytes would take the links longer than ``limit_s``, and there is none where one
-iteration's would.
+A ring and halving-doubling take turns in one run. A server needs a run with one more process. If the bytes of all
+iterations would take longer than ``limit_s``, a run has fewer iterations, or is left out.
 """
 
 from dlgs_bench import plugins
@@ -34,7 +33,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
 
 
 def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunSpec]:
-    """One model among so many workers. In hybrids half of them hold the backbone, each for two workers' samples."""
+    """The runs of one model. In hybrids half of the workers hold the backbone, each with two workers' samples."""
     batch, heads = study["models"][model], workers // 2
     hybrid = RunSpec(
         "hybrid",
@@ -57,7 +56,7 @@ def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunS
 
 
 def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
-    """How many iterations of each way to time."""
+    """The number of iterations that fit into the study's ``limit_s``."""
     gradient = DENSE * plugins.describe("models", model)["parameters"]
     sent = TOPOLOGIES[scheme.topology].link_bytes(Traffic(gradient), gradient / DENSE, workers)
     return min(study["repeats"], int(study["limit_s"] / (sent * 8e-6 / study["rate_mbit"])))

@@ -37,46 +37,46 @@ ABOUT += ("measured_mbit", "latency_ms", "disturbed")
 
 
 def common(path: Path, way: str, rows: pd.DataFrame, samples: int) -> dict:
-    """What rows of all ways say; parts are means, in proportion to the median iteration."""
+    """The columns that all ways have. The parts are means, scaled to add up to the median iteration."""
     about, time = about_run(path.parent), repeatable(rows["iteration_s"].tolist())
     parts = rows[list(PARTS)].mean() * time.value / rows["iteration_s"].mean()
-    found = {key: about[key] for key in ABOUT} | {"title": plugins.describe("models", about["model"])["title"]}
-    found |= {"way": way, "samples": samples, "repeats": len(rows)}
-    found |= {"iteration_s": time.value, "iteration_s_low": time.low, "iteration_s_high": time.high}
-    return found | parts.to_dict()
+    row = {key: about[key] for key in ABOUT} | {"title": plugins.describe("models", about["model"])["title"]}
+    row |= {"way": way, "samples": samples, "repeats": len(rows)}
+    row |= {"iteration_s": time.value, "iteration_s_low": time.low, "iteration_s_high": time.high}
+    return row | parts.to_dict()
 
 
 def of_hybrid(path: Path) -> Measured:
-    """A hybrid: its parts, what its busiest worker sent, and the most that a worker sent of each kind."""
+    """The row of a hybrid: its parts, the messages and bytes of its busiest worker, and the most of each kind."""
     rows, sent, spec = pd.read_csv(path), pd.read_csv(path.with_name("sent.csv")), RunSpec.in_folder(path.parent)
     rows = rows.rename(columns={"backbone_gradients_s": "gradients_s"})
     workers, heads = spec.cluster.workers, spec.scheme.options["heads"]
-    found = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
+    row = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
     about = plugins.describe("models", spec.training.model)
     features, backbone = hybrid.around_head(about["layers"], about["head"])
 
     def predict(more: int) -> float:
         halves = more * heads // workers
-        if min(about["head"]) < halves:  # which no run could have
+        if min(about["head"]) < halves:  # a layer cannot have more slices than columns
             return float("nan")
         sent = hybrid.link_bytes(more, halves, spec.training.batch, features, about["head"], backbone)
-        return found["computing_s"] + on_link(spec, sent)
+        return row["computing_s"] + on_link(spec, sent)
 
     of_rank = sent.groupby(["rank", "part"])[["messages", "bytes"]].sum()
     (_, part), most = of_rank["bytes"].idxmax(), of_rank.loc[of_rank["bytes"].idxmax()]
-    found |= {"sender": part, "messages": int(most["messages"]), "bytes": int(most["bytes"])}
+    row |= {"sender": part, "messages": int(most["messages"]), "bytes": int(most["bytes"])}
     each = sent.groupby("kind")[["messages", "bytes"]].max()
-    found |= {f"{kind}_{what}": int(n) for kind, row in each.iterrows() for what, n in row.items()}
-    return found, predict
+    row |= {f"{kind}_{what}": int(n) for kind, counts in each.iterrows() for what, n in counts.items()}
+    return row, predict
 
 
 def on_link(spec: RunSpec, sent_bytes: float) -> float:
-    """Seconds on the slowest link."""
+    """The seconds of these bytes on the slowest link."""
     return sent_bytes * 8e-6 / min(spec.cluster.rates_mbit)
 
 
 def of_timing(path: Path) -> Iterator[Measured]:
-    """The ways that a data-parallel run timed."""
+    """The rows of the ways in a data-parallel run."""
     spec, groups = RunSpec.in_folder(path.parent), pd.read_csv(path.with_name("groups.csv"))
     for variant, rows in pd.read_csv(path).groupby("variant", sort=False):
         entries = groups.loc[groups["variant"] == variant, "entries"]
@@ -84,29 +84,31 @@ def of_timing(path: Path) -> Iterator[Measured]:
 
 
 def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Series) -> Measured:
-    """One way: what its workers, or the server, sent."""
+    """The row of one way, with the messages and bytes of a worker or of the server."""
     served, workers = TOPOLOGIES[spec.scheme.topology].servers, spec.cluster.workers
     way = TOPOLOGIES[spec.scheme.topology].title if served else spec.scheme.collective
     rows = rows.assign(**dict.fromkeys(PARTS, 0.0)).assign(gradients_s=rows["communication_s"])
     rows["computing_s"] = rows["iteration_s"] - rows["gradients_s"]  # waiting for slower workers too
-    found = common(path, way, rows, spec.training.batch * workers)
+    row = common(path, way, rows, spec.training.batch * workers)
     buckets, forward_s = len(entries), rows["forward_s"].median()
 
     def predict(more: int) -> float:
         each = [on_link(spec, spec.topology.link_bytes(Traffic(DENSE * n), n, more)) for n in entries]
-        return hybrid.data_parallel_s(forward_s, found["computing_s"], each)
+        return hybrid.data_parallel_s(forward_s, row["computing_s"], each)
 
     if served:  # one message a worker and bucket, there and back
         sent = int(workers * rows["received_bytes"].iloc[0])
-        return found | {"sender": "server", "messages": workers * buckets, "bytes": sent}, predict
+        return row | {"sender": "server", "messages": workers * buckets, "bytes": sent}, predict
     rounds = sum_rounds(spec.scheme.collective)(workers)  # of one message each
     sent = int(rows["sent_bytes"].iloc[0])
-    return found | {"sender": "worker", "messages": rounds * buckets, "bytes": sent}, predict
+    return row | {"sender": "worker", "messages": rounds * buckets, "bytes": sent}, predict
 
 
 def elsewhere(measured: list[Measured]) -> Iterator[dict]:
-    """Rows that were not measured, of each model and way for as many workers as any has and for ``PREDICTED``, from
-    that with the fewest workers."""
+    """Predicted rows, for each model and way that was not measured with a number of workers.
+
+    The numbers are all measured numbers and ``PREDICTED``. The prediction is from the row with the fewest workers.
+    """
     seen = {(row["model"], row["way"], row["workers"]) for row, _ in measured}
     numbers = {PREDICTED} | {workers for _, _, workers in seen}
     for row, predict in sorted(measured, key=lambda one: one[0]["workers"]):
@@ -119,7 +121,7 @@ def elsewhere(measured: list[Measured]) -> Iterator[dict]:
 
 
 def iteration(row: dict) -> str:
-    """One iteration alone has no spread, a predicted one stands elsewhere."""
+    """The measured iteration, with its interval if there are several; empty for a predicted row."""
     if row["repeats"] > 1:
         return tables.spread(row, "iteration_s", 1e3, 0)
     return f"{row['iteration_s'] * 1e3:.0f}" if row["repeats"] else ""

@@ -26,10 +26,10 @@ SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 
 def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
-    """The fastest of the variants of one model, and how much it gains; uncompressed may be missing.
+    """Draw the fastest variant of one model and its speed-up; uncompressed may be missing.
 
-    ``error``: of the model, as a part. Returns the lines of the speed-ups, to be labelled once the panels have their
-    places, or None.
+    ``error``: the relative error of the time model. It returns the contours of the speed-ups, which are labelled after
+    the layout of the figure, or None.
     """
     here = known[0].here
     rates = AWAY * here.rate_mbit
@@ -50,7 +50,7 @@ def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
         first, second = np.sort(seconds, axis=0)[:2]
         close = axes.contourf(rates, WORKERS, second / first, levels=[1, 1 + error], colors="none", hatches=["//"])
         close.set(edgecolor="0.35", linewidth=0)
-    dense = [place for place, k in enumerate(known) if k.spec.scheme.method == "none"]
+    dense = [index for index, k in enumerate(known) if k.spec.scheme.method == "none"]
     speedup = seconds[dense[0]] / seconds.min(axis=0) if dense else np.ones_like(seconds[0])
     levels = [level for level in SPEEDUPS if speedup.min() < level < speedup.max()]
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
@@ -75,8 +75,8 @@ def main(snakemake) -> None:
     lines = []
     for axes, (model, kind, known) in zip(panels, panes, strict=True):
         here = {variant: known[variant] for variant in variants if variant in known}
-        found = draw(axes, list(here.values()), ListedColormap([colours[v] for v in here]), error)
-        lines += [(axes, found)] if found else []
+        contours = draw(axes, list(here.values()), ListedColormap([colours[v] for v in here]), error)
+        lines += [(axes, contours)] if contours else []
         axes.set_title(f"{names.model(model)}, selection {kind}", fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours[variant]) for variant in variants]
     every = [(variant, k) for *_, known in panes for variant, k in known.items()]
@@ -84,9 +84,9 @@ def main(snakemake) -> None:
     labels = [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants]
     handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
     style.legend(figure, handles, [*labels, "too close to tell"])
-    figure.draw_without_rendering()  # labels find their places along lines as long as they will be seen
-    for axes, found in lines:
-        for words in axes.clabel(found, fmt=f"{style.TIMES}%g", fontsize=7):
+    figure.draw_without_rendering()  # labels are placed along contours, whose lengths depend on the layout
+    for axes, contours in lines:
+        for words in axes.clabel(contours, fmt=f"{style.TIMES}%g", fontsize=7):
             words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))

@@ -1,4 +1,4 @@
-# Which method the time model expects to be fastest; it needs links of a known rate.
+# The method that the time model predicts to be fastest. It needs links with a known rate.
 if VALUES["network"] == "testbed" and not grid.streams(VALUES):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/map.svg")
 

@@ -15,7 +15,7 @@ from dlgs_bench.report.summary import summarise
 
 
 def draw(axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str, float], names: Names) -> None:
-    """The curves of one panel."""
+    """Draw the curves of one panel."""
     for variant in variants:
         curve = curves.mean(points[points["variant"] == variant])
         seconds = curve["step"] * iteration_s[variant]

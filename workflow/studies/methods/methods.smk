@@ -1,4 +1,4 @@
-# Every method in one table and three pictures: snakemake methods.
+# All methods in one table and three figures: snakemake methods.
 METHODS = VALUES["studies"]["methods"]
 METHODS_RUNS = {
     kind: [

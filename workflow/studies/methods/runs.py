@@ -1,4 +1,4 @@
-"""Every variant of the study: accuracy runs of the configuration's first model, and timing runs of many at a time."""
+"""The runs of all variants of the study: accuracy runs of the first model, and timing runs of many variants each."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.topology import ALL_GATHER
 
-RATES = "rates"  # in the names of the timing runs of the first model, which are there for its time to an accuracy
+RATES = "rates"  # in the names of the first model's timing runs, from which its time to an accuracy follows
 
 
 def asked(values: dict) -> dict:
@@ -18,16 +18,19 @@ def asked(values: dict) -> dict:
     wanted = study["methods"]
     if wanted == "all":
         wanted = [*plugins.usable("methods"), *(name for name in given if name not in plugins.names("methods"))]
-    found = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
-    wrong = variants.problem(found)
+    with_variants = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
+    wrong = variants.problem(with_variants)
     if wrong:
         raise ConfigError(f"studies.methods.{wrong}")
-    return found
+    return with_variants
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration as the study times it: its models over the configuration's links, then the first model at each
-    of its rates, or over the host's network where there is no testbed."""
+    """The changed configurations that the study times.
+
+    The first has the study's models over the configuration's links. The others have the first model at each of the
+    study's rates, or over the host's network if there is no testbed.
+    """
     study, first = values["studies"]["methods"], next(iter(values["models"]))
     turns = {"ratios": [study["ratio"]], "selection": study["selection"], "blocks": study["blocks"]}
     turns |= {"repeats": 1, "budget_s": 0, "launches": 1}
@@ -43,36 +46,36 @@ def changed(values: dict) -> list[dict]:
 
 def runs(values: dict) -> dict[str, RunSpec]:
     large, *small = changed(values)
-    found = accuracy(values) | together(large, "")
+    specs = accuracy(values) | together(large, "")
     for one in small:
-        found |= together(one, RATES)
-    return found
+        specs |= together(one, RATES)
+    return specs
 
 
 def accuracy(values: dict) -> dict[str, RunSpec]:
-    """Accuracy runs at a constant learning rate, so that any point of a curve is the end of a training as good."""
+    """Accuracy runs at a constant learning rate, so that each point of a curve is the end of a shorter training."""
     study, first = values["studies"]["methods"], next(iter(values["models"]))
     recipe = values["models"][first] | {"train_epochs": study["train_epochs"], "lr_steps": []}
     points = {key: study[key] for key in ("evaluations", "test_samples", "final_test_samples")}
     learnt = asked(values) | {"accuracy": values["accuracy"] | points | {"ratios": [study["ratio"]]}}
-    found = {}
+    specs = {}
     for variant in variants.chosen(learnt).values():
         models = {first: recipe | {"lr": study["lr"].get(variant.name, recipe["lr"])}}
         for ratio in grid.ratios(learnt, variant, "accuracy"):
             for seed in values["seeds"]:
                 spec = grid.accuracy_run(learnt | {"models": models}, first, variant, ratio, seed)
                 measured = replace(spec.measurement, byte_budget=1e6 * study["megabytes"])
-                found[f"accuracy/methods-{grid.accuracy_name(spec)}"] = replace(spec, measurement=measured)
-    return found
+                specs[f"accuracy/methods-{grid.accuracy_name(spec)}"] = replace(spec, measurement=measured)
+    return specs
 
 
 def together(timed: dict, name: str) -> dict[str, RunSpec]:
-    """The timing runs of a changed configuration: the baseline and up to ``together`` others in each."""
-    study, found = timed["studies"]["methods"], {}
+    """The timing runs of a changed configuration, each with the baseline and up to ``together`` other variants."""
+    study, specs = timed["studies"]["methods"], {}
     others = [one for one in variants.chosen(timed) if one not in ("none", study["baseline"])]
     for number, start in enumerate(range(0, len(others) or 1, study["together"])):
         here = [study["baseline"], *others[start : start + study["together"]]]
         timing = timed["timing"] | {"together": here}
         for spec in grid.timing(timed | {"methods": ["none", *here], "timing": timing}).values():
-            found[f"timing/{grid.run_name(spec, f'methods-{name}{number}')}"] = spec
-    return found
+            specs[f"timing/{grid.run_name(spec, f'methods-{name}{number}')}"] = spec
+    return specs

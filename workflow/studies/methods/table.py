@@ -24,7 +24,7 @@ TIMED = ("iteration_s", "speedup", "against", "computing", "density", "sent_byte
 
 
 def learnt(points: pd.DataFrame, budget: float) -> dict:
-    """What the accuracy runs of one variant, one for each seed, say of it."""
+    """The row of one variant from its accuracy runs, one per seed."""
     runs = [run for _, run in points.groupby("run", sort=False)]
     values = ["step", "test_accuracy", "sent_bytes"]
     ends = pd.DataFrame([run.iloc[-1][values] for run in runs]).astype(float)
@@ -35,25 +35,25 @@ def learnt(points: pd.DataFrame, budget: float) -> dict:
         for column in ("bits_per_entry", "density")
     }
     errors, means = (points[column].sum(min_count=1) for column in ("squared_error", "squared_mean"))
-    found = {key: points.iloc[0][key] for key in ("variant", "ratio")} | weighed | {"vnmse": errors / means}
+    row = {key: points.iloc[0][key] for key in ("variant", "ratio")} | weighed | {"vnmse": errors / means}
     for name, rows in (("accuracy", ends), ("accuracy_at_bytes", spent)):
-        found |= {name: rows["test_accuracy"].mean(), f"{name}_sd": rows["test_accuracy"].std()}
-    return found | {"seeds": len(runs), "steps": int(ends["step"].iloc[0]), "sent_mb": spent["sent_bytes"].mean() / 1e6}
+        row |= {name: rows["test_accuracy"].mean(), f"{name}_sd": rows["test_accuracy"].std()}
+    return row | {"seeds": len(runs), "steps": int(ends["step"].iloc[0]), "sent_mb": spent["sent_bytes"].mean() / 1e6}
 
 
 def times(rates: pd.DataFrame, points: pd.DataFrame, target: float) -> dict[str, float]:
-    """Seconds of one variant to the target at each rate, "nan" where the network is the host's."""
+    """The seconds of one variant to the target accuracy at each rate; the rate is "nan" on the host's network."""
     steps = curves.steps_to(curves.mean(points), target)
     return {f"{TO_TARGET}{row.rate_mbit:g}": steps * row.iteration_s for row in summarise(rates).itertuples()}
 
 
 def timed(timing: pd.DataFrame, model: str, baseline: str) -> pd.DataFrame:
-    """What the timing runs of one model say of each variant, in columns named after the model; by variant."""
+    """One row per variant from the timing runs of one model, in columns named after the model."""
     runs = timing[timing["model"] == model]
     against = {}
     for variant, rows in runs.groupby("variant"):
-        found = compare(rows[rows["timed"] == variant], rows[rows["timed"] == baseline])
-        against[variant] = {f"against{end}": found[f"speedup{end}"] for end in ("", "_low", "_high")}
+        row = compare(rows[rows["timed"] == variant], rows[rows["timed"] == baseline])
+        against[variant] = {f"against{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
     table = summarise(runs).set_index("variant").join(pd.DataFrame.from_dict(against, orient="index"))
     return table[[column for column in table if column.startswith(TIMED)]].add_prefix(f"{model}_")
 

@@ -18,16 +18,16 @@ _, COMPUTATION, _ = style.PARTS["computation"]
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """The bars of one panel: groups of workers, a bar for each way."""
-    ticks, labels, place = [], [], 0
+    """Draw the bars of one panel, grouped by the number of workers, one bar per way."""
+    ticks, labels, y = [], [], 0
     for workers, own in rows.groupby("workers"):
         for way, name in WAYS.items():
             for row in own[own["way"] == way].to_dict("records"):
-                bar(axes, place, row)
-                ticks.append(place)
+                bar(axes, y, row)
+                ticks.append(y)
                 labels.append(f"{name}\n{workers} workers")
-                place += 1
-        place += 0.6
+                y += 1
+        y += 0.6
     axes.set_xticks(ticks, labels, fontsize=7, rotation=45, ha="right")
     axes.set_ylabel("one iteration (ms)")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)

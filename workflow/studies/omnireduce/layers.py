@@ -33,15 +33,15 @@ def of_run(path: Path) -> pd.DataFrame:
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
-    found = []
+    lines = []
     for model, rows in table.groupby("model", sort=False):
         full = rows[rows["density"] == 1]
         for row in rows[rows["density"] < 1].to_dict("records"):
-            found.append(_row(names.model(model), row["layer"], row["entries"], row["blocks"], row["density"], row))
+            lines.append(_row(names.model(model), row["layer"], row["entries"], row["blocks"], row["density"], row))
         if len(full):
             words = f"{len(full)} {'others' if len(full) < len(rows) else 'layers'}"
-            found.append(_row(names.model(model), words, full["entries"].sum(), full["blocks"].sum(), 1, full.iloc[0]))
-    return pd.DataFrame(found)
+            lines.append(_row(names.model(model), words, full["entries"].sum(), full["blocks"].sum(), 1, full.iloc[0]))
+    return pd.DataFrame(lines)
 
 
 def _row(model: str, layer, entries: int, blocks: int, density: float, first) -> dict:

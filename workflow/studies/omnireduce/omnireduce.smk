@@ -1,4 +1,4 @@
-# Training over OmniReduce beside other sums, and the blocks of zeros of each layer.
+# Training over OmniReduce compared with other sums, and the blocks of zeros of each layer.
 OMNIREDUCE_LAYERS = [run for run in studied("omnireduce") if "-layers-" in run]
 OMNIREDUCE_TIMED = [run for run in studied("omnireduce") if "-layers-" not in run]
 OMNIREDUCE_MODELS = {

@@ -1,6 +1,6 @@
-"""Training over OmniReduce and over other sums, in turns in the processes of one run; none without a testbed.
+"""Training over OmniReduce and over other sums, which take turns in one run; no runs without a testbed.
 
-For each model one run more cuts the gradient layer by layer, which shows each layer's blocks of zeros.
+One more run per model exchanges each layer separately, which shows the blocks of zeros of each layer.
 """
 
 from dlgs_bench import plugins
@@ -17,19 +17,19 @@ def runs(values: dict) -> dict[str, RunSpec]:
     study, block = values["studies"]["omnireduce"], values["streams"]["block"]
     if values["network"] != "testbed" or not study["workers"]:
         return {}
-    found = {}
+    specs = {}
     for workers in study["workers"]:
         for model in study["natural"]:
-            found[_name(model, workers)] = _run(values, model, workers, "none", {})
+            specs[_name(model, workers)] = _run(values, model, workers, "none", {})
         for model in study["sparsified"] if METHOD in plugins.usable("methods") else []:
             for ratio in study["ratios"]:
                 options = {"ratio": ratio, "block": block, "over": "sum"}
-                found[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, METHOD, options)
+                specs[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, METHOD, options)
     for model in dict.fromkeys([*study["natural"], *study["sparsified"]]):
-        # A size that every layer exceeds merges none.
+        # Buckets of 4 bytes: all layers are larger, so none are merged.
         alone = Scheme("none", STREAMED, collective=STREAMED, streams=values["streams"], bucket_bytes=4)
-        found[_name(model, min(study["workers"]), "-layers")] = _timed(values, model, min(study["workers"]), alone)
-    return found
+        specs[_name(model, min(study["workers"]), "-layers")] = _timed(values, model, min(study["workers"]), alone)
+    return specs
 
 
 def _name(model: str, workers: int, what: str = "") -> str:
@@ -37,7 +37,7 @@ def _name(model: str, workers: int, what: str = "") -> str:
 
 
 def _run(values: dict, model: str, workers: int, method: str, options: dict) -> RunSpec:
-    """OmniReduce, in turns with uncompressed over the engine's all-reduce and with the method over all other ways."""
+    """The run of a method over OmniReduce, the engine's all-reduce and all other ways, in turns."""
     same = {"method": method, "options": options}
     timed_with = {
         STREAMED: same | {"collective": STREAMED, "streams": values["streams"]},

@@ -25,7 +25,7 @@ WAYS = {"engine": "engine's all-reduce", RING: "ring", "all-gather": "all-gather
 
 
 def of_run(path: str) -> pd.DataFrame:
-    """A row for each way in one run: a summary of its iterations, and how it stands against the ring."""
+    """A row for each way in one run: a summary of its iterations, and its speed-up against the ring."""
     iterations = pd.read_csv(path)
     rows = dict(list(iterations.groupby("variant", sort=False)))
     table = summarise(read_members([path]))

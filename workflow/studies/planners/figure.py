@@ -15,7 +15,7 @@ ENDS = ("iteration_s", "iteration_s_low", "iteration_s_high")
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """A row of two points for each group of planners that found the same groups: predicted and measured."""
+    """Draw a row per distinct plan, with two points: predicted and measured."""
     exact = rows[rows["planner"] == "exact"].iloc[0]
     names = rows.groupby("timed_as", sort=False)["planner"].agg(", ".join)
     own = rows[rows["planner"] == rows["timed_as"]].set_index("timed_as").loc[names.index]

@@ -1,6 +1,6 @@
-"""Every planner's groups timed in one run, for each timing run whose method takes groups from a plan.
+"""One run with the groups of all planners, for each timing run whose method reads groups from a plan.
 
-Uncompressed takes turns with them, with each way of merging layers that the timing run has for it."""
+All bucketings of uncompressed in the timing run take turns with them."""
 
 from dataclasses import replace
 
@@ -11,10 +11,11 @@ from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    return {
-        f"planners/{grid.timing_name(member)}": replace(grid.in_turns(member, dense), kind="planners")
-        for spec in grid.timing(values).values()
-        for dense in [[one for one in spec.members.values() if one.variant == UNCOMPRESSED]]
-        for member in spec.members.values()
-        if plugins.describe("methods", member.scheme.method)["plan"] == "groups"
-    }
+    specs = {}
+    for spec in grid.timing(values).values():
+        dense = [member for member in spec.members.values() if member.variant == UNCOMPRESSED]
+        for member in spec.members.values():
+            if plugins.describe("methods", member.scheme.method)["plan"] == "groups":
+                run = replace(grid.in_turns(member, dense), kind="planners")
+                specs[f"planners/{grid.timing_name(member)}"] = run
+    return specs

@@ -20,7 +20,7 @@ from dlgs_bench.spec import RunSpec
 
 
 def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
-    """One row per planner of the run in the folder of ``iterations``, whose rows are ``timed``."""
+    """One row per planner of a run; ``timed``: the rows of ``iterations``."""
     planned = json.loads(plan.read_text(encoding="utf-8"))
     groups = pd.read_csv(iterations.with_name("groups.csv"))
     timed_as = groups.groupby("variant")["timed_as"].first()
@@ -63,7 +63,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def merging(dense: str) -> str:
-    """How the fastest uncompressed merges layers, from the label of its scheme."""
+    """The bucketing of the fastest uncompressed, from the label of its scheme."""
     _, _, bucketing = dense.partition("-")
     return f", {bucketing}" if bucketing else ""
 

@@ -1,4 +1,4 @@
-# The time model against the clock, for every timing run of Table 2.
+# Predicted and measured times, for every timing run of Table 2.
 STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
 
 

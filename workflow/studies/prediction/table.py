@@ -25,11 +25,11 @@ from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.predict import Calibrations
 from dlgs_bench.timemodel.timeline import Costs, schedule
 
-SAME_BYTES = 0.1  # as a part: an iteration of a timing run has sent what its calibration sent
+SAME_BYTES = 0.1  # largest relative difference between the bytes of an iteration and of its calibration
 
 
 def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Calibrations) -> dict:
-    """One row for the scheme ``label`` that the timing run in ``folder`` timed; ``everything``: its iterations."""
+    """The row of the scheme ``label`` in the timing run in ``folder``; ``everything``: all its iterations."""
     spec = RunSpec.in_folder(folder).members[label]
     known = calibrations.of(spec)
     groups = pd.read_csv(folder / "groups.csv")
@@ -61,7 +61,7 @@ def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Ca
 
 
 def on_its_links(known: Calibration, spec: RunSpec, slowdown: float) -> Costs:
-    """The costs over the links of a run, which were so many times as slow as in the calibration."""
+    """The costs over the links of a run, which were ``slowdown`` times slower than in the calibration."""
     if slowdown == 1:
         return known.costs
     here = Network(spec.cluster.workers, min(spec.cluster.rates_mbit), spec.cluster.latency_ms)
@@ -70,7 +70,7 @@ def on_its_links(known: Calibration, spec: RunSpec, slowdown: float) -> Costs:
 
 
 def other_bytes(known: Calibration, sent: float) -> str:
-    """What to say if a run has sent other bytes in an iteration than its calibration knows; nothing if it has not."""
+    """A warning if an iteration of a run sent another number of bytes than its calibration, or an empty string."""
     calibrated = known.traffic.sent * sum(known.sizes)
     if abs(sent / calibrated - 1) <= SAME_BYTES:
         return ""

@@ -17,11 +17,11 @@ def label(row: dict) -> str:
 
 
 def draw(axes, rows: list[dict], who: str) -> None:
-    """The gaps of one side, a bar each from the top."""
-    for place, row in enumerate(rows):
+    """Draw the gaps of one source as bars from the top."""
+    for y, row in enumerate(rows):
         look = {"color": METHODS[row["method"]][1], "hatch": "" if row["error_feedback"] else "///"}
         gap, error = 100 * row[f"{who}_gap"], 100 * row[f"{who}_error"]
-        axes.barh(place, gap, 0.7, xerr=error, edgecolor="0.3", linewidth=0.6, capsize=2,
+        axes.barh(y, gap, 0.7, xerr=error, edgecolor="0.3", linewidth=0.6, capsize=2,
                   error_kw={"elinewidth": 0.8}, **look)  # fmt: skip
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_xlabel("gap (percentage points)")

@@ -1,4 +1,4 @@
-# What error feedback is worth, published and here.
+# The effect of error feedback on accuracy, published and measured here.
 if studied("published"):
     STUDY_TARGETS += [f"{RESULTS}/published.csv", f"{FIGURE_FOLDER}/published.svg"]
 

@@ -1,4 +1,4 @@
-"""An accuracy run of ResNet-20 for each published accuracy and seed; none where its model or a method is missing."""
+"""An accuracy run of ResNet-20 for each published accuracy and seed; none if the model or a method is missing."""
 
 import csv
 from pathlib import Path
@@ -18,7 +18,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
         return {}
     study = values["studies"]["published"]
     samples = {"evaluations": 1, "test_samples": study["test_samples"], "final_test_samples": study["test_samples"]}
-    found = {}
+    specs = {}
     for row in rows:
         ratio = float(row["ratio"]) if row["ratio"] else None
         if ratio not in [None, *study["ratios"]]:
@@ -30,5 +30,5 @@ def runs(values: dict) -> dict[str, RunSpec]:
         trained = values | {"models": models, "accuracy": values["accuracy"] | samples}
         for seed in values["seeds"]:
             spec = grid.accuracy_run(trained, MODEL, variant, ratio, seed)
-            found[f"accuracy/published-{grid.accuracy_name(spec)}"] = spec
-    return found
+            specs[f"accuracy/published-{grid.accuracy_name(spec)}"] = spec
+    return specs

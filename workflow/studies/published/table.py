@@ -22,21 +22,24 @@ VERDICTS = ("agrees", "contradicts", "cannot be told")
 
 
 def difference(a: dict, b: dict, who: str) -> tuple[float, float]:
-    """The accuracy of row ``a`` - that of ``b``, and twice its standard error."""
+    """The accuracy of row ``a`` minus the accuracy of row ``b``, and twice the standard error of the difference."""
     p, q = (row[f"{who}_accuracy"] for row in (a, b))
     return p - q, 2 * ((p * (1 - p) + q * (1 - q)) / a[f"{who}_samples"]) ** 0.5
 
 
 def verdict(a: dict, b: dict) -> str:
-    """Whether ours differ as theirs do; nothing where theirs do not."""
-    theirs, ours = (0 if abs(d) <= error else d for d, error in (difference(a, b, who) for who in ("their", "our")))
-    if not theirs:
+    """Whether our difference has the sign of the published difference; empty if the published accuracies are equal."""
+    differences = (difference(a, b, who) for who in ("their", "our"))
+    published, measured = (0 if abs(value) <= error else value for value, error in differences)
+    if not published:
         return ""
-    return "cannot be told" if not ours else VERDICTS[(theirs > 0) != (ours > 0)]
+    if not measured:
+        return "cannot be told"
+    return "agrees" if (published > 0) == (measured > 0) else "contradicts"
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """With the gaps to uncompressed, ``direction``, and of how many of the other rows each verdict is true."""
+    """The table with the gaps to uncompressed, ``direction``, and the number of other rows with each verdict."""
     rows = table.to_dict("records")
     for row in rows:
         alike = [other for other in rows if other["optimizer"] == row["optimizer"] and other is not row]
@@ -46,8 +49,8 @@ def judged(table: pd.DataFrame) -> pd.DataFrame:
         for who in ("their", "our"):
             row[f"{who}_gap"], row[f"{who}_error"] = difference(row, dense, who)
         row["direction"] = verdict(row, dense)
-        found = Counter(verdict(row, other) for other in alike if other is not dense)
-        row |= {name: found[name] for name in VERDICTS}
+        counts = Counter(verdict(row, other) for other in alike if other is not dense)
+        row |= {name: counts[name] for name in VERDICTS}
     return pd.DataFrame(rows)
 
 
@@ -93,10 +96,10 @@ def caption(snakemake, table: pd.DataFrame, points: pd.DataFrame) -> str:
 def main(snakemake) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
-    ours = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
-    ours.columns = [*KEYS, "our_accuracy", "our_sd"]
+    measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
+    measured.columns = [*KEYS, "our_accuracy", "our_sd"]
     table = published.assign(their_accuracy=published.pop("top1") / 100, their_samples=TEST_SET)
-    table = judged(table.merge(ours, on=KEYS).assign(our_samples=min(TEST_SET, snakemake.params.test_samples)))
+    table = judged(table.merge(measured, on=KEYS).assign(our_samples=min(TEST_SET, snakemake.params.test_samples)))
     tables.save_table(table, shown(table), caption(snakemake, table, points), snakemake.output)
 
 

@@ -19,7 +19,7 @@ from dlgs_bench.timemodel.predict import SELECTIONS, Calibrations, Projection
 
 
 def draw(axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
-    """One variant: its runs as points, the time model as a line through all rates."""
+    """Draw one variant: its runs as points, and the time model as a line over all rates."""
     style.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
     if predict:
         rates = style.between(ticks)

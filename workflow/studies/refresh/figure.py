@@ -14,11 +14,11 @@ KEYS = ["variant", "ratio"]
 
 
 def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: float) -> None:
-    """What was sent, smoothed, a line per refresh interval."""
-    for place, s in enumerate(intervals):
+    """Draw the smoothed density over steps, a line per refresh interval."""
+    for index, s in enumerate(intervals):
         sent = steps[steps["refresh_every"] == s].groupby("step")["density"].mean()
         smooth = sent.rolling(max(1, len(sent) // 100), min_periods=1).mean()
-        axes.plot(smooth.index, smooth, **style.line(place, f"s = {s:g}") | {"marker": ""})
+        axes.plot(smooth.index, smooth, **style.line(index, f"s = {s:g}") | {"marker": ""})
     axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)
@@ -28,12 +28,12 @@ def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: 
 
 
 def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
-    """Test accuracy at the end by refresh interval, mean and deviation over seeds."""
+    """Draw the final test accuracy by refresh interval, with mean and standard deviation over seeds."""
     by_interval = last.groupby("refresh_every")["test_accuracy"]
     mean, sd = by_interval.mean().reindex(intervals) * 100, by_interval.std().reindex(intervals).fillna(0) * 100
-    places = range(len(intervals))
-    axes.errorbar(places, mean, yerr=sd, fmt="D", color="#D55E00", capsize=3)
-    axes.set_xticks(places, [f"{s:g}" for s in intervals])
+    positions = range(len(intervals))
+    axes.errorbar(positions, mean, yerr=sd, fmt="D", color="#D55E00", capsize=3)
+    axes.set_xticks(positions, [f"{s:g}" for s in intervals])
     axes.margins(x=0.15, y=0.3)
     axes.set_ylabel("test accuracy (%)")
     axes.grid(alpha=0.3, axis="y")

@@ -1,4 +1,4 @@
-# What the refresh interval does to density and accuracy.
+# The effect of the refresh interval on density and accuracy.
 if studied("refresh"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/refresh.svg")
 

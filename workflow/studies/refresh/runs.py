@@ -10,7 +10,7 @@ from dlgs_bench.spec import RunSpec
 def runs(values: dict) -> dict[str, RunSpec]:
     model = next(iter(values["models"]))
     smallest = min(values["timing"]["ratios"] or values["accuracy"]["ratios"])
-    found = {}
+    specs = {}
     for variant in chosen(values).values():
         if "refresh_every" not in variant.fields:
             continue
@@ -20,5 +20,5 @@ def runs(values: dict) -> dict[str, RunSpec]:
                 spec = grid.accuracy_run(values, model, variant, ratio, seed)
                 options = spec.scheme.options | {"refresh_every": s}
                 name, _, seeded = grid.accuracy_name(spec).rpartition("-")
-                found[f"accuracy/{name}-s{s}-{seeded}"] = replace(spec, scheme=replace(spec.scheme, options=options))
-    return found
+                specs[f"accuracy/{name}-s{s}-{seeded}"] = replace(spec, scheme=replace(spec.scheme, options=options))
+    return specs

@@ -15,10 +15,10 @@ def changed(values: dict) -> list[dict]:
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    """The runs with compiled selection, and beside them those of Table 2."""
-    fast = {name: spec for one in changed(values) for name, spec in grid.timing(one).items()}
-    models = {spec.training.model for spec in fast.values()}
-    return fast | {
+    """The runs with compiled selection, and the runs of Table 2 of the same models."""
+    compiled = {name: spec for one in changed(values) for name, spec in grid.timing(one).items()}
+    models = {spec.training.model for spec in compiled.values()}
+    return compiled | {
         name: spec for name, spec in grid.timing(values).items()
         if spec.training.model in models and not spec.topology.servers
     }  # fmt: skip

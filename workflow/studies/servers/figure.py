@@ -22,7 +22,7 @@ CEILING, PAPER = 2.0, 1.99
 
 
 def draw(axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projection, ticks: list[float]) -> None:
-    """One variant: measured speed-ups as points, predicted ones as a line."""
+    """Draw one variant: measured speed-ups as points, predicted speed-ups as a line."""
     style.measured(axes, look, rows["rate_mbit"], rows, "speedup")
     rates = style.between(ticks)
     networks = [replace(own.here, rate_mbit=rate) for rate in rates]

@@ -5,7 +5,7 @@ from dlgs_bench.spec import RunSpec
 
 
 def changed(values: dict) -> list[dict]:
-    """The configuration with the study's workers at each of its rates; no collective travels over a server."""
+    """The configuration with the study's workers at each of its rates. A server needs the engine's collectives."""
     study = values["studies"]["servers"]
     served = values | {"server_workers": study["workers"], "collective": "engine"}
     return grid.over_rates(served, study, study["topologies"])

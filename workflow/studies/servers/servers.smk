@@ -1,5 +1,5 @@
 # Timing runs with a parameter server over links of several rates.
-# From the calibrations over the fastest links the other rates are predicted.
+# The other rates are predicted from the calibrations over the fastest links.
 FASTEST = [
     run
     for run in studied("servers")

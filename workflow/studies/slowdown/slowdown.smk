@@ -1,4 +1,4 @@
-# The rate of links at which this machine keeps the proportion of the paper's nodes.
+# The link rate at which this machine has the paper's ratio of computation to communication.
 STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
 
 

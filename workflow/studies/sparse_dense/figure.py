@@ -21,11 +21,11 @@ def main(snakemake) -> None:
     kinds = sorted(points["sparse_steps"].unique())
     last = points[points["step"] == points["train_steps"]]
     figure, (by_t, by_bytes) = style.panels(2, 4.2, 3.4)
-    for place, kind in enumerate(kinds):
-        look = style.line(place, name(kind))
+    for index, kind in enumerate(kinds):
+        look = style.line(index, name(kind))
         own = points[points["sparse_steps"] == kind]
         ends = 100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"]
-        by_t.plot([place] * len(ends), ends, **look | {"linestyle": "", "label": None})
+        by_t.plot([index] * len(ends), ends, **look | {"linestyle": "", "label": None})
         curve = curves.mean(own)
         by_bytes.plot(curve["sent_bytes"] / 1e6, 100 * curve["test_accuracy"], **look)
     by_t.set_xticks(range(len(kinds)), [name(kind) for kind in kinds], fontsize=8)
@@ -37,7 +37,7 @@ def main(snakemake) -> None:
     style.legend(figure, *by_bytes.get_legend_handles_labels())
     first, seeds = points.iloc[0], points["seed"].nunique()
     note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
-    note += f"{captions.setting(points)}; n = {seeds} seed{'s' * (seeds > 1)}; "
+    note += f"{captions.setting(points)}; n = {seeds} {'seeds' if seeds > 1 else 'seed'}; "
     note += f"{captions.least_to_most(last['epoch'], 2)} of the recipe's {first['epochs']:g} epochs"
     style.save(figure, note, snakemake)
 

@@ -1,5 +1,4 @@
-"""Accuracy runs of alternating sparse and dense steps, each of as many steps as the same number of bytes pays for; none
-where the method is missing."""
+"""Accuracy runs of alternating sparse and dense steps that send an equal number of bytes; none without the method."""
 
 from dataclasses import replace
 
@@ -8,26 +7,29 @@ from dlgs_bench.config import grid, variants
 from dlgs_bench.spec import RunSpec
 
 METHOD = "sparse_dense"
-NEVER = 10**9  # sparse steps: more than any run makes, so that none is dense
-ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # dense; a value and its place; of a gathered message
+NEVER = 10**9  # sparse steps: more than the steps of any run, so that no step is dense
+ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # a dense entry; a value and its index; the count of a message
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
     if METHOD not in plugins.usable("methods"):
         return {}
-    study, model, found = values["studies"]["sparse_dense"], next(iter(values["models"])), {}
+    study, model, specs = values["studies"]["sparse_dense"], next(iter(values["models"])), {}
     layers = plugins.describe("models", model)["layers"]
     for sparse_steps in [*study["sparse_steps"], NEVER]:
         steps = affordable(layers, study["ratio"], sparse_steps, study["dense_steps"])
         name = "never" if sparse_steps == NEVER else sparse_steps
         for seed in values["seeds"]:
             run = _run(values, model, sparse_steps, steps, seed)
-            found[f"accuracy/sparse-dense-{model}-{name}-seed{seed}"] = run
-    return found
+            specs[f"accuracy/sparse-dense-{model}-{name}-seed{seed}"] = run
+    return specs
 
 
 def affordable(layers: list[int], ratio: float, sparse_steps: int, dense_steps: int) -> int:
-    """How many steps send no more than so many dense ones, where T = ``sparse_steps`` come before each dense one."""
+    """The number of steps that send no more bytes than ``dense_steps`` dense steps.
+
+    T = ``sparse_steps`` sparse steps precede each dense step.
+    """
     dense = ENTRY_BYTES * sum(layers)
     sparse = sum(PAIR_BYTES * max(1, int(ratio * entries + 1e-6)) + COUNT_BYTES for entries in layers)
     cycles, left = divmod(dense * dense_steps, sparse_steps * sparse + dense)
@@ -35,7 +37,7 @@ def affordable(layers: list[int], ratio: float, sparse_steps: int, dense_steps: 
 
 
 def _run(values: dict, model: str, sparse_steps: int, steps: int, seed: int) -> RunSpec:
-    """At a learning rate that stays; places travel as a list of 32 bits, whose bytes are known before."""
+    """A run with a constant learning rate. Indices have 32 bits, so that the bytes of a step are known in advance."""
     study = values["studies"]["sparse_dense"]
     points = {key: study[key] for key in ("evaluations", "test_samples", "final_test_samples")}
     recipe = values["models"][model] | {"lr_steps": [], "warmup_epochs": 0}

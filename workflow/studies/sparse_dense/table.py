@@ -16,16 +16,16 @@ from dlgs_bench.report.names import Names, data_title
 def at_the_end(points: pd.DataFrame) -> pd.DataFrame:
     """A row for each T, from the last points of its runs."""
     last = points[points["step"] == points["train_steps"]]
-    found = []
+    summary = []
     for sparse_steps, rows in last.groupby("sparse_steps"):
         accuracy, steps = rows["test_accuracy"], int(rows["train_steps"].iloc[0])
-        found.append(
+        summary.append(
             {"sparse_steps": sparse_steps, "steps": steps, "dense_steps": steps // (sparse_steps + 1)}
             | {"sent_bytes": rows["sent_bytes"].mean(), "epoch": rows["epoch"].iloc[0]}
             | {"test_accuracy": accuracy.mean(), "test_accuracy_low": accuracy.min()}
             | {"test_accuracy_high": accuracy.max(), "train_loss": rows["train_loss"].mean(), "seeds": len(rows)}
         )  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(summary)
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:

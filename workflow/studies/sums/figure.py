@@ -15,7 +15,7 @@ SHAPE = ["aggregators", "fused", "in_flight"]
 
 
 def name(aggregators: int, fused: int, in_flight: int) -> str:
-    """Of a shape."""
+    """The name of a shape of streams."""
     many = "one aggregator" if aggregators == 1 else "as many as workers"
     return f"{many}, {fused} fused, {in_flight} in flight"
 
@@ -26,11 +26,11 @@ def title(row: pd.Series, places: str) -> str:
 
 
 def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
-    """One panel. ``names``: of the shapes in all panels."""
+    """Draw one panel. ``names``: the names of the shapes in all panels."""
     streamed = rows[rows["way"] == "omnireduce"]
     for shape, own in streamed.groupby(SHAPE):
         points(axes, style.line(names.index(name(*shape)), name(*shape)), own)
-    # Every run has its own; they send the same.
+    # Every run has an all-gather, and all of them send the same.
     gathered = rows[rows["way"] == "all-gather"].groupby("density", as_index=False).median(numeric_only=True)
     points(axes, style.line(len(names), "all-gather"), gathered)
     for aggregators, own in rows.groupby("aggregators"):

@@ -1,9 +1,11 @@
-"""OmniReduce beside other sums; none without a testbed.
+"""Runs of OmniReduce and of other sums; none without a testbed.
 
-Each number of workers has one shape of OmniReduce's streams for which every case is timed, the last of ``fused`` and
-of ``in_flight`` with as many aggregators as workers; others are timed briefly. So is that shape over a wide area,
-links with latency, among the most workers, where the testbed can have such links.
+Each number of workers has one shape of OmniReduce's streams for which all cases are timed: the last of ``fused`` and of
+``in_flight``, with as many aggregators as workers. The other shapes are timed briefly. The same shape is timed briefly
+with the most workers over a wide area, if the testbed supports links with latency.
 """
+
+from itertools import product
 
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.engines import ENGINES
@@ -18,30 +20,27 @@ def runs(values: dict) -> dict[str, RunSpec]:
         return {}
     study = values["studies"]["sums"]
     if study["apart"] and ENGINES[study["engine"]].requires_all_ranks:
-        why = f"{study['engine']} has no messages between two processes alone"
+        why = f"{study['engine']} has no messages between two processes"
         raise ConfigError(f"studies.sums.apart: {why}; give false, or another engine")
-    found = {
-        f"sums/{workers}workers-{aggregators}{'apart' if apart else 'aggregators'}-{fused}fused-{in_flight}inflight": (
-            _run(
-                study, workers, {"fused": fused, "in_flight": in_flight, "aggregators": aggregators} | apart,
-                brief=(fused, in_flight, aggregators) != (study["fused"][-1], study["in_flight"][-1], workers),
-            )
-        )
-        for workers in study["workers"]
-        for apart in ({}, {"apart": True})[: 1 + study["apart"]]
-        for aggregators in (1, workers)
-        for fused in study["fused"]
-        for in_flight in study["in_flight"]
-    }  # fmt: skip
-    if found and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
+    specs = {}
+    kinds = ("aggregators", "apart") if study["apart"] else ("aggregators",)
+    for workers in study["workers"]:
+        fully_timed = study["fused"][-1], study["in_flight"][-1], workers
+        for kind, aggregators, fused, in_flight in product(kinds, (1, workers), study["fused"], study["in_flight"]):
+            streams = {"fused": fused, "in_flight": in_flight, "aggregators": aggregators}
+            streams |= {"apart": True} if kind == "apart" else {}
+            name = f"sums/{workers}workers-{aggregators}{kind}-{fused}fused-{in_flight}inflight"
+            specs[name] = _run(study, workers, streams, brief=(fused, in_flight, aggregators) != fully_timed)
+    if specs and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
         most = max(study["workers"])
         shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": most}
-        found[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
-    return found
+        specs[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
+    return specs
 
 
 def _run(study: dict, workers: int, streams: dict, brief: bool) -> RunSpec:
-    rates = (float(study["rate_mbit"]),) * (workers + streams["aggregators"] * ("apart" in streams))
+    processes = workers + (streams["aggregators"] if "apart" in streams else 0)
+    rates = (float(study["rate_mbit"]),) * processes
     links = {"network": "testbed", "rates_mbit": rates, "latency_ms": study.get("latency_ms", 0.0)}
     return RunSpec(
         "sums",

@@ -1,4 +1,4 @@
-# Sums of tensors of which whole blocks are zero: OmniReduce beside those that send them all.
+# Sums of tensors with blocks of zeros: OmniReduce compared with sums that send all blocks.
 if studied("sums"):
     STUDY_TARGETS += [f"{RESULTS}/sums.csv", f"{FIGURE_FOLDER}/sums.svg"]
 

@@ -21,7 +21,7 @@ from dlgs_bench.timemodel.links import streamed_bound
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
 ABOUT += ("latency_ms", "round_trip_ms", "disturbed")
 SHAPE = ["apart", "aggregators", "fused", "in_flight"]
-UNION = {  # the part of the blocks that anybody has, by the part that each of n ranks has
+UNION = {  # the share of blocks that are not zero on at least one of n ranks, by the share on each rank
     "random": lambda n, d: 1 - (1 - d) ** n,
     "overlapping": lambda n, d: d,
     "disjoint": lambda n, d: n * d,
@@ -29,10 +29,10 @@ UNION = {  # the part of the blocks that anybody has, by the part that each of n
 
 
 def of_run(path: Path) -> pd.DataFrame:
-    """A row for each way, density and places of one run."""
+    """A row for each way, density and placement (``places``) of one run."""
     rows, spec = pd.read_csv(path), RunSpec.in_folder(path.parent)
     about = about_run(path.parent)
-    found = []
+    summary = []
     for (places, density), case in rows.groupby(["places", "density"], sort=False):
         ring = case[case["way"] == "ring"].set_index("repeat")["seconds"]
         n, streams = spec.cluster.workers, {"apart": False} | spec.scheme.streams
@@ -40,18 +40,18 @@ def of_run(path: Path) -> pd.DataFrame:
         for way, own in case.groupby("way", sort=False):
             seconds = own.set_index("repeat")["seconds"]
             gain = repeatable((ring / seconds).tolist())
-            found.append(
+            summary.append(
                 {key: about[key] for key in ABOUT} | streams
                 | {"entries": spec.measurement.largest_entries, "places": places, "density": density, "way": way}
                 | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
                 | {"repeats": len(seconds)}
             )  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(summary)
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """OmniReduce's rows, with the times of the others beside it."""
+    """The rows of OmniReduce, with columns for the times of the other sums."""
     case = ["workers", "latency_ms", *SHAPE, "places", "density"]
     times = table.pivot_table(index=case, columns="way", values="seconds").reindex(columns=["ring", "all-gather"])
     return pd.DataFrame(

@@ -14,7 +14,7 @@ if studied("sparse_dense"):
     SYSTEMS_TABLES["points"] = f"{RESULTS}/sparse_dense_points.csv"
 if f"{RESULTS}/hybrid.csv" in SYSTEMS_FILES:
     SYSTEMS_TABLES["hybrids"] = f"{RESULTS}/hybrid.csv"
-# Without a testbed only accuracies are known, and without methods/sparse_dense.py not even these.
+# Without a testbed there are only accuracies, and without methods/sparse_dense.py not even these.
 if all(map(studied, ("sums", "omnireduce"))):
     SYSTEMS_FILES.append(f"{RESULTS}/systems.csv")
     STUDY_TARGETS.append(f"{RESULTS}/systems.csv")

@@ -18,9 +18,11 @@ def main(snakemake) -> None:
     inputs = ("sums", "training", "layers", "points", "hybrids")
     read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
     compared = systems.compare(**read)
-    settings = "; ".join(f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items()
-                         if "machine" in table)  # fmt: skip
-    tables.save_table(compared, systems.shown(compared), f"{captions.of_script(snakemake)} {settings}.", snakemake.output)
+    settings = [
+        f"{name.replace('_', ' ')}: {captions.setting(table)}" for name, table in read.items() if "machine" in table
+    ]
+    caption = f"{captions.of_script(snakemake)} {'; '.join(settings)}."
+    tables.save_table(compared, systems.shown(compared), caption, snakemake.output)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
 
 
 def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
-    """The model's schedule as intervals, in the form of a run's trace."""
+    """The schedule of the time model as intervals, in the format of a run's trace."""
     known = predict.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(known.sizes, known.costs, plan)
