@@ -1,7 +1,7 @@
 """The command ``dlgs-bench``: the programs of the package under one name.
 
-Each command is a module with ``main(arguments)``, imported only when it is called: a command needs no package that
-only another command uses.
+Each command is a module with ``main(arguments)``. A module is imported only when its command is called, so a command
+does not need the packages of the other commands.
 """
 
 import importlib
@@ -20,13 +20,14 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
 
 
 def usage() -> str:
+    """The text of ``dlgs-bench --help``."""
     lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
     return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help says more"])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status: 0, or 2 for a wrong call."""
-    name, *rest = sys.argv[1:] if arguments is None else arguments or ["--help"]
+    """Run one command and return its exit status: 2 for a wrong call. Without a command, print the help."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
         return 0
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status = command.main([*first, *rest]) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status

@@ -50,7 +50,7 @@ def stem(plugin: str) -> str:
 
 # What runs import to find and to watch them, which decides no number.
 NO_NUMBERS = {PACKAGE / "fingerprint.py", PACKAGE / "plugins.py", PACKAGE / "launch" / "liveness.py"}
-NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "errors.py"}
+NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "atomic_file.py", PACKAGE / "errors.py"}
 
 # The module in dlgs_bench/training that does the work of each kind of run.
 KINDS = {

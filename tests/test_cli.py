@@ -20,8 +20,10 @@ def test_every_command_is_listed_and_can_be_imported(capsys):
         assert callable(importlib.import_module(module).main)
 
 
-def test_without_a_command_the_help_is_shown(capsys):
-    assert cli.main([]) == 0
+@pytest.mark.parametrize("arguments", [[], None], ids=["called", "in a shell"])
+def test_without_a_command_the_help_is_shown(arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dlgs-bench"])
+    assert cli.main(arguments) == 0
     assert capsys.readouterr().out.startswith("usage: dlgs-bench")
 
 

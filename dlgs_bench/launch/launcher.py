@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from dlgs_bench import checksums
+from dlgs_bench.atomic_file import wait_for_disk, write_atomically
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import gpus, processes, progress
 from dlgs_bench.launch.disturbance import OtherWork, disturbed
@@ -240,11 +241,11 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
 
 
 def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
-    """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
-    they are whole, and by checksums of each table and of itself what they are.
+    """Move the results of launches, (folder, what disturbed the launch), to ``folder``.
 
-    Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
-    the last one's. ``launched``: how many there were, with those that were repeated.
+    run.json is written last: a folder that has it is complete. It holds a checksum of each table and of itself. The
+    tables ``OBSERVED`` hold the rows of all launches, with the number of the launch; the other tables come from the
+    last launch. ``launched``: the number of launches, with those that were repeated.
     """
     last, _ = launches[-1]
     for table in OBSERVED if len(launches) > 1 else ():
@@ -252,25 +253,19 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, la
             texts = [(part / table).read_text(encoding="utf-8").splitlines() for part, _ in launches]
             rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
             (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]), encoding="utf-8")
-    about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
-    about["launched"] = launched
-    about["files"] = {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))}
-    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | about)
-    (last / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    metadata = {
+        "wall_s": round(wall_s, 1),
+        "disturbed": "; ".join(trouble for _, trouble in launches if trouble),
+        "launched": launched,
+        "files": {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))},
+    }
+    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | metadata)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:
-        _to_disk(path)
+    for path in [*last.glob("*.csv"), *last.glob("trace.json")]:
+        wait_for_disk(path)
         path.replace(folder / path.name)
-    _to_disk(folder)  # before the checkpoints go: the machine may stop at any time
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until the file, or the folder's list of files, is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    write_atomically(folder / "run.json", (json.dumps(run, indent=1) + "\n").encode(), durable=True)
+    wait_for_disk(folder)  # before the checkpoints are removed: the machine may stop at any time
 
 
 def _end(text: str, lines: int = 20) -> str:

@@ -1,9 +1,7 @@
 """``record``: times the steps of a training loop that is not ours, and measures what the job's advice needs."""
 
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench import plugins
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.probe import mirror, network
 from dlgs_bench.probe.marks import Marks
@@ -109,7 +108,8 @@ class Recorder:
             profile, rank = self._profile()
         if rank == 0:
             check(profile)
-            _write(self._path, profile)
+            text = json.dumps(profile, indent=1, allow_nan=False)
+            write_atomically(self._path, f"{text}\n".encode())
 
     def _forward_begins(self, model: nn.Module, inputs: tuple) -> None:
         if not torch.is_grad_enabled() or self._finished:
@@ -286,17 +286,3 @@ def _versions() -> dict[str, str]:
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
     return found
-
-
-def _write(path: Path, profile: dict) -> None:
-    """Write the file whole or not at all."""
-    text = json.dumps(profile, indent=1, allow_nan=False)
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
