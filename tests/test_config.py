@@ -49,11 +49,11 @@ MISTAKES = {
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file dlgs_bench/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
-    "collective: halving-doubling refuses 3 workers: 3 is no power of two; give engine": {
+    "collective: halving-doubling refuses 3 workers: 3 is not a power of two; give engine": {
         "collective": "halving-doubling",
         "workers": 3,
     },
-    "collective: halving-doubling refuses 6 workers: 6 is no power of two; give engine, or other studies": {
+    "collective: halving-doubling refuses 6 workers: 6 is not a power of two; give engine, or other studies": {
         "collective": "halving-doubling",
         "studies": {"advise": {"workers": 6}},
     },

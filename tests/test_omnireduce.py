@@ -266,7 +266,7 @@ def test_where_a_round_needs_everybody_several_aggregators_apart_are_refused():
         shape = {"block": 1, "fused": 1, "aggregators": 2, "apart": True}
         comm.start_streams(streams(comm.rank, comm.world_size, torch.ones(100), **shape)).wait()
 
-    with pytest.raises(ValueError, match=r"rank [12] stays away from a stream, but Local needs all ranks"):
+    with pytest.raises(ValueError, match=r"rank [12] gave None for a stream; Local needs a coroutine on every rank"):
         run_workers(3, work)
 
 

@@ -1,4 +1,4 @@
-"""A thread for communication beside the one that computes."""
+"""A thread for communication, next to the main thread, which computes."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,16 +9,16 @@ from dlgs_bench.comm import Pending
 
 
 class CommThread:
-    """Runs blocking calls in a thread of its own, first come first served.
+    """Runs blocking calls in one thread, in the order of submission.
 
-    For what an engine cannot do in one asynchronous call: counts, then data; one round after the other. On CUDA
-    the thread has a stream of its own, ordered after the caller's stream at the time of the call.
+    It serves what an engine cannot do in one asynchronous call, such as lengths, then data, or several rounds. On CUDA
+    the thread has its own stream. The stream waits for what the caller's stream held when the call was submitted.
     """
 
     def __init__(self, device: torch.device):
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._device = self._stream.device if self._stream else device  # with its number, which a thread needs
+        self._device = self._stream.device if self._stream else device  # with its index, which a thread needs
 
     def submit(self, call, *args) -> Pending:
         if self._stream is None:
@@ -60,10 +60,10 @@ class _StreamFuture(_Future):
         self._device = device
 
     def _run(self, call, *args):
-        return call(*args)  # which has queued its work on the stream, and knows nothing of its end
+        return call(*args)  # the work is only queued on the stream, so its end is not known here
 
     def done(self) -> bool:
-        # What is only queued is not done: to wait for it now would hold up the rest of backward.
+        # Queued work counts as not done: to wait for it now would block the rest of backward.
         return self._future.done() and self._future.result()[1].query()
 
     def wait(self):
@@ -71,12 +71,12 @@ class _StreamFuture(_Future):
         here = torch.cuda.current_stream(self._device)
         here.wait_event(finished)
         for tensor in _tensors(result):
-            tensor.record_stream(here)  # its memory is the other stream's, which must not use it again too early
+            tensor.record_stream(here)  # its memory belongs to the other stream, which must not reuse it too early
         return result
 
 
 def _tensors(result) -> list[torch.Tensor]:
-    """All in what a call returns: a tensor, None, or a list or dict of such."""
+    """The tensors in the result of a call: a tensor, None, or a list or dict of such results."""
     if isinstance(result, dict):
         result = result.values()
     if isinstance(result, torch.Tensor) or result is None:
