@@ -61,7 +61,7 @@ def file_of(kind: str, name: str) -> str:
 
 
 def describe(kind: str, name: str) -> dict:
-    """The description of a plug-in, as ``dlgs_bench.describe`` makes it; ValueError in one line if it cannot be used."""
+    """The description that ``dlgs_bench.describe`` makes of a plug-in; ValueError in one line if it cannot be used."""
     if name not in names(kind):
         raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
     look_at([(kind, name)])

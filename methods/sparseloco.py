@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, LocalSteps, StepContext
 from dlgs_bench.exchange.magnitudes import largest_in_rows
-from dlgs_bench.exchange.packing import blocks, join, pack, pack_places, unpack, unpack_places
+from dlgs_bench.exchange.packing import blocks, join, pack, pack_indices, unpack, unpack_indices
 
 CHUNK = 4096  # entries, so that a place in it is a number of 12 bits
 
@@ -46,16 +46,16 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
 
     def _encoded(self, values: Tensor, places: Tensor) -> Tensor:
         if self.bits == 32:
-            return join(values, pack_places(places))
+            return join(values, pack_indices(places))
         sizes = values.abs()
         large = sizes > sizes.mean(dim=1, keepdim=True)
         means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large, large)]
         codes = (large * 2 + (values < 0)).to(torch.uint8).view(-1)
-        return join(pack(torch.stack(means, dim=1).view(-1), codes, 2), pack_places(places))
+        return join(pack(torch.stack(means, dim=1).view(-1), codes, 2), pack_indices(places))
 
     def _decoded(self, message: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
         """The places, of this shape, and what is sent of each."""
-        rest, places = unpack_places(message, shape)
+        rest, places = unpack_indices(message, shape)
         if self.bits == 32:
             return places, rest.clone().view(torch.float32).view(shape)
         means, codes = unpack(rest, 2 * shape[0], 2, shape.numel())

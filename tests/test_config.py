@@ -445,7 +445,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 
 UNUSABLE = {
     "methods/broken.py": ("import no_such_library", {"methods": ["none", "broken"]}, "no_such_library"),
-    "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "must define one Method, found 0"),
+    "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "0 subclasses of Method are not exactly one"),
     "models/broken.py": ("TITLE = 'B'", {"methods": ["none"], "models": {"broken": RECIPE}}, "DATA is missing"),
 }
 

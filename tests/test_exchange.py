@@ -149,7 +149,7 @@ class Miscounted(Method):
 
 @pytest.mark.parametrize("announced, made, says", [(1, 2, "makes more"), (2, 1, "makes only 1")])
 def test_other_requests_than_announced_are_an_error_that_names_the_method(announced, made, says):
-    with pytest.raises(RuntimeError, match=rf"Miscounted.rounds announces {announced} .* bucket 0, .* {says}"):
+    with pytest.raises(RuntimeError, match=rf"Miscounted.num_requests returns {announced} for bucket 0, .* {says}"):
         step_of(Miscounted(announced, made), workers=1)
 
 

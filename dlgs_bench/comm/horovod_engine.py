@@ -52,7 +52,7 @@ class _Handle:
 
 
 class Horovod(Communicator):
-    """A communicator of all Horovod processes. Several in one process are independent: their requests differ in name."""
+    """A communicator of all Horovod processes. Several in one process are independent: their requests' names differ."""
 
     _made = itertools.count()  # numbers the communicators; all workers make them in the same order
 

@@ -18,7 +18,7 @@ FIRST_BYTES = 2**16  # of a message whose length its receiver does not know: sen
 
 
 def connect(device: torch.device, shared: bool) -> "TorchDist":
-    """Join the default process group. ``shared``: whether several processes use one GPU, which NCCL does not support."""
+    """Join the default process group. ``shared``: several processes use one GPU, which NCCL does not support."""
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     backend = "nccl" if device.type == "cuda" and not shared else "gloo"

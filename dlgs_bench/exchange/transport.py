@@ -1,9 +1,9 @@
 """Transports: how the requests of a method are answered over a topology.
 
-Sparse messages have a format of ``dlgs_bench.exchange.wire``. A transport counts the bytes (values, indices and lengths)
-and the gradient entries that this worker passes to the engine, and the bytes that the engine returns from other
-workers: a sum, or their messages. The network may carry more. For example, a ring all-reduce moves 2 (N - 1) / N times
-the bytes of the tensor in each direction.
+Sparse messages have a format of ``dlgs_bench.exchange.wire``. A transport counts the bytes (values, indices and
+lengths) and the gradient entries that this worker passes to the engine. It also counts the bytes that the engine
+returns from other workers: a sum, or their messages. The network may carry more. For example, a ring all-reduce moves
+2 (N - 1) / N times the bytes of the tensor in each direction.
 """
 
 from abc import ABC, abstractmethod

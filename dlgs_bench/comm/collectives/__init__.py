@@ -78,7 +78,7 @@ PeerExchanges = Generator[PeerExchange, dict[int, Tensor], Any]
 
 
 def sum_over_first(collective: ModuleType, rank: int, workers: int, mine: Tensor | None) -> PeerExchanges:
-    """Sum the tensors of ranks 0 .. ``workers`` - 1, in place, by a plain collective; other ranks yield empty rounds."""
+    """Sum the tensors of ranks 0 .. ``workers`` - 1 in place by a plain collective; other ranks yield empty rounds."""
     if rank < workers:
         return (yield from collective.all_reduce(rank, workers, mine))
     for _ in range(collective.rounds(workers)):
