@@ -93,7 +93,7 @@ class WorkerExchange(Exchange):
         self._label = "other" if method.uncompressed else "sparsify"
 
     def begin(self, context: StepContext) -> None:
-        self._at = context
+        self._context = context
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
         self._open: deque[_Open] = deque()
@@ -121,8 +121,8 @@ class WorkerExchange(Exchange):
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
-            segments = self.method.exchange(bucket, self._at)
-            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._at)))
+            segments = self.method.exchange(bucket, self._context)
+            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._context)))
 
     def _post(self) -> None:
         """Post waiting requests, but no request of a bucket before the last request of the bucket before it."""
@@ -144,7 +144,7 @@ class WorkerExchange(Exchange):
         return result
 
     def _advance(self, wait: bool) -> None:
-        """Resume exchanges, oldest first, up to the first one without an answer; with ``wait``, wait for all answers."""
+        """Resume exchanges, oldest first, until one has no answer yet; with ``wait``, wait for all answers."""
         while self._open:
             head = self._open[0]
             if not head.pending.done():
@@ -177,11 +177,9 @@ class WorkerExchange(Exchange):
         target.copy_(aggregate)
 
     def _miscounted(self, item: _Open, makes: str) -> RuntimeError:
-        name = type(self.method).__name__
-        return RuntimeError(
-            f"{name}.num_requests returns {item.num_requests} for bucket {item.bucket.index}, but the exchange {makes}; "
-            "return the exact number"
-        )
+        name, bucket = type(self.method).__name__, item.bucket.index
+        returns = f"{name}.num_requests returns {item.num_requests} for bucket {bucket}"
+        return RuntimeError(f"{returns}, but the exchange {makes}; return the exact number")
 
 
 class LocalExchange(WorkerExchange):
@@ -208,15 +206,15 @@ class LocalExchange(WorkerExchange):
 
     def finish(self) -> None:
         for bucket in self.buckets:
-            bucket.gradient.mul_(self._at.workers)  # undo the division by the number of workers
+            bucket.gradient.mul_(self._context.workers)  # undo the division by the number of workers
 
     def updated(self) -> None:
-        if not self.method.exchanges_at(self._at.step):
+        if not self.method.exchanges_at(self._context.step):
             return
         shared = self.method.shared
         with self._clock(self._label):
             for bucket, weights in zip(self.buckets, self._weights, strict=True):
-                torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._at.workers)
+                torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._context.workers)
         for layer in range(len(self.bucket_of)):
             super().ready(layer)
         super().finish()
