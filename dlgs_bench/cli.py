@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         status = command.main([*first, *rest]) or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+    except BrokenPipeError:  # the reader, such as head, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status

@@ -1,4 +1,4 @@
-"""DeMo: the largest cosine components of each worker's momentum are sent; the sign of their mean is applied."""
+"""DeMo: of each worker's momentum, the strongest waves of each chunk are sent, and the signs of their mean applied."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -17,11 +17,10 @@ from dlgs_bench.exchange.transforms import cosines
 class DeMo(Method):
     """Decoupled momentum (Peng, Quesnelle, Kingma, DeMo, arXiv 2411.19870, 2024).
 
-    delta = decay delta + lr g, in units of the update. A layer's matrix is split into chunks of ``chunk`` x ``chunk``,
-    or of the largest divisors below. A cosine transform (DCT-II) is applied to each chunk, and its ``top`` largest
-    components are subtracted from delta and sent. The result has the mean of each component over the workers that sent
-    it. The optimizer's momentum is off. As in the authors' code, weight decay is applied to the weights directly, and
-    is not part of delta.
+    delta = decay delta + lr g, in units of the update; each chunk of a layer's matrix, ``chunk`` x ``chunk`` or the
+    largest divisors below, goes through a cosine transform (DCT-II); its ``top`` components are taken out of delta and
+    sent. A component counts as its mean over the workers that sent it. The optimizer's momentum is off. Weight decay is
+    applied to the weights directly, as in the authors' code, and does not join delta.
     """
 
     title = "DeMo"
@@ -43,23 +42,23 @@ class DeMo(Method):
             .add_(bucket.gradient, alpha=context.lr)
         )
         rows = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1
-        chunks = self._chunks(delta.view(rows, -1))  # a view, shape (rows, columns, n, m)
+        chunks = self._chunks(delta.view(rows, -1))  # a view, of shape (rows, columns, n, m)
         left, right = (cosines(size, delta.device) for size in chunks.shape[2:])
         flat = (left @ chunks @ right.T).flatten(2).flatten(0, 1)
-        indices = largest_in_rows(flat, self.top)
-        values = flat.gather(1, indices)
+        places = largest_in_rows(flat, self.top)
+        values = flat.gather(1, places)
 
         def decoded(components: Tensor) -> Tensor:
             return left.T @ components.view(chunks.shape) @ right
 
-        chunks -= decoded(torch.zeros_like(flat).scatter_(1, indices, values))
-        entries = (values, indices.to(torch.int16))
+        chunks -= decoded(torch.zeros_like(flat).scatter_(1, places, values))
+        entries = (values, places.to(torch.int16))
         received = yield Gather(join(*entries), entries=values.numel())
         total, senders = torch.zeros_like(flat), torch.zeros_like(flat)
         for message in received:
-            values, indices = split(message, *entries)
-            total.scatter_add_(1, indices.long(), values)
-            senders.scatter_add_(1, indices.long(), torch.ones_like(values))
+            values, places = split(message, *entries)
+            total.scatter_add_(1, places.long(), values)
+            senders.scatter_add_(1, places.long(), torch.ones_like(values))
         self._chunks(bucket.gradient.view(rows, -1)).copy_(decoded(total / senders.clamp(min=1)))
         return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(context.workers / context.lr)
 

@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), where t is at most LENGTH."""
+    """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), t up to LENGTH."""
 
     def __init__(self):
         super().__init__()
@@ -50,8 +50,8 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.blocks(self.token(tokens) + self.position(positions))
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.blocks(self.token(tokens) + self.position(places))
         return self.head(self.norm(x)).transpose(1, 2)
 
 
@@ -59,9 +59,9 @@ def build() -> nn.Module:
     model = Transformer()
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            # The outputs of blocks are scaled down, so that the variance of the residual sum stays near 1.
-            is_output = name.endswith(("out.weight", "down.weight"))
-            nn.init.normal_(parameter, std=0.02 / (2 * BLOCKS) ** 0.5 if is_output else 0.02)
+            # What blocks add to the residual sum is scaled down, so that the sum's variance stays near 1.
+            added = name.endswith(("out.weight", "down.weight"))
+            nn.init.normal_(parameter, std=0.02 / (2 * BLOCKS) ** 0.5 if added else 0.02)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return model

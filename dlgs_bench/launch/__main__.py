@@ -1,11 +1,6 @@
-"""Starts one run.
-
-python -m dlgs_bench.launch '<spec as JSON>' '<settings as JSON>' <run folder> <log file>
-    [--plan <file> ...] [--rate <file>] [--length <file>]
-
-The files hold values that were computed for the run: ``--plan`` the groups of a scheme that uses a plan, ``--rate`` the
-rate of its links, and ``--length`` the epochs that fit into its budget.
-"""
+"""Starts one run: python -m dlgs_bench.launch '<spec as JSON>' '<settings as JSON>' <run folder> <log file>
+[--plan <file> ...] [--rate <file>] [--length <file>]; the files say what was found out for the run: the groups of each
+scheme that takes a plan, the rate of its links, the epochs that fit into its budget."""
 
 import argparse
 import signal
@@ -38,19 +33,19 @@ def main(arguments: list[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser("python -m dlgs_bench.launch")
-    result.add_argument("spec", type=RunSpec.from_json)
-    result.add_argument("settings", type=LaunchSettings.from_json)
-    result.add_argument("folder", type=Path)
-    result.add_argument("log", type=Path)
-    result.add_argument("--plan", type=Path, nargs="*", default=[])
-    result.add_argument("--rate", type=Path, nargs="?")  # the option has no value if the run has no rate file
-    result.add_argument("--length", type=Path, nargs="?")
-    return result
+    found = argparse.ArgumentParser("python -m dlgs_bench.launch")
+    found.add_argument("spec", type=RunSpec.from_json)
+    found.add_argument("settings", type=LaunchSettings.from_json)
+    found.add_argument("folder", type=Path)
+    found.add_argument("log", type=Path)
+    found.add_argument("--plan", type=Path, nargs="*", default=[])
+    found.add_argument("--rate", type=Path, nargs="?")  # without a value: there is none for this run
+    found.add_argument("--length", type=Path, nargs="?")
+    return found
 
 
 def clean_up_when_ended() -> None:
-    """Make the signals ``ENDS`` exit this process through the launcher's clean-up, which later signals do not stop."""
+    """Have ``ENDS`` end this process by way of the launcher's clean-up, which no second one cuts short."""
 
     def leave(*_) -> None:
         for number in ENDS:
@@ -58,7 +53,7 @@ def clean_up_when_ended() -> None:
         sys.exit(1)
 
     for number in ENDS:
-        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # nohup ignores SIGHUP
+        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # which nohup asks for
             signal.signal(number, leave)
 
 
