@@ -54,7 +54,7 @@ def test_methods_are_listed_with_their_parameters(capsys):
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):
     assert cli.main(["methods", "tokp"]) == 2
-    assert "no method 'tokp' (did you mean 'topk'" in capsys.readouterr().err
+    assert "'tokp' is not a method (did you mean 'topk'" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_ends_a_command_quietly():
