@@ -15,7 +15,7 @@ def row(name: str) -> str:
     """One method in one line, such as ``topk  Top-K  ratio, selection=torch``."""
     described = about(name)
     parameters = (
-        f"{field}={said['default']}" if "default" in said else field for field, said in described["fields"].items()
+        f"{key}={field['default']}" if "default" in field else key for key, field in described["fields"].items()
     )
     return f"{name:<16} {described['title']:<26} {', '.join(parameters)}".rstrip()
 

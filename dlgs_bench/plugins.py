@@ -1,8 +1,8 @@
 """Plug-ins: methods, models and collectives, each one file. This module alone imports them by name.
 
-``describe`` returns what the workflow must know of a plug-in. It does not import torch into this process: another
-process loads the plug-ins and describes them (``dlgs_bench.describe``). Descriptions are cached under ``.cache/``, by a
-digest of the sources, so a plug-in is described once after each change.
+``describe`` returns what the workflow needs of a plug-in. It does not import torch into this process: another process
+loads the plug-ins and describes them (``dlgs_bench.describe``). Descriptions are cached under ``.cache/``, by a digest
+of the sources, so a plug-in is described once after each change.
 """
 
 import hashlib

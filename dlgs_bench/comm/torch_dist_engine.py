@@ -14,7 +14,7 @@ from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange
 from dlgs_bench.comm.thread import CommThread
 from dlgs_bench.engines import TIMEOUT_S
 
-FIRST_BYTES = 2**16  # of a message whose length its receiver does not know: sent together with the length
+FIRST_BYTES = 2**16  # the bytes of a message with a header that are sent together with its length
 
 
 def connect(device: torch.device, shared: bool) -> "TorchDist":
@@ -97,7 +97,7 @@ class TorchDist(Communicator):
     def _round_with_headers(
         self, sends: dict[int, Tensor], peers: Iterable[int], dtype: torch.dtype
     ) -> PendingMessages:
-        """Start messages whose receivers do not know their lengths. This waits for the first part of each message.
+        """Start messages with headers. This waits for the first part of each message.
 
         The first part holds the length and up to ``FIRST_BYTES`` of the message; a second part holds the rest. So a
         short message waits for the network once.

@@ -42,9 +42,9 @@ class PeerExchange:
     ``sends``: peer -> message, shape (n,), which must not change before the round has ended.
     ``receives``: peer -> number of entries of its message.
     ``dtype``: the dtype of all messages of the round.
-    ``headers``: whether receivers do not know the lengths. All ranks set it, and all lengths in ``receives`` are None.
-    Each message then has a header of 8 bytes with the number of its entries. Without headers, an empty message is not
-    sent.
+    ``headers``: whether lengths are sent, because receivers cannot compute them. All ranks set it, and all lengths in
+    ``receives`` are None. Each message then has a header of 8 bytes with the number of its entries. Without headers, an
+    empty message is not sent.
     ``entries``: the number of gradient entries that the messages represent, if a method makes this request.
     """
 

@@ -9,12 +9,12 @@ of ``fused`` columns. The stream repeats two rounds:
 2. The aggregator adds the blocks in rank order. It sends to all workers the sums, and the number of the block that it
    requests next in each column: the smallest of the workers' next numbers.
 
-The first block of each column is sent even if it is zero, because the aggregator does not know the workers' next
-numbers yet. A small tensor has few streams, so that these first blocks are a small part of it. A stream ends when no
-worker has a next block in any column.
+The first block of each column is sent even if it is zero, because the aggregator needs the workers' next numbers. A
+small tensor has few streams, so that these first blocks are a small part of it. A stream ends when no worker has a next
+block in any column.
 
 Each stream is a coroutine of rounds, so several streams can be in flight (``Communicator.start_streams``). All ranks
-know which blocks are requested, so a message has no count, and only one number per block.
+have the numbers of the requested blocks, so a message has no count, and only one number per block.
 """
 
 import torch
