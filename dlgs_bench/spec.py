@@ -111,7 +111,7 @@ class Measurement:
     byte_budget: float = 0.0  # accuracy: another point, when rank 0 has sent this number of bytes; 0: none
     launches: int = 1  # timing: the number of launches
     # timing: the smallest number of blocks in a launch. More follow while the interval of a speed-up, divided by the
-    # speed-up, is wider than ``width``, and the run has taken less than ``budget_s``, with all launches and their starts
+    # speed-up, is wider than ``width``, and the run, with the starts of launches, has taken less than ``budget_s``.
     blocks: int = 5
     width: float = 0.0
     budget_s: float = 0.0  # layers, exchanges: fewer ``repeats`` if it is spent; 0: all. accuracy: see most_epochs
@@ -154,7 +154,7 @@ class RunSpec:
 
     @property
     def trains(self) -> bool:
-        """Whether the run computes with its model. A calibration of exchanges needs only its size; sums have no model."""
+        """Whether the run computes with its model. Calibrations of exchanges need only its size, and sums no model."""
         return self.kind not in ("exchanges", "sums")
 
     @property
