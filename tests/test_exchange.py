@@ -175,6 +175,14 @@ def test_a_method_sees_where_it_stands_and_may_ask_for_maxima_any_dtype_and_mess
         assert found.tolist() == [300.0 + 10 * (before + 1) + rank + 1] * 4
 
 
+def test_what_is_not_a_request_is_refused():
+    def work(comm):
+        with pytest.raises(TypeError, match="3 is not a request; yield a Sum, Max, Gather or PeerExchange"):
+            transport(ALL_GATHER, comm).start(3)
+
+    run_workers(1, work)
+
+
 def test_a_bucket_knows_the_shapes_of_its_layers():
     bucket = Bucket(0, torch.zeros(17), ((2, 3), (5,), (), (5, 1)))
     assert bucket.sizes == (6, 5, 1, 5)

@@ -255,7 +255,7 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
 def publish_results(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
     """Move the results of launches, (folder, what disturbed the launch), to ``folder``.
 
-    run.json is written last: a folder that has it is complete. It holds a checksum of each table and of itself. The
+    run.json is moved last: a folder that has it is complete. It holds a checksum of each table and of itself. The
     tables ``OBSERVED`` hold the rows of all launches, with the number of the launch; the other tables come from the
     last launch. ``launched``: the number of launches, with those that were repeated.
     """
@@ -272,11 +272,12 @@ def publish_results(launches: list[tuple[Path, str]], folder: Path, wall_s: floa
         "files": {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))},
     }
     run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | metadata)
+    # Written before anything is moved: if the disk is full, nothing is left in ``folder``.
+    write_atomically(last / "run.json", (json.dumps(run, indent=1) + "\n").encode())
     folder.mkdir(parents=True, exist_ok=True)
-    for path in [*last.glob("*.csv"), *last.glob("trace.json")]:
+    for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:
         wait_for_disk(path)
         path.replace(folder / path.name)
-    write_atomically(folder / "run.json", (json.dumps(run, indent=1) + "\n").encode(), durable=True)
     wait_for_disk(folder)  # before the checkpoints are removed: the machine may stop at any time
 
 
