@@ -44,6 +44,10 @@ class SIDCo(Estimator):
         sent.append(many / k)
         if len(sent) == ADAPT_EVERY:
             mean = sum(sent) / len(sent)
-            self.stages[bucket.index] = max(1, stages + (mean < 1 - TOLERANCE) - (mean > 1 + TOLERANCE))
+            if mean < 1 - TOLERANCE:
+                stages += 1
+            elif mean > 1 + TOLERANCE:
+                stages -= 1
+            self.stages[bucket.index] = max(1, stages)
             sent.clear()
         return Threshold(h)

@@ -85,14 +85,15 @@ def _kind(peer_exchange: PeerExchange) -> str:
 
 def _count(
     rounds: list[PeerExchange], answers: list[dict[int, Tensor]], outcome: Outcome, alpha_s: float, beta_s: float
-):
+) -> None:
     """Add a round's messages, bytes and time to the outcome."""
     slowest_s = 0.0
     for rank, (peer_exchange, received) in enumerate(zip(rounds, answers, strict=True)):
         sent = peer_exchange.sent_bytes
         outcome.messages[rank] += peer_exchange.sent_messages
         outcome.bytes[rank] += sent
-        busier = max(sent, sum(t.nbytes + HEADER_BYTES * peer_exchange.headers for t in received.values()))
+        header = HEADER_BYTES if peer_exchange.headers else 0
+        busier = max(sent, sum(t.nbytes + header for t in received.values()))
         if busier:
             slowest_s = max(slowest_s, alpha_s + beta_s * busier)
     outcome.rounds += 1

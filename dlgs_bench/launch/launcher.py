@@ -112,7 +112,8 @@ def _launch(
             launches: list[tuple[Path, str]] = []
             retries = 0
             while len(launches) < spec.measurement.launches:
-                part, others = partial / f"launch{len(launches) + 1}", OtherWork()
+                part = partial / f"launch{len(launches) + 1}"
+                others = OtherWork()
                 share_s = _share_s(spec, say.spent_s(), len(launches))
                 status = once(spec, replace(settings, share_s=share_s), part, log, program, own, say)
                 if status:
@@ -158,7 +159,9 @@ def once(
     part.mkdir(parents=True)
     (part / "spec.json").write_text(spec.to_json(), encoding="utf-8")
     (part / "launch_settings.json").write_text(settings.to_json(), encoding="utf-8")
-    process, trouble, ranks = None, "", Ranks(part, spec.processes)
+    process: subprocess.Popen | None = None
+    trouble = ""
+    ranks = Ranks(part, spec.processes)
     with Heartbeat(part):
         try:
             process = processes.start(spec, settings, [*program, str(part)], log, own)

@@ -108,12 +108,12 @@ def _index(ip, name: str) -> int:
 
 def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
     """Limit the rate of what leaves by this interface, after a delay of ``latency_s``; ``how``: "add" or "change"."""
-    index, rate, most, settings = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit), {}
-    if latency_s:
-        settings = {"parent": "1:1"}
-        if how == "add":
-            ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
-    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=most, limit=most + int(rate * QUEUE_S), **settings)
+    index, rate, burst_bytes = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit)
+    parent = {"parent": "1:1"} if latency_s else {}
+    if latency_s and how == "add":
+        ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
+    limit = burst_bytes + int(rate * QUEUE_S)
+    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=burst_bytes, limit=limit, **parent)
 
 
 def _has_netem(ip) -> bool:

@@ -133,8 +133,8 @@ def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, 
     if device == "cuda" and gpus * settings.per_gpu < tasks:
         has = f"the Slurm job has {gpus} GPUs for {tasks} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")
-    each, more = divmod(tasks, len(names))
-    return {name: each + (number < more) for number, name in enumerate(names)}
+    each, more = divmod(tasks, len(names))  # the first ``more`` nodes have one task more
+    return {name: each + 1 if number < more else each for number, name in enumerate(names)}
 
 
 def _scontrol(*what: str) -> str:

@@ -70,7 +70,8 @@ def streams(
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
     result: list[PeerExchanges | None] = []
     for number in range(count):
-        share, aggregator = torch.arange(number, len(blocks), count), number % aggregators + (workers if apart else 0)
+        share = torch.arange(number, len(blocks), count)
+        aggregator = number % aggregators + (workers if apart else 0)
         joins = rank < workers or rank == aggregator
         result.append(_stream(rank, workers, blocks, share, present[share], fused, aggregator) if joins else None)
     return result
@@ -85,9 +86,11 @@ def _stream(
 ) -> PeerExchanges:
     """One stream, as a coroutine. ``share``: the sorted numbers of its blocks; ``present``: which are not zero here."""
     fused = min(fused, len(share))
-    others, width = [peer for peer in range(workers) if peer != rank], message_length(1, blocks.like)
+    others = [peer for peer in range(workers) if peer != rank]
+    width = message_length(1, blocks.like)
     mine = _queue(share, present, fused) if rank < workers else torch.full((1, fused), NONE)
-    columns, sent = torch.arange(fused), torch.zeros(fused, dtype=torch.int64)  # sent: per column, blocks of mine
+    columns = torch.arange(fused)
+    sent = torch.zeros(fused, dtype=torch.int64)  # per column, the number of blocks that this rank has sent
     requested = share[:fused].clone()  # per column, the block that is summed now
     nexts = requested.repeat(workers, 1)  # on the aggregator: per worker and column, its next block
     while (live := requested != NONE).any():
