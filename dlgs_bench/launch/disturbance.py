@@ -43,8 +43,9 @@ def _own_s() -> float:
 def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
     """The reason why a measurement should be repeated, or "".
 
-    ``others``: the result of ``OtherWork.share``. ``iterations``: the table of a timing run, if it exists.
-    ``forward_s``: the calibrated time of a forward pass. When the run began, the machine was ``slowdown`` times slower.
+    ``others``: the result of ``OtherWork.share``. ``iterations``: the table of a timing run, if it exists; in its
+    column ``slowdown``, the factor by which the machine was slower than in the calibration when the run began.
+    ``forward_s``: the calibrated time of a forward pass.
     """
     if others > MAX_OTHER_WORK:
         return f"other work took {others:.0%} of the machine"

@@ -46,8 +46,9 @@ def streams(
     ``in_flight``: streams per aggregator. There are fewer streams, but at least one in all, if the share of a stream
     would be less than ``MESSAGES_EACH`` full messages.
     ``aggregators``: the number of aggregators, which are on ranks 0, 1, ...; by default, on all ranks.
-    ``apart``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. Of an
-    aggregator's own tensor only the shape and the dtype are used, and its streams are None for other aggregators.
+    ``apart``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. A
+    dedicated aggregator passes a tensor for its shape and dtype only, and gets None for the streams of other
+    aggregators.
 
     ValueError in one line if the options are invalid.
     """
