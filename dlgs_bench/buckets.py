@@ -1,7 +1,7 @@
-"""Groups of layers that need no costs, and who makes which: no torch, and no planner.
+"""Bucketing: plans that depend on the sizes of layers only, and the plan of a method. No torch.
 
-Layers are numbered in the order in which backward finishes them, 0 first. A plan is a list of groups, each a
-(start, stop) range of layers; together they cover all layers, in order.
+Layers are numbered in the order in which backward finishes them, from 0. A plan is a list of groups. A group is a
+(start, stop) range of layers. The groups cover all layers, in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,17 @@ Scope = Literal["model", "layer", "size", "plan"]
 
 
 def per_layer(sizes: Sequence[int]) -> Plan:
-    """Every layer by itself: no merging."""
+    """A plan with one group per layer."""
     return [(i, i + 1) for i in range(len(sizes))]
 
 
 def merge_all(sizes: Sequence[int]) -> Plan:
-    """One group: exchanged when backward has ended."""
+    """A plan with one group of all layers, which is exchanged after backward."""
     return [(0, len(sizes))]
 
 
 def merge_up_to(sizes: Sequence[int], *, most: int) -> Plan:
-    """Merge neighbours while a group holds at most ``most`` entries; a larger layer stands alone."""
+    """A plan that merges adjacent layers up to ``most`` entries; a larger layer is a group of its own."""
     plan, start, held = [], 0, 0
     for i, size in enumerate(sizes):
         if i > start and held + size > most:
@@ -38,29 +38,29 @@ FIXED = ("layer", "all", "size")  # planners that need no costs
 
 
 def fixed(most: int) -> dict[str, Callable[[Sequence[int]], Plan]]:
-    """The planners that look at sizes alone, by name; ``most``: entries of a group of the planner "size"."""
+    """The planners in ``FIXED`` by name; ``most``: the largest number of entries in a group of the planner "size"."""
     return dict(zip(FIXED, (per_layer, merge_all, partial(merge_up_to, most=most)), strict=True))
 
 
 def planner_of(scope: Scope, planner: str) -> str:
-    """The planner that cuts the gradient for a method's scope, where ``planner`` makes the plans."""
+    """The planner of a method's scope; ``planner``: the planner of scope "plan"."""
     return {"model": "all", "layer": "layer", "size": "size", "plan": planner}[scope]
 
 
 def assign_buckets(
     sizes: Sequence[int], scope: Scope, planner: str, most: int, planned: Sequence[tuple[int, int]] = ()
 ) -> Plan:
-    """The groups of a run for its method's scope.
+    """The plan of a run whose method has this scope.
 
-    ``planned``: the groups of a plan; scopes "plan" and "size" use them. ``planner``: makes the groups of scope "plan"
-    where no plan is given; one of ``FIXED``. ValueError if there is no plan and the planner needs one, or if the plan
-    is for another number of layers.
+    ``planned``: a computed plan, which scopes "plan" and "size" use, or empty. ``planner``: a name in ``FIXED``, which
+    makes the groups of scope "plan" if there is no computed plan. ValueError if the planner is not in ``FIXED`` and
+    there is no computed plan, or if the plan is for another number of layers.
     """
     if scope not in ("plan", "size") or not planned:
         name = planner_of(scope, planner)
         if name not in FIXED:
-            raise ValueError(f"planner {name} needs a plan, and the run was given none")
+            raise ValueError(f"planner: {name} needs a computed plan; pass one, or use one of: {', '.join(FIXED)}")
         return fixed(most)[name](sizes)
     if planned[-1][1] != len(sizes):
-        raise ValueError(f"the plan covers {planned[-1][1]} layers, the model has {len(sizes)}")
+        raise ValueError(f"the plan covers {planned[-1][1]} layers, but the model has {len(sizes)}; compute a new plan")
     return list(planned)

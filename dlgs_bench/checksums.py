@@ -1,4 +1,4 @@
-"""Checksums: whether files and records are what was written. No torch."""
+"""Checksums that show whether files and records have changed since they were written. No torch."""
 
 import json
 import zlib
@@ -7,17 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SEALED = (".csv", ".json")  # what other scripts read
-SIGNATURE = "crc32"  # of a record's other values
+SEALED = (".csv", ".json")  # the endings of files that other scripts read
+SIGNATURE = "crc32"  # the key of the checksum in a record
 
 
 def of(path: Path) -> int | None:
-    """The checksum of a file, or None if there is none."""
+    """The checksum of a file, or None if the file does not exist."""
     return zlib.crc32(path.read_bytes()) if path.exists() else None
 
 
 def seal(paths: Iterable[Path]) -> None:
-    """Leave the checksum of each table beside it, as far as the disk has room."""
+    """Write the checksum of each table to a file next to it, unless the disk is full."""
     for path in paths:
         if path.suffix in SEALED and path.exists():
             with suppress(OSError):
@@ -25,25 +25,25 @@ def seal(paths: Iterable[Path]) -> None:
 
 
 def unseal(path: Path) -> None:
-    """Take the checksum of a table away: it is about to be made again."""
+    """Remove the checksum of a table that will be written again."""
     _beside(path).unlink(missing_ok=True)
 
 
 def altered(path: Path) -> bool:
-    """Whether a table is not what was sealed; of one without a checksum nobody knows."""
+    """Whether a table has changed since it was sealed; False for a table without a checksum."""
     known = _beside(path)
     return known.exists() and known.read_text(encoding="utf-8") != f"{of(path)}\n"
 
 
 def read(path: Path) -> Any:
-    """What a JSON file says; ValueError in one line if it is not what was sealed."""
+    """The content of a JSON file; ValueError in one line if it has changed since it was sealed."""
     if altered(path):
         raise ValueError("it is not what was written")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def signed(record: dict) -> dict:
-    """The record of a run with its own checksum."""
+    """The record of a run, with a checksum of its other values."""
     rest = {key: value for key, value in record.items() if key != SIGNATURE}
     return rest | {SIGNATURE: zlib.crc32(json.dumps(rest, sort_keys=True).encode())}
 

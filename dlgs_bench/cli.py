@@ -1,7 +1,7 @@
 """The command ``dlgs-bench``: the programs of the package under one name.
 
-Each command is a module with ``main(arguments)``, imported only when it is called: a command needs no package that
-only another command uses.
+Each command is a module with ``main(arguments)``. A module is imported only when its command is called, so a command
+does not need the packages of the other commands.
 """
 
 import importlib
@@ -21,13 +21,14 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
 
 
 def usage() -> str:
+    """The text of ``dlgs-bench --help``."""
     lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
     return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help shows its options"])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status: 0, or 2 for a wrong call."""
-    name, *rest = sys.argv[1:] if arguments is None else arguments or ["--help"]
+    """Run one command and return its exit status: 2 for a wrong call. Without a command, print the help."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
         return 0

@@ -1,7 +1,8 @@
-"""The engines: how their processes are started and what they find in their environment. No torch, no Horovod.
+"""The engines: the commands that start their processes, and their environment variables. No torch, no Horovod.
 
-The one place that names engines. It lies beside ``dlgs_bench/comm``, whose package imports torch; the engine of a
-name is ``dlgs_bench/comm/<name>_engine.py``. A run imports this file, since its environment decides numbers.
+This file has the names of all engines. It is not in ``dlgs_bench/comm``, because that package imports torch. The
+communicator of an engine is in ``dlgs_bench/comm/<name>_engine.py``. A run imports this file, because environment
+variables can change its numbers.
 """
 
 import importlib.util
@@ -16,11 +17,10 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
-# After this time without a message an engine gives up. A week: the harness finds ranks that hang, by
-# ``hang_timeout_s``.
+# A week, which disables the engines' own timeouts: the launcher detects ranks that hang, by ``hang_timeout_s``.
 TIMEOUT_S = int(os.environ.get("DLGS_BENCH_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
 COMMON = {
-    # By default glibc returns the pages of every large tensor and faults them in again: 5-10 % of an iteration.
+    # By default glibc returns the pages of every large tensor to the kernel, which takes 5-10 % of an iteration.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "PYTHONUNBUFFERED": "1",
@@ -39,18 +39,19 @@ Start = Callable[[list[str]], str]  # starts a program on the first host and ret
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """What a launcher must know of an engine; ``size`` and ``local_size`` are variables of its processes.
+    """What a launcher needs to start the processes of an engine.
 
-    ``requires_all_ranks``: whether a round of messages needs all of them, as its communicator says too. ``killed``:
-    finds in
-    what the engine's launcher printed the rank that a signal ended first. ``shares_gpus``: whether several of its
-    processes can use one GPU. ``built``: a program that says which of Gloo, MPI and NCCL the engine was built with.
+    ``size``, ``local_size``: environment variables with the number of processes, in all and on this machine.
+    ``requires_all_ranks``: whether every rank must join every round, as in the engine's communicator.
+    ``killed``: matches the output of the engine's launcher if a signal killed a rank; its group is the first such rank.
+    ``shares_gpus``: whether several processes can use one GPU.
+    ``built``: a program that prints which of Gloo, MPI and NCCL the engine was built with.
     ``package``: the Python package that it needs.
     """
 
     name: str
-    size: str  # holds the number of processes
-    local_size: str  # holds how many of them share the machine
+    size: str
+    local_size: str
     requires_all_ranks: bool
     killed: str  # a regular expression with one group
     shares_gpus: bool
@@ -62,26 +63,27 @@ class Engine(ABC):
         return importlib.util.find_spec(self.package) is not None
 
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
-        """What every process needs, however it is started; ``timed``: in a run that times what it does."""
+        """The environment variables that every process needs; ``timed``: whether the run measures time."""
         return COMMON | {"OMP_NUM_THREADS": str(threads)}
 
     @abstractmethod
     def command(self, processes: int, program: list[str]) -> list[str]:
-        """The engine's own launcher, for ``processes`` times ``program`` on this machine."""
+        """The command of the engine's launcher that starts ``processes`` copies of ``program`` on this machine."""
 
     @abstractmethod
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
-        """What to start where, for so many processes of ``program`` on each of ``nodes``: node, or "" for this machine,
-        -> the engine's own launcher. ``interface``: of the network to use, if not empty; ``port``: free on the first.
+        """The commands of the engine's launcher that start ``program`` on several nodes, by node; "" is this machine.
+
+        ``nodes``: node -> number of processes. ``interface``: the network interface to use, if it is not empty.
+        ``port``: a free port of the first node.
         """
 
     @abstractmethod
     def needs(self, device: str, shared: bool) -> set[str]:
-        """What the engine must have been built with; ``shared``: several processes use one GPU."""
+        """The features that the engine must be built with; ``shared``: whether several processes use one GPU."""
 
     def lacks(self, device: str, shared: bool) -> str:
-        """What the installed engine was built without and needs, in words, or nothing."""
-        # -P: the folder that this is called in has no say.
+        """The needed features that the installed engine lacks, in words; "" if there are none."""
         done = subprocess.run([sys.executable, "-c", self.built], capture_output=True, text=True)
         if done.returncode:
             return "it cannot be imported: " + done.stderr.strip().splitlines()[-1]
@@ -90,37 +92,37 @@ class Engine(ABC):
 
     @abstractmethod
     def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
-        """Per rank the variables by which processes find each other, one at each of ``addresses``."""
+        """The variables by which processes find each other, one dict per rank; rank i runs at ``addresses[i]``."""
 
     def one_machine(self, environment: Mapping[str, str]) -> bool:
-        """Whether all processes share this machine, by the environment of one of them."""
+        """Whether all processes are on one machine, according to the environment of one of them."""
         return environment.get(self.size) == environment.get(self.local_size)
 
 
 class Horovod(Engine):
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
-        # Its thread looks for work every ms, which on two cores slows ResNet-20's training by a tenth and more. Looking
-        # every 5 ms would make exchanges late, so what is timed keeps the default.
-        patience = {} if timed else {"HOROVOD_CYCLE_TIME": "5"}
+        # Horovod's thread polls every ms, which on two cores slows the training of ResNet-20 by at least 10 %. Polling
+        # every 5 ms delays exchanges, so timed runs keep the default.
+        cycle = {} if timed else {"HOROVOD_CYCLE_TIME": "5"}
         settings = {
-            # Fusion depends on timing and decides the order of additions. Our buckets are merged already.
+            # Fusion depends on timing and changes the order of additions. Buckets are merged already.
             "HOROVOD_DISABLE_GROUP_FUSION": "1",
-            # Lengths that change from step to step make the response cache cost ten times what it saves.
+            # If lengths change from step to step, the response cache costs ten times more than it saves.
             "HOROVOD_CACHE_CAPACITY": "0",
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(TIMEOUT_S),  # 30 s by default
         }
-        return super().environment(threads) | settings | patience
+        return super().environment(threads) | settings | cycle
 
     @property
     def _controller(self) -> str:
-        """An environment that has an MPI has Horovod over MPI (environment.yml), one without has it over Gloo."""
+        """MPI if ``mpirun`` is installed (see environment.yml), otherwise Gloo."""
         return "MPI" if (BIN / "mpirun").exists() else "Gloo"
 
     def command(self, processes: int, program: list[str]) -> list[str]:
         return self._run(processes, [], program)
 
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
-        # It would keep what it finds out about networks for an hour, for all runs of this user.
+        # By default horovodrun caches the networks that it finds, for one hour and for all runs of this user.
         where = ["--disable-cache", "-H", ",".join(f"{node}:{count}" for node, count in nodes.items())]
         where += ["--network-interfaces", interface] if interface else []
         return {"": self._run(sum(nodes.values()), where, program)}

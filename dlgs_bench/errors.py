@@ -1,4 +1,4 @@
-"""Mistakes as one line for a person, and what is wrong with a method's parameters. No torch."""
+"""Error messages of one line, and the check of a method's parameters. No torch."""
 
 import difflib
 import math
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 BEYOND = {">=": operator.ge, ">": operator.gt}
-MOST_SHOWN = 200  # characters of a value
+MOST_SHOWN = 200  # characters of a value in a message
 TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 class Ended(Exception):
-    """A run cannot go on, for a reason that one line tells."""
+    """A run cannot continue; the message is one line."""
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """The known word that was perhaps meant, as a question."""
+    """A question with the known word that is most similar to ``word``; "" if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def shown(value: Any) -> str:
-    """A value as Python writes it, or its beginning."""
+    """The repr of a value, shortened to ``MOST_SHOWN`` characters."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def read_as_text(value: Any) -> str:
-    """A hint where YAML has read as text what a person meant as a number, such as 1e-1, for which it wants a point."""
+    """A hint for a number that YAML reads as text, such as 1e-1, which needs a decimal point; "" for other values."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:
@@ -45,7 +45,10 @@ def listed(known: Iterable[str]) -> str:
 
 
 def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, Any]) -> str | None:
-    """What is wrong with ``options``, parameters of a method whose fields are ``known`` as its description has them."""
+    """The first error in ``options``, the parameters of a method, or None.
+
+    ``where``: the start of the message. ``known``: the method's fields, as in ``dlgs_bench.plugins.fields``.
+    """
     for key, value in options.items():
         if key not in known:
             return f"{where}: unknown key {key!r}{meant(key, known)}; {listed(known)}"
@@ -60,9 +63,9 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
 
 
 def _right(field: dict, value) -> str | None:
-    """What would be right for a parameter, if ``value`` is not."""
+    """A description of valid values, if ``value`` is invalid for a parameter; otherwise None."""
     if "choices" in field:
-        fits = any(value == one and type(value) is type(one) for one in field["choices"])  # 2.0 is not 2
+        fits = any(value == one and type(value) is type(one) for one in field["choices"])  # 2.0 is not the choice 2
         return None if fits else _expected(field)
     wanted = TYPES.get(field.get("type"))
     if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):

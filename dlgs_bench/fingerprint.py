@@ -1,7 +1,7 @@
-"""What code means: the files behind a run or a script, and their fingerprints. No torch.
+"""Fingerprints of the source files that a run or a script depends on. No torch.
 
-A fingerprint changes with the statements of a file, not with its comments, docstrings or layout, so that only
-an edit which can change a number repeats a run.
+A fingerprint changes with the statements of a file, but not with its comments, docstrings or layout. So a run is
+repeated only after an edit that can change its numbers.
 """
 
 import ast
@@ -21,7 +21,7 @@ READING = threading.Lock()
 
 
 def behind_run(spec: RunSpec) -> list[Path]:
-    """The project's files whose statements decide the numbers of a run."""
+    """The project's files that can change the numbers of a run."""
     training, scheme, cluster = spec.training, spec.scheme, spec.cluster
     roots = [PACKAGE / "training" / "run.py", PACKAGE / "training" / f"{KINDS[spec.kind]}.py"]
     roots.append(PACKAGE / "comm" / f"{cluster.engine}_engine.py")
@@ -31,12 +31,13 @@ def behind_run(spec: RunSpec) -> list[Path]:
             roots.append(PACKAGE / "comm" / "collectives" / f"{stem(one.collective)}.py")
         if "selection" in one.options:
             roots.append(PACKAGE / "exchange" / "selection" / f"{one.options['selection']}_backend.py")
-            roots += [PACKAGE / "exchange" / "selection" / "triton_backend.py"] * (cluster.device == "cuda")
-    if spec.kind == "sums":  # times them all
+            if cluster.device == "cuda":
+                roots.append(PACKAGE / "exchange" / "selection" / "triton_backend.py")
+    if spec.kind == "sums":  # it times all collectives
         roots += (PACKAGE / "comm" / "collectives").glob("[a-z]*.py")
     if spec.trains:
         roots += [ROOT / "models" / f"{training.model}.py", PACKAGE / "data" / f"{training.data}.py"]
-    if spec.kind in ("timing", "planners"):  # uncompressed takes turns with every timed method
+    if spec.kind in ("timing", "planners"):  # uncompressed is timed together with every method
         roots.append(ROOT / "methods" / "none.py")
     if cluster.network == "testbed":
         roots.append(PACKAGE / "launch" / "hosts.py")
@@ -44,15 +45,15 @@ def behind_run(spec: RunSpec) -> list[Path]:
 
 
 def stem(plugin: str) -> str:
-    """The name of a plug-in's file: dashes in the configuration's name stand for underscores."""
+    """The name of a plug-in's file, without its ending: it has underscores for the dashes in the plug-in's name."""
     return plugin.replace("-", "_")
 
 
-# What runs import to find and to watch them, which decides no number.
+# Files that runs import, but that cannot change a number.
 NO_NUMBERS = {PACKAGE / "fingerprint.py", PACKAGE / "plugins.py", PACKAGE / "launch" / "liveness.py"}
-NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "errors.py"}
+NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "atomic_file.py", PACKAGE / "errors.py"}
 
-# The module in dlgs_bench/training that does the work of each kind of run.
+# The module in dlgs_bench/training of each kind of run.
 KINDS = {
     "accuracy": "train",
     "timing": "timed",
@@ -65,21 +66,21 @@ KINDS = {
 
 
 def behind_script(path: str) -> list[Path]:
-    """The project's files that a script is made of, itself included; ``path`` from the project's root."""
+    """The project's files that a script imports, with the script itself; ``path``: relative to the project's root."""
     return sorted(imports(ROOT / path))
 
 
 def fingerprints(paths: Iterable[Path]) -> list[str]:
-    """Per file its path and the digest of its statements, for Snakemake's ``params``: a diff names the file."""
+    """One text per file, its path and its digest, for Snakemake's ``params``; a diff of them names the file."""
     return [f"{os.path.relpath(path, ROOT)} {digest(path)}" for path in paths]
 
 
 @cache
 def digest(path: Path) -> str:
-    """Of the statements of a Python file, of all bytes of another file.
+    """A digest of the statements of a Python file, or of all bytes of another file.
 
-    The fields in ``spec.py`` do not count: each spec says their values, and a new field has its default in all specs.
-    Their defaults must not change, since specs do not say them (a test holds them).
+    The fields in ``spec.py`` do not count: each spec has their values, and a new field has its default in all specs.
+    Defaults must not change, because specs do not contain them; a test checks this.
     """
     if path.suffix != ".py":
         return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
@@ -95,21 +96,20 @@ def digest(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[Path]:
-    """The project's own files that ``path`` imports, directly or not, itself included; a script's neighbours too."""
-    found, open_ = set(), [path]
-    while open_:
-        file = open_.pop()
-        if file in found:
+    """The project's files that ``path`` imports, directly or indirectly, with ``path`` itself."""
+    files, queue = set(), [path]
+    while queue:
+        file = queue.pop()
+        if file in files:
             continue
-        found.add(file)
-        open_ += _imported(file)
-    return frozenset(found)
+        files.add(file)
+        queue += _imported(file)
+    return frozenset(files)
 
 
 @cache
 def _imported(file: Path) -> list[Path]:
-    """The project's own files that a file imports itself, and those of the packages they lie in, which Python runs
-    first."""
+    """The project's files that a file imports directly, also from its own folder, and their packages' __init__.py."""
     names = []
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -122,12 +122,12 @@ def _imported(file: Path) -> list[Path]:
 
 
 def docstring(path: str) -> str:
-    """The docstring of a file of this project, without running it."""
+    """The docstring of a file of this project; the file is not executed."""
     return ast.get_docstring(_tree(ROOT / path)) or ""
 
 
 def _tree(path: Path) -> ast.Module:
-    """The statements of a file, read by one thread at a time: Python 3.11 counts the depth of all threads' trees in one
-    number, and ends in a SystemError when it finds the others' in it."""
+    """The syntax tree of a file. One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees
+    of all threads, and raises SystemError if another thread has changed it."""
     with READING:
         return ast.parse(path.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ def row(name: str) -> str:
     """One method in one line, such as ``topk  Top-K  ratio, selection=torch``."""
     described = about(name)
     parameters = (
-        f"{field}={said['default']}" if "default" in said else field for field, said in described["fields"].items()
+        f"{key}={field['default']}" if "default" in field else key for key, field in described["fields"].items()
     )
     return f"{name:<16} {described['title']:<26} {', '.join(parameters)}".rstrip()
 
@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     names, known = parser.parse_args(arguments).names, plugins.names("methods")
     for name in names:
         if name not in known:
-            print(f"dlgs-bench methods: no method {name!r}{meant(name, known)}; {listed(known)}", file=sys.stderr)
+            wrong = f"{name!r} is not a method{meant(name, known)}; {listed(known)}"
+            print(f"dlgs-bench methods: {wrong}", file=sys.stderr)
             return 2
     for name in names or known:
         print(row(name))

@@ -1,8 +1,8 @@
-"""Plug-ins: methods, models and collectives, found by file name. The only dynamic import of plug-ins.
+"""Plug-ins: methods, models and collectives, each one file. This module alone imports them by name.
 
-``describe`` says what the workflow must know of one without importing torch into this process: a process of its
-own loads the plug-ins that are asked for and looks at them (``dlgs_bench.describe``). What it found is kept under
-``.cache/``, by the digest of the sources, so that it happens once after each change.
+``describe`` returns what the workflow needs of a plug-in. It does not import torch into this process: another process
+loads the plug-ins and describes them (``dlgs_bench.describe``). Descriptions are cached under ``.cache/``, by a digest
+of the sources, so a plug-in is described once after each change.
 """
 
 import hashlib
@@ -10,18 +10,18 @@ import importlib
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.fingerprint import PACKAGE, ROOT, stem
 
 
 def _folder(kind: str) -> Path:
-    """Beside the harness in the repository, inside it where the project is installed, as one package."""
+    """The folder of a kind of plug-in: next to the package in the repository, inside the package if it is installed."""
     installed = PACKAGE / kind
     return installed if installed.exists() else ROOT / kind
 
@@ -36,13 +36,16 @@ CACHE = ROOT / ".cache" / "plugins"
 
 @cache
 def names(kind: str) -> list[str]:
-    """The plug-ins of a kind: "methods", "models", or "collectives", with dashes for their files' underscores."""
-    found = (p.stem for p in FOLDERS[kind].glob("[a-z]*.py"))
-    return sorted(name.replace("_", "-") if kind == "collectives" else name for name in found)
+    """The names of all plug-ins of a kind: "methods", "models" or "collectives".
+
+    The name of a collective has dashes where its file's name has underscores.
+    """
+    stems = (path.stem for path in FOLDERS[kind].glob("[a-z]*.py"))
+    return sorted(name.replace("_", "-") if kind == "collectives" else name for name in stems)
 
 
 def usable(kind: str) -> list[str]:
-    """The plug-ins of a kind that can be described."""
+    """The names of the plug-ins of a kind that can be described."""
     look_at((kind, name) for name in names(kind))
     return [name for name in names(kind) if "error" not in _known[kind, name]]
 
@@ -53,12 +56,12 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 def file_of(kind: str, name: str) -> str:
-    """The file of a plug-in, as a person would name it."""
+    """The path of a plug-in's file as error messages show it, such as ``methods/topk.py``."""
     return f"{kind}/{stem(name)}.py"
 
 
 def describe(kind: str, name: str) -> dict:
-    """What ``dlgs_bench.describe`` says of a plug-in; ValueError in one line if it cannot be used."""
+    """The description that ``dlgs_bench.describe`` makes of a plug-in; ValueError in one line if it cannot be used."""
     if name not in names(kind):
         raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
     look_at([(kind, name)])
@@ -72,61 +75,57 @@ _known: dict[tuple[str, str], dict] = {}  # (kind, name) -> description, or {"er
 
 
 def look_at(plug_ins: Iterable[tuple[str, str]]) -> None:
-    """Have these plug-ins, (kind, name), described, those that are not yet in one process. The others are not run."""
+    """Describe these plug-ins, (kind, name). One process describes all that are not yet in the cache."""
     unknown = [one for one in dict.fromkeys(plug_ins) if one not in _known and one[1] in names(one[0])]
     for kind, name in unknown:
-        with suppress(OSError, ValueError):  # there is none, or none that can be read
-            _known[kind, name] = json.loads(_kept(kind, name).read_text(encoding="utf-8"))
+        with suppress(OSError, ValueError):  # the file is missing, or it is corrupt
+            _known[kind, name] = json.loads(_cached(kind, name).read_text(encoding="utf-8"))
     unknown = [one for one in unknown if one not in _known]
     if not unknown:
         return
     command = [sys.executable, "-m", "dlgs_bench.describe", *(f"{kind}/{name}" for kind, name in unknown)]
-    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8")
-    if said.returncode:
-        raise ValueError(f"the plug-ins cannot be described: dlgs_bench.describe ended with status {said.returncode}")
-    found = json.loads(said.stdout)
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8")
+    if process.returncode:
+        raise ValueError(f"plug-ins cannot be described: dlgs_bench.describe ended with status {process.returncode}")
+    described = json.loads(process.stdout)
     for kind, name in unknown:
-        _known[kind, name] = found[kind][name]
-        _keep(_kept(kind, name), json.dumps(found[kind][name]))
+        _known[kind, name] = described[kind][name]
+        _write(_cached(kind, name), described[kind][name])
 
 
 def forget_errors() -> None:
-    """Have plug-ins that could not be used described again: what they lacked may be there now, such as a library."""
+    """Remove errors from the cache: what a plug-in lacked may be installed now, such as a library."""
     for path in (CACHE / _sources()).glob("*.json"):
         with suppress(OSError):
             if path.read_text(encoding="utf-8").startswith('{"error"'):
                 path.unlink()
 
 
-def _kept(kind: str, name: str) -> Path:
+def _cached(kind: str, name: str) -> Path:
     return CACHE / _sources() / f"{kind}-{name}.json"
 
 
 @cache
 def _sources() -> str:
-    """A digest of all that a description may depend on."""
+    """A digest of all source files that a description may depend on."""
     sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
-    sources += [*(PACKAGE / "exchange").glob("*.py"), *(PACKAGE / "data").glob("*.py")]
+    sources += [*(PACKAGE / "exchange").rglob("*.py"), *(PACKAGE / "data").glob("*.py")]
     sources += [PACKAGE / "describe.py", PACKAGE / "training" / "build.py", PACKAGE / "training" / "head.py"]
-    about = "".join(f"{path.relative_to(ROOT)} {_bytes(path)}" for path in sorted(sources))
-    return hashlib.sha256(about.encode()).hexdigest()[:16]
+    lines = "".join(f"{path.relative_to(ROOT)} {_digest(path)}" for path in sorted(sources))
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
-def _bytes(path: Path) -> str:
+def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _keep(path: Path, text: str) -> None:
-    """Write it whole or not at all, and for all to read: two workflows may start at once, the folder may be
-    read-only."""
+def _write(path: Path, description: dict) -> None:
+    """Write a description to the cache, unless the cache is read-only. Two workflows may write at the same time."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        write_atomically(path, json.dumps(description).encode())
 
 
 def fields(method: str) -> dict[str, dict]:
-    """The parameters of a method: name -> {"type", "choices", "bound", "default"}, as far as it says them."""
+    """The parameters of a method: name -> {"type", "choices", "bound", "default"}, each key only if it is known."""
     return describe("methods", method)["fields"]

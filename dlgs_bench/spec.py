@@ -1,8 +1,8 @@
-"""What one run is, in parts by what they describe. No torch, no Snakemake.
+"""The specification of a run: ``RunSpec``, whose fields can change its numbers, and ``LaunchSettings``. No torch.
 
-Every field of ``RunSpec`` is part of the run's identity: it decides the numbers that come out. ``LaunchSettings`` says
-where a run finds its data and how long it may stay silent, which decides none: two runs that differ only there
-are one run. Only what differs from the defaults is written down, so a new field repeats no run.
+Every field of ``RunSpec`` is part of the identity of a run. ``LaunchSettings`` has fields that cannot change a number,
+such as the folders of data and timeouts: two runs that differ only in them are the same run. Only values that differ
+from the defaults are written, so a new field does not repeat finished runs.
 """
 
 import json
@@ -18,17 +18,17 @@ Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer firs
 
 @dataclass(frozen=True)
 class Training:
-    """What is learnt, and from what. Budgets in epochs, batch sizes per worker."""
+    """The model, its data, and the training recipe. Budgets are in epochs; the batch size is per worker."""
 
     model: str = ""
     data: str = "cifar10"
     stand_in: bool = False  # the data is not what the paper used for this model
     batch: int = 32
-    epochs: float = 140  # the recipe's; the learning-rate schedule refers to these
-    train_epochs: float = 140  # what an accuracy run really trains; the schedule is scaled to it
-    # train_epochs as asked for, where the run's budget_s decides how many of them are trained; 0: no budget
+    epochs: float = 140  # epochs of the recipe, on which the learning-rate schedule is based
+    train_epochs: float = 140  # epochs that an accuracy run trains; the schedule is scaled to them
+    # train_epochs of the configuration, if the run's budget_s may reduce them; 0: no budget
     most_epochs: float = 0
-    train_steps: int = 0  # in the place of train_epochs, where it is above 0
+    train_steps: int = 0  # if above 0, used instead of train_epochs
     lr: float = 0.1
     lr_steps: tuple[float, ...] = ()
     momentum: float = 0.9
@@ -48,37 +48,37 @@ class Training:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How gradients are exchanged."""
+    """The exchange of gradients: the method with its parameters, the topology, and the plan."""
 
     method: str = "none"
     variant: str = ""  # the name of this set of parameters; empty: the method's own name
-    # parameters of the method, its ratio too; of hybrids the workers that hold the head
+    # parameters of the method, with its ratio; for hybrid parallelism, the workers that hold the head
     options: dict[str, Any] = field(default_factory=dict)
     topology: str = ALL_GATHER.name  # a name in dlgs_bench.topology
-    collective: str = "engine"  # how dense sums travel: "engine", or a file in dlgs_bench/comm/collectives
-    streams: dict[str, int] = field(default_factory=dict)  # options of a collective that has streams
-    wire: Literal["indices", "smallest", "run-length"] = "indices"  # how the places of sent entries travel
-    bucket_bytes: int = 2**23  # uncompressed gradients are merged up to this size
-    # timing: how layers are merged if a baseline is timed with several ways of merging, such as "256kib" or "planned";
-    # empty: as bucket_bytes says
+    collective: str = "engine"  # the all-reduce of dense sums: "engine", or a file in dlgs_bench/comm/collectives
+    streams: dict[str, int] = field(default_factory=dict)  # options of a collective with streams
+    wire: Literal["indices", "smallest", "run-length"] = "indices"  # the format of sparse messages
+    bucket_bytes: int = 2**23  # layers of uncompressed gradients are merged up to this size
+    # timing: the way of merging layers, such as "256kib" or "planned", if a baseline is timed with several; empty: up
+    # to bucket_bytes
     bucketing: str = ""
-    planner: str = "layer"  # how methods of scope "plan" merge layers
-    groups: Groups = ()  # what the planner found
-    ratios: tuple[float, ...] = ()  # one for each group, where the plan chose them
-    plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": what each planner found
-    # timing, exchanges: schemes that take turns with this one in the same processes, label -> {"method": ...,
-    # "options": ...} and the other fields in which they differ from this one
+    planner: str = "layer"  # the planner that merges layers for methods of scope "plan"
+    groups: Groups = ()  # the planner's result
+    ratios: tuple[float, ...] = ()  # one per group, if the plan has ratios
+    plans: dict[str, Groups] = field(default_factory=dict)  # kind "planners": the result of each planner
+    # timing, exchanges: schemes that are timed in alternation with this one in the same processes, label ->
+    # {"method": ..., "options": ...} and the other fields that differ from this scheme
     timed_with: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """Variant, ratio and bucketing: the name of this scheme in a run that times several, such as "topk-0.01"."""
+        """The name of this scheme in a run that times several, from variant, ratio and bucketing: "topk-0.01"."""
         ratio = self.options.get("ratio")
         parts = [self.variant or self.method, "" if ratio is None else f"{ratio:g}", self.bucketing]
         return "-".join(filter(None, parts))
 
     def alone(self, label: str) -> "Scheme":
-        """The scheme ``label`` without the others: this one, one of ``timed_with``, or uncompressed."""
+        """The scheme with this label, without other schemes: this one, one of ``timed_with``, or uncompressed."""
         if label == self.label:
             return replace(self, timed_with={})
         other = self.timed_with.get(label, {"method": "none", "options": {}})
@@ -87,43 +87,44 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who takes part, on what, over which network."""
+    """The processes of a run, their device, and their network."""
 
     engine: str = "horovod"
-    workers: int = 2  # a server, or an aggregator apart, is a process more
+    workers: int = 2  # servers and dedicated aggregators are further processes
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
-    rates_mbit: tuple[float, ...] = ()  # testbed: of each host's link, in Mbit/s
-    latency_ms: float = 0.0  # testbed: from host to host, beside the time of a message's bytes
-    in_proportion: bool = False  # the rates follow from a calibration, see dlgs_bench/timemodel/slowdown.py,
-    calibrated_s: float = 0.0  # in which forward and backward took so long
-    latency_in_proportion: bool = False  # so does the latency
+    rates_mbit: tuple[float, ...] = ()  # testbed: the rate of each host's link, in Mbit/s
+    latency_ms: float = 0.0  # testbed: the time of an empty message from host to host
+    in_proportion: bool = False  # whether the rates come from a calibration, see dlgs_bench/timemodel/slowdown.py
+    calibrated_s: float = 0.0  # the time of forward and backward in this calibration
+    latency_in_proportion: bool = False  # whether the latency comes from the calibration, too
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is observed, and how often."""
+    """The measured quantities, and the number of measurements."""
 
-    evaluations: int = 10  # accuracy: points of the curve, the last at the end
-    test_samples: int = 10_000  # accuracy: how many are used at points before the last
-    final_test_samples: int = 10_000  # accuracy: how many are used at the last point
-    byte_budget: float = 0.0  # accuracy: a point more, where rank 0 has sent so many bytes; 0: none
-    launches: int = 1  # timing: how often the processes are started
-    blocks: int = 5  # timing: turns of all schemes in a launch, at least; more follow as long as
-    width: float = 0.0  # the interval of a speed-up is wider than this part of it,
-    budget_s: float = 0.0  # and the run has taken less than this, all launches and their starts included.
-    # layers, exchanges: fewer ``repeats`` once this is spent; 0: all. accuracy: fewer epochs, see most_epochs
+    evaluations: int = 10  # accuracy: points of the curve, the last one at the end
+    test_samples: int = 10_000  # accuracy: test samples at each point except the last
+    final_test_samples: int = 10_000  # accuracy: test samples at the last point
+    byte_budget: float = 0.0  # accuracy: another point, when rank 0 has sent this number of bytes; 0: none
+    launches: int = 1  # timing: the number of launches
+    # timing: the smallest number of blocks in a launch. More follow while the interval of a speed-up, divided by the
+    # speed-up, is wider than ``width``, and the run, with the starts of launches, has taken less than ``budget_s``.
+    blocks: int = 5
+    width: float = 0.0
+    budget_s: float = 0.0  # layers, exchanges: fewer ``repeats`` if it is spent; 0: all. accuracy: see most_epochs
     repeats: int = 3  # timing: iterations of each phase in a block; calibration: samples
     # exchanges: label -> entries of the largest bucket to measure
     largest: dict[str, int] = field(default_factory=dict)
     largest_entries: int = 0  # sums: the entries of the tensor
-    brief: bool = False  # sums: only blocks at random places, at few densities
+    brief: bool = False  # sums: only blocks at random positions, at a few densities
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: its kind, and the parts that decide its numbers."""
+    """One run: its kind, and the parts that can change its numbers."""
 
     kind: Kind
     training: Training = Training()
@@ -141,40 +142,40 @@ class RunSpec:
 
     @property
     def ratio(self) -> float | None:
-        """The ratio asked for; None for methods without one."""
+        """The requested ratio; None for methods without a ratio."""
         return self.scheme.options.get("ratio")
 
     @property
     def members(self) -> dict[str, "RunSpec"]:
-        """What takes turns in this run, label -> a run of that scheme alone. Timing runs include uncompressed."""
+        """The schemes of this run, label -> a run of this scheme only. Timing runs include uncompressed."""
         first = ["none"] if self.kind == "timing" else []
         labels = dict.fromkeys([*first, self.scheme.label, *self.scheme.timed_with])
         return {label: replace(self, scheme=self.scheme.alone(label)) for label in labels}
 
     @property
     def trains(self) -> bool:
-        """Whether the run computes with its model; a calibration of exchanges only takes its size, sums have none."""
+        """Whether the run computes with its model. Calibrations of exchanges need only its size, and sums no model."""
         return self.kind not in ("exchanges", "sums")
 
     @property
     def processes(self) -> int:
-        """The workers, and the servers or the aggregators apart from them, which are the last ranks."""
+        """The number of workers, and of servers or dedicated aggregators, which are the last ranks."""
         aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("apart") else 0
         return self.cluster.workers + self.topology.servers + aggregators
 
     def steps(self, samples: int) -> int:
-        """How many steps an accuracy run makes with so many training samples."""
+        """The number of steps of an accuracy run; ``samples``: the number of training samples."""
         training, points = self.training, self.measurement.evaluations
         epoch = -(-samples // (training.batch * self.cluster.workers))
         return training.train_steps or max(points, round(training.train_epochs * epoch))
 
     def points(self, steps: int) -> set[int]:
-        """After which of its steps an accuracy run has a point of its curve, whatever its byte budget."""
+        """The steps after which an accuracy run has a point of its curve, without the point of its byte budget."""
         points = self.measurement.evaluations
         return {round(steps * (i + 1) / points) for i in range(points)}
 
     def asked(self) -> "RunSpec":
-        """As a configuration asks for it: without what plans and calibrations tell its run."""
+        """The spec as in the configuration, without the values that plans and calibrations add to a run."""
         links = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
         if self.cluster.latency_in_proportion:
             links["latency_ms"] = 0.0
@@ -210,32 +211,35 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: dict) -> "RunSpec":
-        """From the types of JSON, as in the record of a run."""
+        """A spec from JSON values, as in the record of a run."""
         parts = {f.name: f.default for f in fields(cls) if is_dataclass(f.default)}
         read = {name: replace(part, **_read(values.get(name, {}))) for name, part in parts.items()}
         return cls(values["kind"], **read)
 
     def title(self) -> str:
-        """For a person: kind, model, variant and ratio."""
+        """The title in messages: kind, model, variant and ratio."""
         ratio = f" at {self.ratio:g}" if self.ratio else ""
         return " ".join(filter(None, (self.kind, self.training.model, self.variant + ratio)))
 
 
-# What a plan file and the run that it is for agree on: see dlgs_bench/timemodel/plans.py.
+# The columns that a plan file and its run have in common: see dlgs_bench/timemodel/plans.py.
 PLANNED_FOR = ("model", "variant", "ratio", "bucketing", "engine", "topology", "collective", "workers", "planner")
 
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Where a run happens: nothing here decides a number.
+    """Where and how a run is started. No field can change a number.
 
-    ``data``: data set -> its folder. ``hang_timeout_s``: a rank that reports no progress for so long counts as
-    hung. ``workflow``: the process that waits for the run on this machine; if it ends, so does the run.
-    ``checkpoints``: the folder of the run's checkpoints, and every how many seconds one is made.
-    ``share_s``: how many seconds of its budget a run spends in this launch.
-    ``by``: how its processes are started, "local" on this machine, by "ssh" on ``hosts``, each with how many it takes,
-    such as "node1:2", or by "slurm" on the nodes of the job that this is. ``interface``: of the network that joins
-    them, if not empty. ``per_gpu``: processes that share a GPU.
+    ``data``: data set -> its folder.
+    ``hang_timeout_s``: a rank without progress for this time counts as hung.
+    ``workflow``: the process on this machine that waits for the run; if it ends, the run is stopped.
+    ``checkpoints``, ``checkpoint_every_s``: the folder of the run's checkpoints, and the interval between them.
+    ``share_s``: the seconds of its budget that the run spends in this launch.
+    ``by``: the way of starting processes: "local" on this machine, "ssh" on ``hosts``, or "slurm" on the nodes of the
+    current job.
+    ``hosts``: hosts with their number of processes, such as "node1:2".
+    ``interface``: the network interface between nodes, if it is not empty.
+    ``per_gpu``: the number of processes that share a GPU.
     """
 
     data: dict[str, str] = field(default_factory=dict)
@@ -259,17 +263,17 @@ class LaunchSettings:
 
 def _written(part) -> dict:
     """The fields of a dataclass that differ from their defaults, parts as dictionaries."""
-    found = {}
+    written = {}
     for f in fields(part):
         value = getattr(part, f.name)
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         if value != default:
-            found[f.name] = _written(value) if is_dataclass(value) else value
-    return found
+            written[f.name] = _written(value) if is_dataclass(value) else value
+    return written
 
 
 def _read(values: dict) -> dict:
-    """The fields of a part from the types of JSON: every list is a tuple, except in the options of methods."""
+    """The fields of a part from JSON values: lists become tuples, except in the options of methods."""
     return {name: value if name == "options" else _frozen(value) for name, value in values.items()}
 
 

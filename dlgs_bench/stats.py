@@ -8,19 +8,19 @@ from statistics import median
 
 import numpy as np
 
-ANGLES = 20_000  # steps of an integral: quantiles of Student's t are right to 1e-4
-LEAST_BLOCKS = 3  # of fewer blocks or launches, no interval is given
-# Of the logarithms of two schemes' speed-ups in the same launches: they share uncompressed, and each has as much of its
-# own.
+ANGLES = 20_000  # steps of the integral; the error of quantiles of Student's t is below 1e-4
+LEAST_BLOCKS = 3  # with fewer blocks or launches, there is no interval
+# The assumed correlation of the logarithms of two schemes' speed-ups in the same launches. Both have the variance of
+# uncompressed in common, and each has about the same variance of its own.
 CORRELATION = 0.5
-WITHIN = 0.95  # of all repeats should lie in an interval
+WITHIN = 0.95  # the fraction of repeats that should lie in an interval
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, and the interval in which 95 % of repeats lie if nothing drifts in between.
+    """A median, and the interval that contains 95 % of repeats, if nothing drifts in between.
 
-    ``enough``: it comes from at least ``LEAST_BLOCKS`` blocks or launches. Otherwise ``low`` and ``high`` are NaN.
+    ``enough``: whether there were at least ``LEAST_BLOCKS`` blocks or launches. Otherwise ``low`` and ``high`` are NaN.
     """
 
     value: float
@@ -36,19 +36,19 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Spread:
-    """How much launches of the same run differ: the standard deviation of logarithms, and its degrees of freedom."""
+    """The differences between launches of a run: the standard deviation of logarithms, and its degrees of freedom."""
 
     deviation: float
     freedom: float
 
     def margin(self, launches: int) -> float:
-        """By how much the logarithm of a repeat of so many launches lies off, at most, in 95 % of all repeats."""
+        """Half the width of the interval that contains the logarithm of 95 % of repeats of ``launches`` launches."""
         return quantile_of_t(self.freedom) * self.deviation * math.sqrt(2 / launches)
 
 
 @cache
 def quantile_of_t(freedom: float) -> float:
-    """The value that Student's t exceeds on either side in (1 - ``WITHIN``) / 2 of all cases.
+    """The quantile of Student's t that is exceeded with probability (1 - ``WITHIN``) / 2.
 
     With t = sqrt(freedom) * tan(angle), the density of the angle is proportional to cos(angle) ** (freedom - 1).
     """
@@ -58,12 +58,11 @@ def quantile_of_t(freedom: float) -> float:
 
 
 def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
-    """The spread of launches, from positive values: one per launch, of each scheme of each run; None if each run was
-    launched once.
+    """The pooled spread of launches, from positive values by run, scheme and launch; None if no run has two launches.
 
-    A scheme is launched too seldom to know its own spread. Schemes of one model and topology are alike in it. Schemes
-    that took turns in the same launches vary together, and m of them have fewer degrees of freedom than m times those
-    of one: m / (1 + (m - 1) r^2) times (Satterthwaite), where r is the correlation of any two.
+    A scheme has too few launches to estimate its own spread, and schemes of one model and topology have similar
+    spreads. Schemes that were timed together in the same launches are correlated. So m of them have only
+    m / (1 + (m - 1) r^2) times the degrees of freedom of one (Satterthwaite), where r is the correlation of any two.
     """
     squares, launched, freedom = 0.0, 0, 0.0
     for schemes in runs:
@@ -76,14 +75,13 @@ def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
 
 
 def relaunched(values: Sequence[float], spread: Spread) -> Estimate:
-    """The geometric mean of positive values, one per launch, with the interval of a repeat of as many launches."""
+    """The geometric mean of positive values, one per launch, with the interval of a repeat with as many launches."""
     middle, margin = float(np.log(np.asarray(values, float)).mean()), spread.margin(len(values))
     return _around(middle, margin, spread.freedom + 1)
 
 
 def unpaired(one: Estimate, other: Estimate) -> Estimate:
-    """The quotient of two estimates that are not paired, with the interval of a repeat of both, whose logarithms vary
-    independently."""
+    """``one`` divided by ``other``, with the interval of a repeat of both. Their logarithms vary independently."""
     value = one.value / other.value
     enough = one.enough and other.enough
     if not enough:
@@ -106,9 +104,9 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 def repeatable(values: Sequence[float]) -> Estimate:
     """The median of positive values, one per block of one launch, with the interval of a repeat.
 
-    A repeat differs from the truth as much as this measurement does, so its interval is sqrt(2) times as wide as that
-    of the median itself. The standard error of the median of n Gaussian logarithms is at most their standard deviation
-    times sqrt(pi / (2 n + pi - 2)). Student's t allows for the deviation being known from n values only.
+    A repeat has the same error as this measurement. So the interval of their difference is sqrt(2) times as wide as the
+    interval of the median. The standard error of the median of n Gaussian logarithms is at most their standard
+    deviation times sqrt(pi / (2 n + pi - 2)). Student's t accounts for the deviation being estimated from n values.
     """
     logs = np.log(np.asarray(values, float))
     n = len(logs)
@@ -119,7 +117,7 @@ def repeatable(values: Sequence[float]) -> Estimate:
 
 
 def _around(middle: float, margin: float, n: float) -> Estimate:
-    """The estimate from a logarithm and the margin of a repeat, which n blocks or launches gave."""
+    """The estimate from a logarithm and the margin of a repeat; n: the number of blocks or launches."""
     if n < LEAST_BLOCKS:
         return Estimate(math.exp(middle), math.nan, math.nan, enough=False)
     return Estimate(*(math.exp(middle + d) for d in (0.0, -margin, margin)))

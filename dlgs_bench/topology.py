@@ -1,19 +1,18 @@
-"""Topologies as values: who adds up what, what travels on the busiest link, who owns the optimizer. No torch.
+"""Topologies as values: their servers, the traffic of their busiest link, and the owner of the optimizer. No torch.
 
-How requests are answered over a topology is in ``dlgs_bench.exchange.transport``. This is the one place that tells
-topologies apart by name.
+``dlgs_bench.exchange.transport`` answers requests over a topology. Only this file has the names of topologies.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-DENSE = 4.0  # bytes of a float32
+DENSE = 4.0  # bytes of a float32 entry
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one worker hands over: to dense sums, to gathers (sparse sums too), to messages between peers."""
+    """Bytes that one worker sends: in dense sums, in gathers (also of sparse sums), and in messages between peers."""
 
     summed: float = 0.0
     gathered: float = 0.0
@@ -28,19 +27,20 @@ class Traffic:
 
 
 def ring_rounds(workers: int) -> int:
-    """Of an all-reduce among so many in a ring, which every engine's own is taken for."""
+    """Message rounds of a ring all-reduce. We assume that every engine's all-reduce is a ring."""
     return 2 * (workers - 1)
 
 
-PeerExchanges = Callable[[int], int]  # of a dense sum, by the number of workers
+PeerExchanges = Callable[[int], int]  # the number of workers -> the number of rounds of a dense sum
 
 
 @dataclass(frozen=True)
 class Topology:
-    """``servers``: processes that train nothing; they are the last ranks. ``owner``: whose optimizer makes the
-    new weights. ``title``: what tables call it.
+    """A topology. This class is for collectives among equal workers: dense sums by all-reduce, sparse by all-gather.
 
-    This one is collectives among equals: dense sums by all-reduce, sparse sums by all-gather.
+    ``title``: the name in tables.
+    ``servers``: the number of processes that do not train; they are the last ranks.
+    ``owner``: the process whose optimizer computes the new weights.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Topology:
     owner: Literal["worker", "server"] = "worker"
 
     def answers(self, sum_kind: str | None) -> bool:
-        """Whether it can answer a method whose ``Method.one_sum`` is ``sum_kind``."""
+        """Whether the topology supports a method; ``sum_kind``: as in ``Method.sum_kind``."""
         return True
 
     def serves(self, rank: int, workers: int) -> bool:
@@ -57,8 +57,11 @@ class Topology:
         return rank >= workers
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
-        """Bytes that the busiest link carries one after the other for a bucket of ``entries``: the least that an
-        all-reduce can send, as a ring and halving-doubling do, and ring all-gather."""
+        """Bytes that the busiest link carries in one direction for a bucket of ``entries``.
+
+        It assumes the fewest bytes that an all-reduce can send, as a ring and halving-doubling do, and a ring
+        all-gather.
+        """
         return (
             2 * (workers - 1) / workers * traffic.summed
             + (workers - 1) * traffic.gathered
@@ -66,26 +69,34 @@ class Topology:
         )  # fmt: skip
 
     def steps(self, traffic: Traffic, workers: int, sum_rounds: PeerExchanges = ring_rounds) -> int:
-        """How many messages of an exchange a worker handles one after the other."""
+        """The number of messages that a worker handles one after the other in an exchange."""
         return max(1, sum_rounds(workers) if traffic.summed else workers - 1)
 
     def waits(self, traffic: Traffic, workers: int, sum_rounds: PeerExchanges = ring_rounds) -> int:
-        """How often an exchange waits for the network: once where messages go to all others at a time, as gathers do
-        on torch.distributed; Horovod's go around a ring."""
+        """The number of times that an exchange waits for the network's latency.
+
+        It is 1 if messages to all other workers are sent at the same time, as in gathers on torch.distributed. (On
+        Horovod, gathers go around a ring.)
+        """
         return self.steps(traffic, workers, sum_rounds) if traffic.summed else 1
 
 
 @dataclass(frozen=True)
 class ParameterServer(Topology):
-    """A server adds up what the workers push; they pull the weights that its optimizer makes of the sum, or the
-    sum in the form in which it was pushed."""
+    """A parameter server, which sums what the workers push.
+
+    The workers pull the weights that its optimizer computes from the sum, or the sum in the form in which it was
+    pushed.
+    """
 
     def answers(self, sum_kind: str | None) -> bool:
         return sum_kind is not None
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
-        """The server's link takes in one push of each worker, then gives out as many answers, one bucket at a time;
-        a sparse answer is at most what all pushed."""
+        """Bytes of the server's link for one bucket: one push from each worker, and then one answer to each.
+
+        A sparse answer is at most as large as all pushes together.
+        """
         dense = DENSE * entries
         sparse = self.owner == "worker" and not traffic.summed
         answer = min(dense, workers * traffic.sent) if sparse else dense

@@ -1,4 +1,4 @@
-"""AdaComp: of each bin of a layer, the entries that this step may have made the bin's largest."""
+"""AdaComp: in each bin of a layer, the entries that this step may have made the largest of the bin are sent."""
 
 import math
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from dlgs_bench.exchange.quantisation import norms
 class AdaComp(ErrorFeedback):
     """Adaptive residual gradient compression (Chen et al., AdaComp, AAAI 2018, Algorithm 2).
 
-    G = residual + g. Where abs(G + g) is at least the largest abs(G) of the bin, the sign of G is sent; what it
-    stands for is the mean over the layer's bins of their largest. A place and its sign take 32 bits here, theirs 8
-    or 16 within a bin.
+    Let G = residual + g. An entry is sent if abs(G + g) is at least the largest abs(G) of its bin. Only the sign of G
+    is sent; its magnitude is the mean of the bins' largest magnitudes in the layer. An index and a sign take 32 bits
+    here. The authors use 8 or 16 bits, for an index within a bin.
     """
 
     title = "AdaComp"
@@ -26,18 +26,18 @@ class AdaComp(ErrorFeedback):
     conserves_mass = "rounding"
 
     bin: Annotated[int, ">= 1"] = 50
-    bin_linear: Annotated[int, ">= 1"] = 500  # of layers of two dimensions
+    bin_linear: Annotated[int, ">= 1"] = 500  # the bin of layers with two dimensions
 
     def exchange(self, bucket: Bucket, context: StepContext):
         corrected = self.accumulate(bucket)
         length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
         largest = norms(corrected, length, math.inf)
-        places = indices_at_least(corrected + bucket.gradient, largest, length)
-        places = places[corrected[places] != 0]
-        scale, signs = largest.mean(), corrected[places].sign()
-        corrected.index_add_(0, places, signs * scale, alpha=-1)
-        message = torch.cat([scale.view(1).view(torch.int32), pack_signs(places, signs < 0)])
-        received = yield Gather(message, entries=len(places))
+        indices = indices_at_least(corrected + bucket.gradient, largest, length)
+        indices = indices[corrected[indices] != 0]
+        scale, signs = largest.mean(), corrected[indices].sign()
+        corrected.index_add_(0, indices, signs * scale, alpha=-1)
+        message = torch.cat([scale.view(1).view(torch.int32), pack_signs(indices, signs < 0)])
+        received = yield Gather(message, entries=len(indices))
         aggregate = bucket.gradient.zero_()
         for message in received:
             add_signs(aggregate, message[1:], message[:1].view(torch.float32))

@@ -1,4 +1,4 @@
-"""CLT-k: workers take turns to choose the k largest entries of their own, and all send their values at these."""
+"""CLT-k: workers take turns in selecting their k largest entries; all workers send their values at these indices."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum
 class CLTk(Selects, Ratio):
     """Cyclic local Top-K (Chen et al., ScaleCom, NeurIPS 2020), without ScaleCom's low-pass filter of the residual.
 
-    In step t worker t mod N sends the indices of its Top-K. A dense sum of k values follows, so a worker sends and
-    receives as much with many workers as with few.
+    In step t, worker t mod N sends the indices of its Top-K. A dense sum of k values follows, so the bytes per worker
+    do not grow with the number of workers.
     """
 
     title = "CLT-k"

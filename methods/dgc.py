@@ -1,4 +1,4 @@
-"""DGC: momentum on each worker before sparsification, forgotten where an entry is sent."""
+"""DGC: momentum is applied on each worker before sparsification, and cleared at the entries that are sent."""
 
 import math
 from dataclasses import dataclass
@@ -9,27 +9,32 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Momentum, Ratio, Selects, StepContext, Sum, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
 
-STRIDE = 101  # the sample is one entry of so many
-FEWEST = 10  # entries of the sample that a threshold rests on; with fewer, all are looked at
+STRIDE = 101  # the sample is every 101st entry
+FEWEST = 10  # a threshold is estimated from at least this number of sampled entries; with fewer, Top-K is used
 
 
 @dataclass
 class DGC(Momentum, Selects, Ratio):
-    """Deep gradient compression (Lin et al., ICLR 2018): clip g; u = m u + g; v = v + u; send the largest of v; clear
-    u and v there. v is the residual. The optimizer's own momentum is off.
+    """Deep gradient compression (Lin et al., ICLR 2018).
 
-    A sample of 1 % gives a threshold; where far more or fewer than k entries reach it, Top-K takes its place.
+    Clip g; u = m u + g; v = v + u; send the largest entries of v; set u and v to 0 at these entries. v is the residual.
+    The optimizer's momentum is off. A sample of 1 % of the entries gives a threshold. If far more or far fewer than k
+    entries reach it, Top-K is used instead.
+
     ``warmup``: steps of each stage of the warm-up, which sends a quarter of the entries, then a sixteenth, and so on
-    down to the ratio. ``clip``: bound on the norm of a layer's mean gradient; each worker's share of it is held to
-    1 / sqrt(workers) of that. ``masking=False`` clears v alone: with every entry sent that is SGD with momentum, while
-    masked momentum is forgotten with every entry sent. Warm-up and clipping are off by default: the authors'
-    recipes for images do not clip, and warm up for epochs, whose length a method does not know.
+    down to the ratio.
+    ``clip``: a bound on the norm of a layer's mean gradient; the norm of each worker's share is clipped to
+    ``clip`` / sqrt(workers).
+    ``masking=False`` clears v, but not u. If all entries are sent, this is SGD with momentum.
+
+    Warm-up and clipping are off by default. The authors' recipes for images do not clip. Their warm-up is given in
+    epochs, and a method has no length of an epoch.
     """
 
     title = "DGC"
     scope = "layer"
     sum_kind = "sparse"
-    conserves_mass = None  # what it sends and keeps is velocity
+    conserves_mass = None  # the residual holds velocity, not gradient
 
     masking: bool = True
     warmup: Annotated[int, ">= 0"] = 0

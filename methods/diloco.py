@@ -1,4 +1,4 @@
-"""DiLoCo: workers train alone, and now and then an outer optimizer steps along the mean of where they went."""
+"""DiLoCo: workers train locally; every ``local_steps`` steps an outer optimizer applies the mean change of weights."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,9 +13,9 @@ from dlgs_bench.exchange.steps import state_for
 class DiLoCo(LocalSteps):
     """Distributed low-communication training (Douillard et al., DiLoCo, arXiv 2311.08105, 2023, Algorithm 1).
 
-    After ``local_steps`` steps of the inner optimizer, delta is the mean of shared weights - own weights, and SGD with
-    Nesterov momentum takes it for a gradient: v = m v + delta; shared -= lr (delta + m v). Every inner optimizer keeps
-    its own momentum. The authors make 500 local steps; 30 is SparseLoCo's.
+    After ``local_steps`` steps of the inner optimizer, delta is the mean over workers of shared weights - own weights.
+    SGD with Nesterov momentum uses it as a gradient: v = m v + delta; shared -= lr (delta + m v). Every inner optimizer
+    keeps its momentum. The authors make 500 local steps; the default of 30 is from SparseLoCo.
     """
 
     title = "DiLoCo"

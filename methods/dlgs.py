@@ -1,4 +1,4 @@
-"""DLGS: per bucket, the entries at or above a threshold that Top-K refreshes every s iterations."""
+"""DLGS: in each bucket, the entries that reach a threshold are sent; Top-K refreshes it every s iterations."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -10,23 +10,22 @@ from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.sparsifier import share
 
-DRIFT = 2  # a checked threshold is refreshed if it sends this many times more or less than k
+DRIFT = 2  # a checked threshold is refreshed if it sends less than k / 2 or more than 2 k entries
 
 
 @dataclass
 class DLGS(Sparsifier):
     """Dynamic layer-wise gradient sparsification (paper, Section 2, Algorithm 1).
 
-    The threshold is refreshed when (i - 1) mod s == 0, before masking; between refreshes it is
-    reused, so the number of entries sent drifts. ``refresh="literal"`` is the printed
-    algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after masking, so that the
-    first s iterations send everything. ``within="layer"`` keeps one threshold for each layer of a
-    merged group (Section 3.4, step 5) where eq. (6) has one for the group.
+    The threshold is refreshed when (i - 1) mod s == 0, before masking. Between refreshes it is reused, so the number of
+    sent entries drifts. ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when
+    i mod s == 0, after masking, so the first s iterations send all entries. ``within="layer"`` keeps one threshold per
+    layer of a merged group (Section 3.4, step 5); eq. (6) has one threshold per group.
 
     ``reuse`` is not part of the paper. ``"fixed"`` reuses the threshold as the paper does. With ``"rms"`` the reused
-    threshold is proportional to the rms of gradient + residual. With ``"checked"`` it is, too, and it is refreshed
-    early if fewer than k/2 or more than 2k entries reach it, so every step sends between k/2 and 2k entries, unless
-    magnitudes are equal.
+    threshold is proportional to the rms of gradient + residual. ``"checked"`` does the same, and refreshes the
+    threshold early if fewer than k/2 or more than 2k entries reach it. So every step sends between k/2 and 2k entries,
+    unless magnitudes are equal.
     """
 
     title = "DLGS"
@@ -37,8 +36,8 @@ class DLGS(Sparsifier):
     refresh: Literal["before", "literal"] = "before"
     within: Literal["group", "layer"] = "group"
     reuse: Literal["fixed", "rms", "checked"] = "fixed"
-    density_cap: Annotated[float, "> 0"] = 1.0  # of a bucket at most this part is sent; the paper has no cap
-    # By bucket; unless reuse is "fixed" divided by the norm of gradient + residual.
+    density_cap: Annotated[float, "> 0"] = 1.0  # the largest fraction of a bucket that is sent; the paper has no cap
+    # By bucket. Unless reuse is "fixed", a threshold is divided by the norm of gradient + residual.
     thresholds: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -50,17 +49,17 @@ class DLGS(Sparsifier):
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
     def rule(self, bucket, context):
-        # A reused threshold is known before the gradient, unless layers, its reuse or a cap ask for a closer look.
-        closer = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
-        if closer or self.phase(context.step) == "refresh":
+        # A fixed threshold of the whole bucket without a cap does not depend on this step's gradient.
+        depends = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
+        if depends or self.phase(context.step) == "refresh":
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
     def select(self, corrected, bucket, context):
         sizes = bucket.sizes if self.within == "layer" else (bucket.size,)
         units = norms(corrected, sizes, 2).tolist() if self.reuse != "fixed" else [1.0] * len(sizes)
-        kept = self.thresholds.get(bucket.index, [0.0] * len(sizes))
-        thresholds = [h * unit for h, unit in zip(kept, units, strict=True)]
+        last = self.thresholds.get(bucket.index, [0.0] * len(sizes))
+        thresholds = [h * unit for h, unit in zip(last, units, strict=True)]
         refresh = self.phase(context.step) == "refresh"
         if refresh or (self.reuse == "checked" and self._drifted(thresholds, corrected.split(sizes), bucket)):
             fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in corrected.split(sizes)]
@@ -74,12 +73,12 @@ class DLGS(Sparsifier):
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
 
     def _drifted(self, thresholds, parts, bucket):
-        """Whether the thresholds would send less than half or more than twice of k."""
+        """Whether the thresholds would send less than k / 2 or more than 2 k entries."""
         many = sum(count_at_least(part, h)[0] for part, h in zip(parts, thresholds, strict=True))
         return not self.k(bucket) / DRIFT <= many <= self.k(bucket) * DRIFT
 
     def _capped(self, rule, corrected, bucket):
-        """``rule``, or the largest entries alone where it would send more than the cap allows."""
+        """``rule``, or a Top-K of the cap if ``rule`` would send more entries than the cap."""
         most = share(self.density_cap, bucket.size)
         chosen = len(rule) if isinstance(rule, Tensor) else count_at_least(corrected, rule.h)[0]
         return TopK(most) if chosen > most else rule

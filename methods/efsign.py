@@ -1,4 +1,4 @@
-"""EF-signSGD: a bit for each entry, its sign, and one number for each layer, the mean of its magnitudes."""
+"""EF-signSGD: one bit per entry, its sign, and one number per layer, the mean magnitude, are sent."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from dlgs_bench.exchange.quantisation import decode, encode, norms, subtract
 class EFSign(ErrorFeedback):
     """Signs with error feedback (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019, Algorithm 1).
 
-    Their residual is in units of the update, lr g, this one in g: the two differ where the learning rate drops,
-    as theirs then sends what an earlier, larger rate had left over.
+    The authors' residual is in units of the update, lr g; here it is in units of g. The two differ when the learning
+    rate drops: the authors' residual still has the scale of the larger rate.
     """
 
     title = "EF-signSGD"

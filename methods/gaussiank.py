@@ -1,4 +1,4 @@
-"""Gaussian-K: Top-K's threshold as the quantile of a normal distribution, corrected a few times."""
+"""Gaussian-K: the threshold is a quantile of a normal distribution, corrected up to two times."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -10,9 +10,12 @@ from dlgs_bench.exchange.quantisation import norms
 
 @dataclass
 class GaussianK(Estimator):
-    """No sort: mean and deviation give h (Shi et al., Understanding Top-k Sparsification in Distributed Deep Learning,
-    arXiv 1911.08772, 2019). h is tested at most three times. After the first two tests it is halved if fewer than 2k/3
-    entries reach it, or raised by half if more than 4k/3 do. If too many reach the last one, the k largest are sent.
+    """Estimate the threshold h from the standard deviation, without sorting (Shi et al., Understanding Top-k
+    Sparsification in Distributed Deep Learning, arXiv 1911.08772, 2019).
+
+    h is tested at most three times. After the first two tests it is halved if fewer than 2k/3 entries reach it, and
+    multiplied by 1.5 if more than 4k/3 entries reach it. If more than 4k/3 entries reach the last h, the k largest
+    entries are sent.
     """
 
     title = "Gaussian-K"

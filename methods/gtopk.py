@@ -1,4 +1,4 @@
-"""gTop-k: pairs of workers merge what they send and keep the k largest, up a tree; the root's k go to all."""
+"""gTop-k: workers merge their k largest entries pairwise, up a tree; the root sends the final k entries to all."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,9 @@ class GTopK(Selects, Ratio):
     """Global Top-k (Shi et al., A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low
     Bandwidth Networks, ICDCS 2019).
 
-    The aggregate has at most k entries, however many workers there are. What a worker chose and the root did not
-    returns to its residual. What a merge inside the tree drops of an entry that the root has is lost.
+    The aggregate has at most k entries for any number of workers. An entry that a worker chose and that is not in the
+    root's result returns to the residual. If an entry is in the root's result, but a merge in the tree dropped a part
+    of its sum, this part is lost.
     """
 
     title = "gTop-k"
@@ -27,32 +28,33 @@ class GTopK(Selects, Ratio):
 
     def exchange(self, bucket: Bucket, context: StepContext):
         corrected, merged, k = self.residual(bucket), bucket.gradient, self.k(bucket)
-        values, places = self.selector.take(corrected, TopK(k), merged)
-        message = Indices.pack(values, places, bucket.size)
-        for apart in _levels(context):
-            received = yield _round(context, apart, message, up=True)
+        values, indices = self.selector.take(corrected, TopK(k), merged)
+        message = Indices.pack(values, indices, bucket.size)
+        for distance in _levels(context):
+            received = yield _round(context, distance, message, up=True)
             for other in received.values():
                 both = added_up([message, other], merged)
                 largest, positions = self.selector.take(both, TopK(k))
                 message = Indices.pack(largest, positions, bucket.size)
-        for apart in reversed(_levels(context)):
-            received = yield _round(context, apart, message, up=False)
+        for distance in reversed(_levels(context)):
+            received = yield _round(context, distance, message, up=False)
             message = next(iter(received.values()), message)
         root, chosen = message[:k].view(torch.float32), message[k:]
-        put_back(corrected, values, places, chosen[root != 0])  # a zero only fills the message up
+        put_back(corrected, values, indices, chosen[root != 0])  # zeros only pad the message
         return added_up([message], merged)
 
 
 def _levels(context: StepContext) -> list[int]:
-    """How far apart the partners of each level are; there is one level at least, as every exchange asks something."""
+    """The distance between the ranks of a pair at each level. There is at least one level, since an exchange makes at
+    least one request."""
     return [1 << level for level in range(max(1, (context.workers - 1).bit_length()))]
 
 
-def _round(context: StepContext, apart: int, message: torch.Tensor, up: bool) -> PeerExchange:
-    """Of each pair, the rank that the distance divides an odd number of times sends up, and receives down."""
-    lower = context.rank % (2 * apart) == 0
-    partner = context.rank + apart if lower else context.rank - apart
-    if context.rank % apart or partner >= context.workers:
+def _round(context: StepContext, distance: int, message: torch.Tensor, up: bool) -> PeerExchange:
+    """This rank's part in one level. Going up, the higher rank of each pair sends; going down, the lower rank sends."""
+    lower = context.rank % (2 * distance) == 0
+    partner = context.rank + distance if lower else context.rank - distance
+    if context.rank % distance or partner >= context.workers:
         return PeerExchange(dtype=message.dtype)
     if lower is up:
         return PeerExchange(receives={partner: len(message)}, dtype=message.dtype)

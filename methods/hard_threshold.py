@@ -1,4 +1,4 @@
-"""Hard threshold: every entry whose magnitude reaches one constant threshold is sent, in the whole training."""
+"""Hard threshold: every entry whose magnitude reaches a constant threshold is sent."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,8 +11,9 @@ class HardThreshold(ErrorFeedback, Selects):
     """Hard-threshold sparsification (Sahu et al., Rethinking Gradient Sparsification as Total Error Minimization,
     NeurIPS 2021).
 
-    ``threshold`` is in units of one worker's gradient and never changes, so the number of entries varies from step to
-    step. For one number of entries in the whole training, it minimises the sum of the squared errors of all steps.
+    ``threshold`` is in units of one worker's gradient and never changes, so the number of sent entries varies from step
+    to step. Among all methods that send the same number of entries in the whole training, it minimises the sum of the
+    squared errors of all steps.
     """
 
     title = "hard threshold"

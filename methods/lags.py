@@ -1,4 +1,4 @@
-"""LAGS: the k_l largest entries of each layer's gradient, as soon as the layer's gradient is ready."""
+"""LAGS: the k_l largest entries of each layer's gradient are sent as soon as the layer's gradient is ready."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from dlgs_bench.exchange import Sparsifier, TopK
 
 @dataclass
 class LAGS(Sparsifier):
-    """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020); at one ratio, as in the paper."""
+    """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020), with one ratio for all layers, as in the
+    paper."""
 
     title = "LAGS"
     scope = "layer"

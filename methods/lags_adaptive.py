@@ -1,4 +1,4 @@
-"""LAGS with a ratio of its own for each layer, as its authors choose it."""
+"""LAGS with one ratio per layer, chosen as its authors describe."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from .lags import LAGS
 
 @dataclass
 class AdaptiveLAGS(LAGS):
-    """Each layer has the largest ratio whose communication hides behind the next layer's backward (Shi et al.,
-    ECAI 2020, Section 5). The plan finds it; ``ratio`` is the smallest."""
+    """Each layer has the largest ratio at which the backward pass of the next layer hides its communication (Shi et
+    al., ECAI 2020, Section 5). The plan computes the ratios; ``ratio`` is a lower bound."""
 
     title = "LAGS, adaptive"
     ratios_from_plan = True

@@ -1,4 +1,4 @@
-"""LoCo: the two-step quantised all-reduce, with an average of past rounding errors added before each rounding."""
+"""LoCo: the two-step quantised all-reduce; an average of past rounding errors is added before each rounding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from .quantised import Quantised
 class LoCo(Quantised):
     """Low-bit communication (Xie et al., LoCo, arXiv 2407.04480, 2024), with DeepSpeed's defaults.
 
-    h = vector + e is rounded, then e = average e + (1 - average) (h - rounded h): once for what a worker sends, once
-    for the sum that it sends on. Errors are forgotten every ``reset_every`` steps. DeepSpeed keeps them in 8 bits, here
-    they are whole.
+    h = vector + e is rounded, and then e = average e + (1 - average) (h - rounded h). This is done for the parts that a
+    worker sends, and for the sum that it sends to all. Errors are reset every ``reset_every`` steps. DeepSpeed keeps
+    errors in 8 bits; here they are float32.
     """
 
     title = "LoCo"
-    relative_error = None  # an old error is no part of the gradient
+    relative_error = None  # the aggregate contains errors of earlier gradients
     conserves_mass = "rounding"
     conserves_when = {"average": 0.0}  # noqa: RUF012 - a constant, read by tests
     state = ("errors", "sum_errors")
@@ -34,7 +34,7 @@ class LoCo(Quantised):
     sum_errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def residual(self, bucket: Bucket) -> Tensor:
-        """The error of what this worker sends, shape (d,)."""
+        """The averaged error of the parts that this worker sends, shape (d,)."""
         return state_for(self.errors, bucket.index, bucket.gradient)
 
     def exchange(self, bucket: Bucket, context: StepContext):

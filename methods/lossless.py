@@ -1,4 +1,4 @@
-"""Lossless: exponents are Huffman-coded, signs and mantissas travel as they are, and the sum is exact."""
+"""Lossless: exponents are Huffman-coded, signs and mantissas are sent uncoded, and the sum is exact."""
 
 import zlib
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from dlgs_bench.exchange.steps import to_each
 
 @dataclass
 class Lossless(Method):
-    """Exponents of gradients are alike, so a code makes them short (as ZipCCL, arXiv 2604.27844, and UCCL-Zip, arXiv
+    """Compress the exponents, which are similar within a gradient (as ZipCCL, arXiv 2604.27844, and UCCL-Zip, arXiv
     2604.17172, do on GPUs).
 
-    Two steps as in ``quantised``: all-to-all, float32 sum in the order of ranks, all-gather. The code is the Huffman
-    code of zlib, made for each message; other devices' entries are coded on the host.
+    The exchange has two steps, as in ``quantised``: all-to-all, float32 sum in rank order, all-gather. Each message has
+    its own Huffman code, from zlib. Entries on other devices are coded on the host.
     """
 
     title = "lossless"
@@ -41,7 +41,7 @@ class Lossless(Method):
 
 
 def encode(vector: Tensor) -> Tensor:
-    """``vector``, float32 (n,), as a message, uint8: three bytes of sign and mantissa each, then coded exponents."""
+    """A message, uint8, of ``vector``, float32 (n,): 3 bytes of sign and mantissa per entry, then coded exponents."""
     bits = vector.cpu().numpy().view(np.uint32)
     raw = bits & 0x7FFFFF | bits >> 8 & 0x800000
     coder = zlib.compressobj(level=1, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -51,7 +51,7 @@ def encode(vector: Tensor) -> Tensor:
 
 
 def decode(message: Tensor, like: Tensor) -> Tensor:
-    """The vector of a message of ``encode``, as long as ``like`` and on its device, bit for bit."""
+    """The vector in a message of ``encode``, bit for bit; ``like``: gives its length and device."""
     data, n = message.cpu().numpy(), len(like)
     low, middle, high = (data[i * n : (i + 1) * n].astype(np.uint32) for i in range(3))
     exponents = np.frombuffer(zlib.decompress(data[3 * n :].tobytes()), np.uint8).astype(np.uint32)

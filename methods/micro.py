@@ -1,4 +1,4 @@
-"""MiCRO: each worker selects in its own part of the bucket, and all workers send their values at these indices."""
+"""MiCRO: each worker selects indices in its own part of the bucket; all workers send their values at all of them."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -8,16 +8,17 @@ import torch
 from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum
 from dlgs_bench.exchange.magnitudes import indices_at_least
 
-MOST = 4.0  # times k: a count above this raises the threshold as this count does
+MOST = 4.0  # a count above this multiple of k raises the threshold only as much as this multiple
 
 
 @dataclass
 class MiCRO(Selects, Ratio):
-    """Exclusive parts and a steered threshold (Yoon, Oh, MiCRO, HiPC 2023, arXiv 2310.00967).
+    """Exclusive parts and a controlled threshold (Yoon, Oh, MiCRO, HiPC 2023, arXiv 2310.00967).
 
-    The parts are equal and rotate by one worker in each step. The indices of all workers are disjoint, so a dense sum
-    of about k values follows one gather of indices. A worker's threshold starts at its part's k-th magnitude. After
-    each step it is multiplied by 1 + ``gain`` (count / k - 1), with k of the part. This steering rule is ours.
+    The parts are equal, and rotate by one worker in each step. The indices of all workers are disjoint, so one gather
+    of indices and a dense sum of about k values are enough. A worker's threshold starts at the k-th magnitude of its
+    part. After each step it is multiplied by 1 + ``gain`` (count / k - 1), where k is the k of the part. This control
+    rule is not from the paper.
     """
 
     title = "MiCRO"
@@ -43,7 +44,7 @@ class MiCRO(Selects, Ratio):
         return bucket.gradient.zero_().index_copy_(0, chosen, total)
 
     def _select(self, part, bucket):
-        """The indices of the entries of ``part`` to send; steers the threshold by their number."""
+        """The indices of the entries of ``part`` to send; their number adjusts the threshold."""
         if not len(part):
             return torch.empty(0, dtype=torch.int64, device=part.device)
         k = self.k(bucket, len(part))

@@ -1,4 +1,4 @@
-"""Uncompressed: every gradient, summed in buckets merged to a fixed size, overlapping backward."""
+"""Uncompressed: the whole gradient is summed, in buckets of a fixed size, while backward runs."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Ok-Topk: each worker adds up one region of the entries that all workers chose, and all gather the largest sums."""
+"""Ok-Topk: each worker sums the chosen entries of one region; all workers gather the largest sums."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,12 +13,13 @@ from dlgs_bench.exchange.wire import Indices
 
 @dataclass
 class OkTopk(Selects, Ratio):
-    """Near-optimal sparse all-reduce (Li, Hoefler, PPoPP 2022): less than 6 k words a worker, however many there are,
-    while the thresholds fit.
+    """Near-optimal sparse all-reduce (Li, Hoefler, PPoPP 2022): less than 6 k words per worker for any number of
+    workers, as long as the thresholds are accurate.
 
-    A threshold for what a worker sends and one for the sums are exact every ``refresh_every`` steps, when all sums
-    are gathered, and reused in between. Every ``rebalance_every`` steps the regions are cut anew, so that each
-    receives as much. An entry leaves the residual if the worker sent it and its sum was among the largest.
+    One threshold selects the entries that a worker sends, and another selects sums. Both are computed exactly every
+    ``refresh_every`` steps, when all sums are gathered, and reused in between. Every ``rebalance_every`` steps the
+    regions are recomputed so that each receives the same number of entries. An entry leaves the residual if the worker
+    sent it and its sum was selected.
     """
 
     title = "Ok-Topk"
@@ -28,7 +29,7 @@ class OkTopk(Selects, Ratio):
 
     refresh_every: Annotated[int, ">= 1"] = 32
     rebalance_every: Annotated[int, ">= 1"] = 64
-    # By bucket: the thresholds of entries and of sums; where every region but the first begins.
+    # By bucket: the thresholds of entries and of sums; the start of every region except the first.
     thresholds: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)
     cuts: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False)
 
@@ -38,7 +39,8 @@ class OkTopk(Selects, Ratio):
 
     def phase(self, step):
         refresh, rebalance = (step - 1) % self.refresh_every == 0, (step - 1) % self.rebalance_every == 0
-        return " and ".join(["refresh"] * refresh + ["rebalance"] * rebalance) or "reuse"
+        names = [name for name, now in (("refresh", refresh), ("rebalance", rebalance)) if now]
+        return " and ".join(names) or "reuse"
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 + ("refresh" in self.phase(context.step)) + ("rebalance" in self.phase(context.step))
@@ -48,16 +50,16 @@ class OkTopk(Selects, Ratio):
         of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
         if "refresh" in phase:
             of_entries = self.selector.kth_magnitude(corrected, k)
-        values, places = self.selector.take(corrected, Threshold(of_entries))
+        values, indices = self.selector.take(corrected, Threshold(of_entries))
         if "rebalance" in phase:
-            quantiles = [len(places) * i // context.workers for i in range(1, context.workers)]
-            mine = places[quantiles] if len(places) else places.new_zeros(context.workers - 1)
+            quantiles = [len(indices) * i // context.workers for i in range(1, context.workers)]
+            mine = indices[quantiles] if len(indices) else indices.new_zeros(context.workers - 1)
             every = yield Gather(mine.to(torch.int32), entries=0)
             self.cuts[bucket.index] = (torch.stack(every).long().sum(0) // context.workers).tolist()
-        starts = torch.searchsorted(places, places.new_tensor(self.cuts[bucket.index])).tolist()
-        regions = zip(values.tensor_split(starts), places.tensor_split(starts), strict=True)
-        messages = [Indices.pack(v, p, bucket.size) for v, p in regions]
-        sent = len(places) - len(messages[context.rank]) // 2
+        starts = torch.searchsorted(indices, indices.new_tensor(self.cuts[bucket.index])).tolist()
+        regions = zip(values.tensor_split(starts), indices.tensor_split(starts), strict=True)
+        messages = [Indices.pack(v, i, bucket.size) for v, i in regions]
+        sent = len(indices) - len(messages[context.rank]) // 2
         added_up((yield from to_each(messages, context, sent, lengths_known=False)), total)
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
@@ -65,5 +67,5 @@ class OkTopk(Selects, Ratio):
             self.thresholds[bucket.index] = [of_entries, of_sums]
         sums, positions = self.selector.take(total, Threshold(of_sums))
         gathered = yield Gather(Indices.pack(sums, positions, bucket.size), entries=len(sums))
-        put_back(corrected, values, places, torch.cat([message[len(message) // 2 :] for message in gathered]))
+        put_back(corrected, values, indices, torch.cat([message[len(message) // 2 :] for message in gathered]))
         return added_up(gathered, total)

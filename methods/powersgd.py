@@ -1,4 +1,4 @@
-"""PowerSGD: each layer's matrix as a product of two thin ones, found by one step of power iteration."""
+"""PowerSGD: each layer's matrix is approximated by a product of two thin matrices, by one step of power iteration."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -15,9 +15,9 @@ from dlgs_bench.exchange.steps import sum_of
 class PowerSGD(ErrorFeedback):
     """Low-rank gradients (Vogels, Karimireddy, Jaggi, PowerSGD, NeurIPS 2019, Algorithms 1 and 2).
 
-    M = gradient + residual, a row for each first index; P = orth(sum of M Q), Q = sum of M^T P, and P Q^T stands for
-    the sum of M: two dense sums for a whole bucket. Each step starts from the last one's Q; the first is random, the
-    same on all workers. Layers of one dimension travel whole.
+    M = gradient + residual, with one row per first index; P = orth(sum of M Q); Q = sum of M^T P. P Q^T approximates
+    the sum of M. This takes two dense sums per bucket. Each step starts from the last step's Q; the first Q is random,
+    and the same on all workers. Layers of one dimension are sent uncompressed.
     """
 
     title = "PowerSGD"
@@ -51,11 +51,12 @@ class PowerSGD(ErrorFeedback):
             self.factors[bucket.index] = q
             for (m, out), left, right in zip(matrices, p, q, strict=True):
                 torch.mm(left, right.T, out=out)
-                m.sub_(out, alpha=1 / context.workers)  # each worker's part of what was sent
+                m.sub_(out, alpha=1 / context.workers)  # each worker subtracts its share of the sum
         return bucket.gradient
 
-    def _first(self, matrix: Tensor, *place: int) -> Tensor:
+    def _first(self, matrix: Tensor, *position: int) -> Tensor:
+        """The first Q of a matrix; ``position``: its bucket, and its index in the bucket."""
         rows, columns = matrix.shape
-        numbers = generator(matrix.device, self.seed, *place)
+        numbers = generator(matrix.device, self.seed, *position)
         size = (columns, min(self.rank, rows, columns))
         return torch.randn(size, generator=numbers, dtype=matrix.dtype, device=matrix.device)

@@ -1,4 +1,4 @@
-"""QSGD: every entry rounded at random to one of a few levels of its block's norm."""
+"""QSGD: every entry is rounded at random to one of a few multiples of a fraction of its block's norm."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,10 +10,11 @@ from dlgs_bench.exchange.quantisation import decode, encode, norms
 @dataclass
 class QSGD(Method):
     """Quantised SGD (Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding, NIPS
-    2017), its codes in ``bits`` bits each instead of Elias codes: s = 2 ** (bits - 1) - 1 levels of either sign.
+    2017).
 
-    Its error is a variance of at most min(d / s^2, sqrt(d) / s) of a block's squared norm, d = ``block``: unbounded
-    as a contraction, so error feedback would make it diverge, and there is none.
+    Codes have ``bits`` bits instead of Elias codes: s = 2 ** (bits - 1) - 1 levels of either sign. The variance of the
+    error is at most min(d / s^2, sqrt(d) / s) times the squared norm of a block, where d is ``block``. This factor can
+    exceed 1, so error feedback would diverge, and the method has none.
     """
 
     title = "QSGD"

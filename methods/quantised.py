@@ -1,4 +1,4 @@
-"""Two-step quantised all-reduce: 16, 8 or 4 bits an entry to the worker that sums it up, and as many back to all."""
+"""Two-step quantised all-reduce: each entry is sent in 16, 8 or 4 bits to a worker that sums it, and its sum to all."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,21 +19,21 @@ from dlgs_bench.exchange.transforms import rotate
 class Quantised(Method):
     """Quantise, all-to-all, sum in 32 bits, quantise, all-gather (qgZ in Wang et al., ZeRO++, arXiv 2306.10209, 2023).
 
-    Blocks are rounded to the nearest of 2 ** bits - 1 multiples of their largest magnitude. Parts of the bucket, one
-    for each worker, are equal to one entry, whatever its size.
+    Entries are rounded to the nearest of 2 ** bits - 1 equally spaced levels; the largest magnitude of a block is the
+    last level. The bucket is split into one part per worker; the sizes of parts differ by at most one entry.
 
-    ``code`` other than ``"integer"`` sends floats, and ``bits`` does not count: ``"bf16"`` is bfloat16, ``"e4m3"`` and
-    ``"e5m2"`` are 8-bit floats (Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, 2022), with a
-    unit for each block. The sum is float32 in every case.
+    ``code`` other than ``"integer"`` sends floats, and ``bits`` has no effect. ``"bf16"`` is bfloat16. ``"e4m3"`` and
+    ``"e5m2"`` are 8-bit floats (Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, 2022), with one
+    unit per block. The sum is float32 in every case.
 
-    With ``rotated`` all workers multiply the entries by the same random signs and rotate them by a Hadamard transform
-    before they quantise, and undo both at the end (Jia et al., SDP4Bit, NeurIPS 2024; Li et al., THC, NSDI 2024). A
-    large entry is then spread over 4096 entries, so that its block's unit is not too coarse for its neighbours.
+    With ``rotated``, all workers multiply the entries by the same random signs and apply a Hadamard transform before
+    they quantise. Both are undone at the end (Jia et al., SDP4Bit, NeurIPS 2024; Li et al., THC, NSDI 2024). This
+    spreads a large entry over 4096 entries, so that the unit of its block is not too coarse for the other entries.
     """
 
     title = "quantised, two steps"
     scope = "size"
-    relative_error = 0.13  # of 8 bits: e + (1 + e) e, e = sqrt(block) / 254
+    relative_error = 0.13  # with 8 bits: e + (1 + e) e, where e = sqrt(block) / 254
 
     bits: Literal[4, 8] = 8
     block: Annotated[int, ">= 1"] = 256
@@ -57,11 +57,11 @@ class Quantised(Method):
         return rotate(bucket.gradient).mul_(signs) if self.rotated else bucket.gradient
 
     def encoded_parts(self, parts: tuple[Tensor, ...], bucket: Bucket) -> Iterator[Tensor]:
-        """What this worker sends of each part of the bucket."""
+        """The messages that this worker sends, one for each part of the bucket."""
         return map(self._encoded, parts)
 
     def encoded_sum(self, total: Tensor, bucket: Bucket) -> Tensor:
-        """What it sends on of the sum of its part."""
+        """The message of the sum of this worker's part."""
         return self._encoded(total)
 
     def _encoded(self, vector: Tensor) -> Tensor:
@@ -71,13 +71,13 @@ class Quantised(Method):
         return encode(vector, norms(vector, self.block, math.inf) / levels, self.block, self.bits)
 
     def _decoded(self, messages: Sequence[Tensor], out: Tensor) -> Tensor:
-        """Write the sum of what the messages stand for to ``out``."""
+        """Write the sum of the vectors in the messages to ``out``, and return it."""
         if self.code != "integer":
             return floats.decode(messages, self.block, self.code, out)
         return decode(messages, self.block, self.bits, out)
 
     def _subtracted(self, message: Tensor, out: Tensor) -> Tensor:
-        """Subtract what the message stands for from ``out``, in place."""
+        """Subtract the vector in the message from ``out``, in place, and return it."""
         if self.code != "integer":
             return out.sub_(floats.decode([message], self.block, self.code, torch.empty_like(out)))
         return subtract(message, self.block, self.bits, out)

@@ -1,4 +1,4 @@
-"""Random-k: k entries of each layer, the same ones on all workers, so that a dense sum carries them."""
+"""Random-k: k random entries of each bucket, the same on all workers, are summed by a dense sum."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from dlgs_bench.exchange import Bucket, Ratio, StepContext, Sum
 
 @dataclass
 class RandomK(Ratio):
-    """Entries drawn anew in every step (Stich, Cordonnier, Jaggi, Sparsified SGD with Memory, NeurIPS 2018).
+    """Random entries, drawn in every step (Stich, Cordonnier, Jaggi, Sparsified SGD with Memory, NeurIPS 2018).
 
-    Which ones follows from step and bucket alone, so no indices travel. torch's generator is left alone.
+    The indices depend only on the seed, the step and the bucket, so they are not sent. torch's generator is not used.
     """
 
     title = "random-k"

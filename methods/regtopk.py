@@ -1,4 +1,4 @@
-"""RegTop-k: Top-K that passes over entries which the other workers cancelled in the last step."""
+"""RegTop-k: a Top-K that ranks entries lower if the other workers cancelled them in the last step."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,9 +14,10 @@ class RegTopK(Sparsifier):
     """Regularised Top-K (Bereyhi, Liang, Boudreau, Afana, Novel Gradient Sparsification Algorithm via Bayesian
     Inference, MLSP 2024).
 
-    Let a be gradient + residual, a' what this worker sent of an entry in the last step, and g' that entry's aggregate.
-    Entries are ranked by |a| tanh(|1 + (g' - a') / a| / mu) if they were sent, and by |a| if they were not. An entry
-    that the others cancelled (g' = 0) and that has not changed ranks last. The value of mu is ours.
+    For each entry, let a be gradient + residual, a' the value that this worker sent in the last step, and g' the
+    aggregate of the last step. Entries are ranked by |a| tanh(|1 + (g' - a') / a| / mu) if they were sent in the last
+    step, and by |a| otherwise. An entry that the others cancelled (g' = 0) and that has not changed ranks last. The
+    default of mu is not from the paper.
     """
 
     title = "RegTop-k"
@@ -25,7 +26,7 @@ class RegTopK(Sparsifier):
     state = ("last",)
 
     mu: Annotated[float, "> 0"] = 0.5
-    # By bucket: the indices sent in the last step, and aggregate - value sent there.
+    # By bucket: the indices sent in the last step, and aggregate - sent value at these indices.
     last: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def select(self, corrected, bucket, context):

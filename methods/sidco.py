@@ -1,4 +1,4 @@
-"""SIDCo: Top-K's threshold from an exponential distribution, fitted again to what lies above it."""
+"""SIDCo: the threshold comes from an exponential distribution, fitted in stages to the entries above it."""
 
 import math
 from dataclasses import dataclass, field
@@ -6,25 +6,26 @@ from dataclasses import dataclass, field
 from dlgs_bench.exchange import Estimator, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
 
-FIRST = 0.25  # part of the entries that the first fit is to leave
+FIRST = 0.25  # the fraction of entries that should reach the threshold of the first stage
 ADAPT_EVERY, TOLERANCE = 5, 0.2
 
 
 @dataclass
 class SIDCo(Estimator):
-    """Statistical threshold, no sort (Abdelmoniem et al., SIDCo, MLSys 2021; the exponential fit, Algorithm 1).
+    """A statistical threshold without sorting (Abdelmoniem et al., SIDCo, MLSys 2021; exponential fit, Algorithm 1).
 
-    Each stage takes the mean by which entries exceed the threshold so far and raises it by ln(1 / part) of that. Every
-    fifth step a bucket that sent over 20 % too few gets a stage more, one that sent too many a stage less. If no entry
-    reaches a stage's threshold, the k largest are sent.
+    Each stage computes the mean by which entries exceed the threshold, and raises the threshold by ln(1 / part) times
+    this mean. Every five steps, a bucket whose count is more than 20 % below k gets one more stage, and a bucket whose
+    count is more than 20 % above k gets one less. If no entry reaches a stage's threshold, the k largest entries are
+    sent.
     """
 
     title = "SIDCo"
     scope = "layer"
     state = ("stages", "sent")
 
-    stages: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # of each bucket, not of all
-    sent: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)  # over k, since the last change
+    stages: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # by bucket
+    sent: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)  # by bucket: recent counts / k
 
     def select(self, corrected, bucket, context):
         k = self.k(bucket)
@@ -37,12 +38,16 @@ class SIDCo(Estimator):
         for part in parts:
             raised = h + (total / many - h) * math.log(1 / part)
             fewer, less = count_at_least(corrected, raised)
-            if not fewer:  # magnitudes that are no exponential: their threshold cannot be extrapolated
+            if not fewer:  # the magnitudes are not exponential, so the threshold cannot be extrapolated
                 return TopK(k)
             h, many, total = raised, fewer, less
         sent.append(many / k)
         if len(sent) == ADAPT_EVERY:
             mean = sum(sent) / len(sent)
-            self.stages[bucket.index] = max(1, stages + (mean < 1 - TOLERANCE) - (mean > 1 + TOLERANCE))
+            if mean < 1 - TOLERANCE:
+                stages += 1
+            elif mean > 1 + TOLERANCE:
+                stages -= 1
+            self.stages[bucket.index] = max(1, stages)
             sent.clear()
         return Threshold(h)

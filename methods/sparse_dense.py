@@ -1,4 +1,4 @@
-"""Alternating sparse and dense: T sparse steps, then a dense one that sends all that was left."""
+"""Sparse and dense steps: T sparse steps are followed by one dense step, which sends the residual, too."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,15 +10,16 @@ from dlgs_bench.exchange import Sparsifier, Sum, Threshold, TopK
 
 @dataclass
 class SparseDense(Sparsifier):
-    """A sparse step sends of each layer the k largest entries of gradient + residual, and keeps the others; a dense
-    step sends all of it, so that nothing is left (after a patent of Alibaba; T is a parameter here).
+    """Alternate sparse and dense steps (after a patent of Alibaba; T is a parameter here).
 
-    ``threshold``: if above 0, a sparse step sends the entries whose magnitude is strictly above it instead, and
-    ``ratio`` decides nothing. A T beyond the last step is Top-K with error feedback.
+    A sparse step sends the k largest entries of gradient + residual of each layer, and keeps the others. A dense step
+    sends all entries, so the residual is then zero. If ``threshold`` is above 0, a sparse step sends the entries whose
+    magnitude is strictly above it instead, and ``ratio`` has no effect. If T is larger than the number of steps, all
+    steps are sparse: this is a Top-K of each layer with error feedback.
     """
 
     title = "sparse and dense"
-    sum_kind = None  # a server's messages would change their form from step to step
+    sum_kind = None  # a server's messages would be sparse in some steps and dense in others
     exact_when = {"sparse_steps": 0}  # noqa: RUF012 - a constant, read by tests
 
     sparse_steps: Annotated[int, ">= 0"] = 7  # T
@@ -35,7 +36,7 @@ class SparseDense(Sparsifier):
         if not self.threshold:
             return TopK(self.k(bucket))
         bounds = torch.tensor([self.threshold, torch.inf], dtype=torch.float32)
-        above = torch.nextafter(*bounds)  # the next float32
+        above = torch.nextafter(*bounds)  # the smallest float32 above the threshold
         return Threshold(above.item())
 
     def exchange(self, bucket, context):

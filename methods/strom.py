@@ -1,4 +1,4 @@
-"""Strom's threshold: where the residual has reached tau, tau is sent, in 32 bits with its place."""
+"""Strom's threshold: for each entry whose residual reaches tau, its index and sign are sent in 32 bits."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,11 +9,12 @@ from dlgs_bench.exchange.packing import add_signs, pack_signs
 
 @dataclass
 class Strom(ErrorFeedback, Selects):
-    """r = r + g; where abs(r) >= tau, send tau with the sign of r and subtract it (Strom, Scalable Distributed DNN
-    Training Using Commodity GPU Cloud Computing, Interspeech 2015).
+    """r = r + g; where abs(r) >= tau, send tau with the sign of r, and subtract it from r (Strom, Scalable Distributed
+    DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015).
 
-    tau, ``threshold``, is in units of a worker's gradient; it is fixed, so a small one sends much and a large one
-    delays all. 0.5 is the default of MXNet's 2-bit compression, and far too large for a gradient of small entries.
+    tau is ``threshold``, in units of a worker's gradient. It is fixed: a small tau sends many entries, and a large tau
+    delays all entries. The default of 0.5 is from MXNet's 2-bit compression; it is far too large for gradients with
+    small entries.
     """
 
     title = "Strom"
@@ -25,9 +26,9 @@ class Strom(ErrorFeedback, Selects):
     def exchange(self, bucket: Bucket, context: StepContext):
         tau = self.threshold / context.workers
         corrected = self.residual(bucket)
-        values, places = self.selector.take(corrected, Threshold(tau), bucket.gradient)
-        corrected.index_copy_(0, places.long(), values - values.sign() * tau)
-        received = yield Gather(pack_signs(places, values < 0), entries=len(places))
+        values, indices = self.selector.take(corrected, Threshold(tau), bucket.gradient)
+        corrected.index_copy_(0, indices.long(), values - values.sign() * tau)
+        received = yield Gather(pack_signs(indices, values < 0), entries=len(indices))
         aggregate = bucket.gradient.zero_()
         for message in received:
             add_signs(aggregate, message, tau)

@@ -1,4 +1,4 @@
-"""TernGrad: -s, 0 or s with probability |g| / s, s the largest magnitude that any worker has in the layer."""
+"""TernGrad: each entry becomes -s, 0 or s at random, where s is the largest magnitude of any worker in the layer."""
 
 import math
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ from dlgs_bench.exchange.quantisation import decode, encode, norms
 
 @dataclass
 class TernGrad(Method):
-    """Ternary gradients (Wen et al., TernGrad, NIPS 2017): layer by layer, clipped at ``clip`` times their root mean
-    square (theirs: standard deviation, which is 0 in a layer of one entry), 2 bits an entry.
+    """Ternary gradients (Wen et al., TernGrad, NIPS 2017), with 2 bits per entry.
 
-    One s for all workers, so that ternary values add up: that needs a maximum first.
+    An entry g becomes s with its sign with probability |g| / s, and 0 otherwise. All workers use the same s in a layer,
+    so that ternary values can be added; a maximum over workers precedes the gather. Each layer is clipped at ``clip``
+    times its root mean square. The authors use the standard deviation, which is 0 in a layer of one entry.
     """
 
     title = "TernGrad"
@@ -32,13 +33,13 @@ class TernGrad(Method):
         gradient, sizes = bucket.gradient, bucket.sizes
         deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
         scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)
-        if math.isfinite(self.clip):  # before the maximum: another worker's scale may be larger than this one's clip
+        if math.isfinite(self.clip):  # before the maximum: another worker's scale may exceed this worker's clip
             limits = scales.repeat_interleave(torch.tensor(sizes, device=gradient.device))
             gradient.clamp_(-limits, limits)
-        # An engine's maximum may lose NaN; infinity arrives, and becomes NaN again.
+        # An engine's maximum may drop NaN, but not infinity, so NaN is sent as infinity.
         scales = yield Max(scales.nan_to_num_(nan=math.inf))
         scales.masked_fill_(scales.isinf(), math.nan)
-        known = scales.view(torch.uint8)  # what all have need not travel
+        units = scales.view(torch.uint8)  # all workers have the units, so they are not sent
         message = encode(gradient, scales, sizes, 2, seed=(self.seed, context.step, bucket.index, context.rank))
-        received = yield Gather(message[len(known) :], entries=bucket.size)
-        return decode([torch.cat([known, codes]) for codes in received], sizes, 2, gradient)
+        received = yield Gather(message[len(units) :], entries=bucket.size)
+        return decode([torch.cat([units, codes]) for codes in received], sizes, 2, gradient)

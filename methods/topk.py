@@ -1,4 +1,4 @@
-"""Global Top-K: the k largest entries of the whole model's gradient, after backward ends."""
+"""Global Top-K: the k largest entries of the whole model's gradient are sent after backward."""
 
 from dataclasses import dataclass
 

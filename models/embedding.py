@@ -1,8 +1,8 @@
-"""A bag of embeddings for text in bytes: most of its gradient is whole rows of zeros.
+"""A bag of embeddings for text in bytes; most rows of its gradient are zero.
 
-The next byte is told from the last 1, 2, 3 and 4 bytes. Each of these n-grams is hashed to a row of one table; the
-rows' sum goes through a small network (hashed n-grams: Joulin et al., Bag of Tricks for Efficient Text
-Classification, 2017). A batch of 512 bytes meets at most 2,048 of the 65,536 rows.
+The model predicts the next byte from the last 1, 2, 3 and 4 bytes. Each of these n-grams is hashed to a row of one
+table. The sum of the rows is the input of a small network (hashed n-grams: Joulin et al., Bag of Tricks for Efficient
+Text Classification, 2017). A batch of 512 bytes uses at most 2,048 of the 65,536 rows.
 """
 
 import torch
@@ -14,7 +14,7 @@ DATA = "text"
 loss = F.cross_entropy
 
 TOKENS = 256
-LONGEST = 4  # bytes of an n-gram
+LONGEST = 4  # the longest n-gram, in bytes
 ROW_BITS = 16
 WIDTH = 128
 HASH = 0x9E3779B1  # 2^32 / the golden ratio, as in Knuth's multiplicative hashing
@@ -34,13 +34,13 @@ class EmbeddingBag(nn.Module):
 
 
 def rows(tokens: Tensor) -> Tensor:
-    """The rows of the n-grams of 1 .. LONGEST bytes that end at each token, (n, t, LONGEST), int64."""
-    gram, found = torch.zeros_like(tokens), []
+    """The table rows of the n-grams of 1 .. LONGEST bytes that end at each token, int64, (n, t, LONGEST)."""
+    gram, hashes = torch.zeros_like(tokens), []
     for back in range(LONGEST):
-        before = F.pad(tokens + 1, (back, 0))[:, : tokens.shape[1]]  # 0 where the sample has not begun
+        before = F.pad(tokens + 1, (back, 0))[:, : tokens.shape[1]]  # 0 before the start of the sample
         gram = gram * (TOKENS + 1) + before
-        found.append((gram * HASH & 0xFFFFFFFF) >> (32 - ROW_BITS))
-    return torch.stack(found, 2)
+        hashes.append((gram * HASH & 0xFFFFFFFF) >> (32 - ROW_BITS))
+    return torch.stack(hashes, 2)
 
 
 def build() -> nn.Module:

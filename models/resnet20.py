@@ -21,7 +21,7 @@ class Block(nn.Module):
         self.stride, self.new_channels = stride, outputs - inputs
 
     def shortcut(self, x: Tensor) -> Tensor:
-        """Option A: subsample, and fill new channels with zeros; no parameters."""
+        """The shortcut of option A, without parameters: subsample, and fill new channels with zeros."""
         if not self.new_channels:
             return x
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))

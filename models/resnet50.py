@@ -1,4 +1,4 @@
-"""ResNet-50, torchvision's, with 100 classes: 23,712,932 parameters."""
+"""ResNet-50 from torchvision, with 100 classes: 23,712,932 parameters."""
 
 import torchvision
 from torch import nn
@@ -10,5 +10,5 @@ loss = F.cross_entropy
 
 
 def build() -> nn.Module:
-    # 100 outputs also on stand-in data of fewer classes: the gradient keeps its true size.
+    # 100 outputs also for stand-in data with fewer classes, so the gradient keeps its size.
     return torchvision.models.resnet50(weights=None, num_classes=100)

@@ -12,5 +12,5 @@ loss = F.cross_entropy
 
 def build() -> nn.Module:
     model = vgg16.build()
-    model.classifier = nn.Linear(512, 100)  # also on data of fewer classes: the head keeps its size
+    model.classifier = nn.Linear(512, 100)  # 100 outputs also for data with fewer classes: the gradient keeps its size
     return model

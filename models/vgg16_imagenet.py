@@ -1,7 +1,7 @@
-"""VGG16 with its ImageNet head, torchvision's: 138,357,544 parameters, of which 123,642,856 are fully connected.
+"""VGG16 with its ImageNet head, from torchvision: 138,357,544 parameters, of which 123,642,856 are fully connected.
 
-It takes images of 32 x 32 here: the head stays whole, since pooling hands it 7 x 7 places whatever the image, but the
-convolutions compute 49 times less than on images of 224 x 224, for which few cores need minutes.
+Images are 32 x 32 here. The head keeps its size, because pooling gives 7 x 7 positions for images of any size. The
+convolutions compute 49 times less than for images of 224 x 224, which take minutes on a few cores.
 """
 
 import torchvision
@@ -14,5 +14,5 @@ loss = F.cross_entropy
 
 
 def build() -> nn.Module:
-    # 1000 outputs also on data of fewer classes: the head keeps its true size.
+    # 1000 outputs also for data with fewer classes, so the gradient keeps its size.
     return torchvision.models.vgg16(weights=None)

@@ -238,9 +238,9 @@ def test_the_memory_of_a_message_waits_for_the_stream_that_reads_it(monkeypatch)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append((tensor, stream)))
     comm = object.__new__(TorchDist)  # of one process, so that nothing leaves
     vars(comm).update(rank=0, world_size=1, device=torch.device("cuda"), _pinned=False)
-    monkeypatch.setattr(comm, "_messages", lambda sends, receive_buffers: read.append(len(recorded)) or (lambda: None))
+    monkeypatch.setattr(comm, "_post", lambda sends, receive_buffers: read.append(len(recorded)) or [])
     gathered, sent = torch.zeros(2), torch.ones(2)
     comm._allgather(gathered, equal=True)
-    comm._round(PeerExchange({1: sent}))()
+    comm._round(PeerExchange({1: sent})).wait()
     assert [(id(tensor), stream) for tensor, stream in recorded] == [(id(gathered), here), (id(sent), here)]
     assert read == [1, 2]  # before anything was read

@@ -80,7 +80,7 @@ def test_the_last_block_is_as_short_as_the_bucket_leaves_it():
     corrected = torch.zeros(10)
     corrected[8:] = 3.0
     assert method.largest(corrected, Bucket(0, corrected)).tolist() == [2]
-    assert method.places(torch.tensor([0, 2]), 10).tolist() == [0, 1, 2, 3, 8, 9]
+    assert method.indices(torch.tensor([0, 2]), 10).tolist() == [0, 1, 2, 3, 8, 9]
 
 
 def test_nan_is_refused():

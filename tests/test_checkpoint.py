@@ -196,14 +196,14 @@ def test_a_checkpoint_of_another_run_is_left_alone(every_step, tmp_path):
 @unit
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, monkeypatch, capsys):
     train(tmp_path, 2)
-    real = checkpoint._replace
+    real = checkpoint.write_atomically
 
-    def full(path, content):
+    def full(path, content, durable):
         if path.name == "rank1":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, content)
+        real(path, content, durable)
 
-    monkeypatch.setattr(checkpoint, "_replace", full)
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
     found = train(tmp_path, 5)
     assert "no checkpoint of step 5: No space left on device" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}  # nothing of those that rank 0 alone could write

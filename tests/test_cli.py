@@ -20,8 +20,10 @@ def test_every_command_is_listed_and_can_be_imported(capsys):
         assert callable(importlib.import_module(module).main)
 
 
-def test_without_a_command_the_help_is_shown(capsys):
-    assert cli.main([]) == 0
+@pytest.mark.parametrize("arguments", [[], None], ids=["called", "in a shell"])
+def test_without_a_command_the_help_is_shown(arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dlgs-bench"])
+    assert cli.main(arguments) == 0
     assert capsys.readouterr().out.startswith("usage: dlgs-bench")
 
 
@@ -52,7 +54,7 @@ def test_methods_are_listed_with_their_parameters(capsys):
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):
     assert cli.main(["methods", "tokp"]) == 2
-    assert "no method 'tokp' (did you mean 'topk'" in capsys.readouterr().err
+    assert "'tokp' is not a method (did you mean 'topk'" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_enough_ends_a_command_quietly():

@@ -203,18 +203,18 @@ def test_a_message_of_another_length_than_expected_is_an_error_on_horovod(ranks)
     world = len(ranks)
     for rank, found in enumerate(ranks):
         left = (rank - 1) % world
-        assert found["another length"] == f"rank {rank} got 2 entries from rank {left}, but expected 3"
+        assert found["another length"] == f"rank {rank} received 2 entries from rank {left}, but expected 3"
 
 
 @pytest.mark.unit
 def test_on_local_threads_a_round_that_would_hang_is_an_error_with_its_ranks():
-    said = "rank 0 sends to rank 1 2 entries, which expects 3"
+    said = "rank 0 sends to rank 1 2 entries, but rank 1 expects 3"
     assert run_workers(2, another_length) == [said] * 2
 
     def unheard(comm):
         comm.start_round(PeerExchange({1: torch.zeros(2)} if comm.rank == 0 else {})).wait()
 
-    with pytest.raises(ValueError, match="rank 0 sends to rank 1, which does not receive from it"):
+    with pytest.raises(ValueError, match="rank 0 sends to rank 1, but rank 1 does not receive from it"):
         run_workers(2, unheard)
 
 

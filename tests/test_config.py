@@ -49,11 +49,11 @@ MISTAKES = {
     "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file dlgs_bench/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
-    "collective: halving-doubling does not support 3 workers: 3 is no power of two; give engine": {
+    "collective: halving-doubling does not support 3 workers: 3 is not a power of two; give engine": {
         "collective": "halving-doubling",
         "workers": 3,
     },
-    "collective: halving-doubling does not support 6 workers: 6 is no power of two; give engine, or other studies": {
+    "collective: halving-doubling does not support 6 workers: 6 is not a power of two; give engine, or other studies": {
         "collective": "halving-doubling",
         "studies": {"advise": {"workers": 6}},
     },
@@ -445,7 +445,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 
 UNUSABLE = {
     "methods/broken.py": ("import no_such_library", {"methods": ["none", "broken"]}, "no_such_library"),
-    "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "must define one Method, found 0"),
+    "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "0 subclasses of Method are not exactly one"),
     "models/broken.py": ("TITLE = 'B'", {"methods": ["none"], "models": {"broken": RECIPE}}, "DATA is missing"),
 }
 

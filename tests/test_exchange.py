@@ -149,7 +149,7 @@ class Miscounted(Method):
 
 @pytest.mark.parametrize("announced, made, says", [(1, 2, "makes more"), (2, 1, "makes only 1")])
 def test_other_requests_than_announced_are_an_error_that_names_the_method(announced, made, says):
-    with pytest.raises(RuntimeError, match=rf"Miscounted.rounds announces {announced} .* bucket 0, .* {says}"):
+    with pytest.raises(RuntimeError, match=rf"Miscounted.num_requests returns {announced} for bucket 0, .* {says}"):
         step_of(Miscounted(announced, made), workers=1)
 
 
@@ -173,6 +173,14 @@ def test_a_method_sees_where_it_stands_and_may_ask_for_maxima_any_dtype_and_mess
     for rank, found in enumerate(step_of(Looks(), workers=3)):
         before = (rank - 1) % 3
         assert found.tolist() == [300.0 + 10 * (before + 1) + rank + 1] * 4
+
+
+def test_what_is_not_a_request_is_refused():
+    def work(comm):
+        with pytest.raises(TypeError, match="3 is not a request; yield a Sum, Max, Gather or PeerExchange"):
+            transport(ALL_GATHER, comm).start(3)
+
+    run_workers(1, work)
 
 
 def test_a_bucket_knows_the_shapes_of_its_layers():

@@ -46,12 +46,21 @@ def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobod
         assert plugins.describe("methods", "topk") == known and kept.read_text(encoding="utf-8") == whole
 
 
+def test_an_edit_of_any_file_of_the_exchange_package_describes_plug_ins_again(monkeypatch):
+    before, digest = plugins._sources.__wrapped__(), plugins._digest
+    files = sorted((plugins.PACKAGE / "exchange").rglob("*.py"))
+    assert plugins.PACKAGE / "exchange" / "selection" / "__init__.py" in files
+    for edited in files:
+        monkeypatch.setattr(plugins, "_digest", lambda path, edited=edited: "" if path == edited else digest(path))
+        assert plugins._sources.__wrapped__() != before, edited
+
+
 def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path, monkeypatch):
     """What it lacked may be there now: a library, a file of weights, the network."""
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
     monkeypatch.setattr(plugins, "_known", {("methods", "topk"): {"error": "no weights"}})
-    plugins._keep(plugins._kept("methods", "topk"), json.dumps(plugins._known["methods", "topk"]))
-    plugins._keep(plugins._kept("methods", "none"), json.dumps({"title": "Uncompressed"}))
+    plugins._write(plugins._cached("methods", "topk"), plugins._known["methods", "topk"])
+    plugins._write(plugins._cached("methods", "none"), {"title": "Uncompressed"})
     with pytest.raises(ValueError, match=r"^methods/topk\.py cannot be used: no weights$"):
         plugins.describe("methods", "topk")
     plugins.forget_errors()

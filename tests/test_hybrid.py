@@ -133,7 +133,7 @@ def test_rounds_bring_rows_and_columns_where_they_belong(layout, width):
 
 @pytest.mark.parametrize(("workers", "heads"), [(2, 2), (4, 0), (1, 1)])
 def test_a_backbone_or_a_head_without_a_worker_is_refused_in_one_line(workers, heads):
-    with pytest.raises(ValueError, match=f"^{heads} of {workers} workers for the head, the others for the backbone; "):
+    with pytest.raises(ValueError, match=f"^heads: {heads} of {workers} workers cannot hold the head; use "):
         Layout(workers, heads, ROWS)
 
 

@@ -192,10 +192,11 @@ def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(
     first = going_on(tmp_path, leave_after_s=600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
-        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVING_S", 0.5)
+        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVE_GRACE_S", 0.5)
         assert start(tmp_path, "ends") == 1 and first.poll() is None and ranks(tmp_path) == 2
-        assert capsys.readouterr().err.endswith(f"another process makes {tmp_path / 'run'}: wait for it, or end it\n")
-        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVING_S", PATIENCE_S)
+        expected = f"{tmp_path / 'run'}: another process is writing it; wait for it, or stop it\n"
+        assert capsys.readouterr().err.endswith(expected)
+        monkeypatch.setattr("dlgs_bench.launch.launcher.SAVE_GRACE_S", PATIENCE_S)
         threading.Timer(1, first.terminate).start()
         assert start(tmp_path, "ends") == 0 and first.wait() == 1
     finally:
@@ -230,18 +231,18 @@ def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, c
         for rank, state in states.items():
             (tmp_path / f"rank{rank}.json").write_text(json.dumps(state))
         assert known.slowest() is None  # as long as one has not reported
-        known.look()
-        assert not known.hung(100)
+        known.poll()
+        assert not known.stalled(100)
     assert known.slowest() == (2, 10)
     clock[0] = 1110
-    assert known.hung(100) == "rank 1 reported no progress for 100 s, last at step 2 of 10"
+    assert known.stalled(100) == "rank 1 reported no progress for 100 s, last at step 2 of 10"
     clock[0] = 1198  # rank 1's silence blocked the others: all are named
-    assert [line[:6] for line in known.hung(100).split("; ")] == ["rank 0", "rank 1", "rank 2"]
+    assert [line[:6] for line in known.stalled(100).split("; ")] == ["rank 0", "rank 1", "rank 2"]
     late = liveness.Ranks(tmp_path / "nothing here", 1)
     clock[0] += 99
-    assert not late.hung(100)
+    assert not late.stalled(100)
     clock[0] += 1
-    assert late.hung(100) == "rank 0 reported no progress for 100 s, not one step since the launch"
+    assert late.stalled(100) == "rank 0 reported no progress for 100 s, not one step since the launch"
 
 
 @pytest.mark.unit
@@ -287,7 +288,7 @@ def test_a_rank_leaves_a_launch_for_another_one_and_says_nothing_into_its_folder
 def test_a_rank_that_hears_nothing_says_why_it_leaves(tmp_path):
     liveness.Heartbeat(tmp_path)
     assert waiting(tmp_path, 1).wait(PATIENCE_S) == 1
-    assert liveness.Ranks(tmp_path, 1).ended().startswith("the launcher gave no sign of life for 1 s: it was stopped")
+    assert liveness.Ranks(tmp_path, 1).ended().startswith("the launcher sent no heartbeat for 1 s: it was stopped")
 
 
 @pytest.mark.engine

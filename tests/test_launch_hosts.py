@@ -147,7 +147,7 @@ except nodes.Refused as why:
     "host, folder, expected",
     [
         ("10.77.0.9", ".", r"10.77.0.9: .*; give hosts that ssh reaches and that share this folder"),
-        ("10.77.0.2", "no/such", "10.77.0.2 does not see .*/no/such; give hosts that share this folder"),
+        ("10.77.0.2", "no/such", ".*/no/such does not exist on 10.77.0.2; give hosts that share this folder"),
     ],
 )
 def test_a_host_that_cannot_take_part_is_one_line(hosts, host, folder, expected):

@@ -152,7 +152,7 @@ def test_mistakes(changes, expected):
     "launch, jobs, expected",
     [
         ({"by": "ssh", "hosts": ["127.0.0.9:1"]}, False, "launch.hosts: 1 slots for 2 processes; give more hosts"),
-        ({"by": "slurm"}, False, "launch.by: this is no Slurm job; give local, or --workflow-profile"),
+        ({"by": "slurm"}, False, "launch.by: this is not a Slurm job; give local, or --workflow-profile"),
         ({"by": "ssh", "hosts": ["a:2"]}, True, "launch.by: ssh cannot be combined with jobs that Snakemake submits"),
     ],
 )

@@ -43,7 +43,7 @@ def test_entries_of_at_least_the_threshold_of_their_piece(parts, with_nan):
     expected = [i for i, x in enumerate(vector.tolist()) if x != 0 and not abs(x) < by_entry[i]]
     h = torch.tensor([h for _, h in parts])
     assert magnitudes.indices_at_least(vector, h, sizes).tolist() == expected
-    assert magnitudes.at_least_by_torch(vector, h, ends(len(vector), sizes)).tolist() == expected
+    assert magnitudes.indices_at_least_by_torch(vector, h, ends(len(vector), sizes)).tolist() == expected
 
 
 @given(st.integers(1, 5), st.integers(1, 300), st.integers(1, 320), st.integers(0, 2**16), st.booleans())

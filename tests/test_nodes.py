@@ -97,8 +97,8 @@ def test_a_slurm_job_with_fewer_gpus_than_its_processes_need_is_one_line(gres, p
 def test_a_slurm_that_does_not_answer_is_one_line(programs, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     programs("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    said = "launch.by: Slurm does not say what this job has: slurm_load_jobs error: Invalid job id specified"
-    with pytest.raises(nodes.Refused, match=f"^{said}$"):
+    said = "launch.by: scontrol cannot describe this job: slurm_load_jobs error: Invalid job id specified"
+    with pytest.raises(nodes.Refused, match=f"^{said}; check the Slurm client$"):
         nodes.of(3, LaunchSettings(by="slurm"))
 
 
@@ -130,6 +130,6 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
 
 def test_a_host_that_takes_ssh_and_then_hangs_is_named(programs, tmp_path, monkeypatch):
     programs("ssh", "exec sleep 600")
-    monkeypatch.setattr(nodes, "POLL_INTERVAL_S", 0.5)
-    with pytest.raises(nodes.Refused, match=f"one has not said within 0.5 s what it sees of {tmp_path}; give hosts"):
+    monkeypatch.setattr(nodes, "PROBE_TIMEOUT_S", 0.5)
+    with pytest.raises(nodes.Refused, match="one did not answer within 0.5 s; give hosts that answer"):
         nodes.reach({"one": 2}, "cpu", 1, tmp_path)

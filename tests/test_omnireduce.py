@@ -266,7 +266,7 @@ def test_where_a_round_needs_everybody_several_aggregators_apart_are_refused():
         shape = {"block": 1, "fused": 1, "aggregators": 2, "apart": True}
         comm.start_streams(streams(comm.rank, comm.world_size, torch.ones(100), **shape)).wait()
 
-    with pytest.raises(ValueError, match=r"rank [12] stays away from a stream, but Local needs all ranks"):
+    with pytest.raises(ValueError, match=r"rank [12] gave None for a stream; Local needs a coroutine on every rank"):
         run_workers(3, work)
 
 
@@ -324,20 +324,20 @@ def test_other_types_are_summed_as_they_are(dtype):
 
 @pytest.mark.parametrize("dtype, block", [(torch.float16, 3), (torch.float64, 4)])
 def test_blocks_that_are_no_whole_words_are_refused(dtype, block):
-    with pytest.raises(ValueError, match=f"omnireduce: blocks of {block} entries of {dtype} do not fit messages of 32"):
+    with pytest.raises(ValueError, match=f"omnireduce: block: {block} entries of {dtype} do not fit messages of 32"):
         streams(0, 2, torch.zeros(100, dtype=dtype), block=block)
 
 
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"block": 0}, "block is 0; give at least 1"),
-        ({"fused": 0}, "fused is 0; give at least 1"),
-        ({"in_flight": 0}, "in_flight is 0; give at least 1"),
-        ({"aggregators": 0}, "aggregators is 0; give at least 1"),
-        ({"aggregators": 3}, "3 aggregators on 2 ranks; give at most 2"),
-        ({"aggregators": 2, "apart": True}, "2 aggregators apart from a worker on 2 ranks; give at most 1"),
-        ({"apart": True}, "aggregators are to be apart, but not said how many; give aggregators"),
+        ({"block": 0}, "block: 0 is not a positive integer; use at least 1"),
+        ({"fused": 0}, "fused: 0 is not a positive integer; use at least 1"),
+        ({"in_flight": 0}, "in_flight: 0 is not a positive integer; use at least 1"),
+        ({"aggregators": 0}, "aggregators: 0 is not a positive integer; use at least 1"),
+        ({"aggregators": 3}, "aggregators: 3 aggregators but only 2 ranks; use at most 2"),
+        ({"aggregators": 2, "apart": True}, "aggregators: 2 dedicated aggregators but only 2 ranks; use at most 1"),
+        ({"apart": True}, "aggregators: missing, but apart is set; give the number of aggregators"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_sent(wrong, said):

@@ -11,11 +11,11 @@ from dlgs_bench.exchange.packing import (
     blocks,
     join,
     pack,
-    pack_places,
+    pack_indices,
     pack_signs,
     split,
     unpack,
-    unpack_places,
+    unpack_indices,
 )
 from dlgs_bench.exchange.randomness import generator
 
@@ -46,9 +46,9 @@ def test_what_is_joined_is_split(parts):
 @given(st.lists(st.integers(0, 4095), max_size=40), st.integers(0, 5))
 def test_places_take_12_bits_and_come_back_from_the_end_of_a_message(places, before):
     places, rest = torch.tensor(places, dtype=torch.int64).view(-1, 1), torch.arange(before, dtype=torch.uint8)
-    packed = pack_places(places)
+    packed = pack_indices(places)
     assert packed.dtype == torch.uint8 and len(packed) == -(-12 * len(places) // 8)
-    found_rest, found = unpack_places(torch.cat([rest, packed]), places.shape)
+    found_rest, found = unpack_indices(torch.cat([rest, packed]), places.shape)
     assert torch.equal(found_rest, rest) and torch.equal(found, places)
 
 

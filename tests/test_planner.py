@@ -179,13 +179,13 @@ def test_a_methods_scope_cuts_the_gradient_and_scopes_plan_and_size_take_the_pla
 
 def test_without_a_plan_nothing_is_merged_and_a_plan_for_other_layers_is_refused():
     assert assign_buckets([2, 3], "plan", "layer", most=5) == [(0, 1), (1, 2)]
-    with pytest.raises(ValueError, match="the plan covers 4 layers, the model has 2"):
+    with pytest.raises(ValueError, match="the plan covers 4 layers, but the model has 2; compute a new plan"):
         assign_buckets([2, 3], "plan", "paper", most=5, planned=((0, 4),))
 
 
 def test_planners_that_need_no_costs_need_no_plan():
     assert assign_buckets([2, 3, 9], "plan", "size", most=5) == [(0, 2), (2, 3)]
-    with pytest.raises(ValueError, match="planner paper needs a plan, and the run was given none"):
+    with pytest.raises(ValueError, match="planner: paper needs a computed plan; pass one, or use one of: layer, all"):
         assign_buckets([2, 3, 9], "plan", "paper", most=5)
 
 

@@ -142,5 +142,5 @@ def compare(corrected, ks):
 
 
 def test_an_unknown_implementation_is_refused_by_name():
-    with pytest.raises(ValueError, match="'quick' is not known; one of: torch, compiled"):
+    with pytest.raises(ValueError, match="'quick' is not a selection; use one of: torch, compiled"):
         selection.implementation("quick")

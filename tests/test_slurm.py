@@ -169,7 +169,7 @@ def test_a_job_of_another_size_is_refused_in_one_line(engine, slurm, tmp_path):
     command += [str(tmp_path / "run"), str(tmp_path / "log")]
     alone = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     done = subprocess.run(["srun", "--ntasks=1", *command], cwd=ROOT, env=slurm, capture_output=True, text=True)
-    for one, expected in ((alone, "this is no Slurm job"), (done, "the Slurm job has 1 tasks, the run 3 processes")):
+    for one, expected in ((alone, "this is not a Slurm job"), (done, "the Slurm job has 1 tasks, the run 3 processes")):
         assert one.returncode and f"accuracy none: launch.by: {expected}" in one.stderr, one.stderr
         assert "Traceback" not in one.stderr and not list(tmp_path.iterdir())
 

@@ -66,7 +66,7 @@ def test_the_smallest_code_is_as_small_as_it_says(density, most_bits):
 @pytest.mark.parametrize("form", [Smallest, RunLength])
 @pytest.mark.parametrize("indices", [[1, 1], [3, 10], [-1, 2]])
 def test_wrong_indices_are_refused(form, indices):
-    with pytest.raises(ValueError, match=r"unique and in \[0, 10\)"):
+    with pytest.raises(ValueError, match=r"not unique or not in \[0, 10\)"):
         form.pack(torch.zeros(2), torch.tensor(indices), 10)
 
 
@@ -123,5 +123,5 @@ def test_a_run_length_code_is_as_long_as_it_says(x, sent_bytes):
 
 
 def test_a_run_length_code_of_another_bucket_is_refused():
-    with pytest.raises(ValueError, match="a message of 10 entries for a bucket of 12"):
+    with pytest.raises(ValueError, match="a message of 10 entries does not fit a bucket of 12"):
         RunLength.add(torch.zeros(12), coded(torch.ones(10)))

@@ -1,4 +1,4 @@
-"""The communicator contract, and the choice of an engine by name."""
+"""The communicator contract, and ``connect``, which makes the communicator of an engine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from dlgs_bench.comm.collectives import PeerExchange, PeerExchanges
 if TYPE_CHECKING:
     from dlgs_bench.comm.thread import CommThread
 
-Start = Callable[
-    [PeerExchange], Callable[[], dict[int, Tensor]]
-]  # begins a round; what it returns waits for the answer
+Wait = Callable[[], dict[int, Tensor]]  # waits for a round and returns {peer: message from this peer}
+Start = Callable[[PeerExchange], Wait]  # starts a round
+
+INTEGERS = {8: torch.int64, 4: torch.int32}  # by the bytes of an element
 
 
 class Pending(Protocol):
-    """A collective under way; ``ended_at``: by ``time.perf_counter``, once it has ended and where that is known."""
+    """A collective in flight.
+
+    ``ended_at``: when it ended, by ``time.perf_counter``; None before the end, or if the engine does not report it.
+    """
 
     @property
     def ended_at(self) -> float | None: ...
@@ -33,10 +37,10 @@ class Pending(Protocol):
 
 
 class Communicator(ABC):
-    """Collectives over flat, contiguous tensors; calls pair up by their order on every worker.
+    """Collectives over flat, contiguous tensors. Calls are paired by their order, so all ranks make the same calls.
 
-    Asynchronous calls return a ``Pending`` at once; tensors handed over must not be touched before
-    its ``wait`` has returned. Of rounds, ``sent_messages`` and ``sent_bytes`` count what this rank has sent.
+    Asynchronous calls return a ``Pending`` immediately. Do not read or write the tensors of a call before its ``wait``
+    has returned. ``sent_messages`` and ``sent_bytes`` count what this rank has sent in rounds.
     """
 
     rank: int
@@ -44,13 +48,13 @@ class Communicator(ABC):
     device: torch.device
     sent_messages: int = 0
     sent_bytes: int = 0
-    requires_all_ranks: bool = True  # whether a round needs all ranks, even those that neither send nor receive in it
-    _calls: CommThread  # where coroutines of rounds are driven
+    requires_all_ranks: bool = True  # whether a rank must join a round in which it neither sends nor receives
+    _calls: CommThread  # runs coroutines of rounds
 
     def release(self) -> None:
-        """End the thread, and the process group if it is this communicator's own; the engine goes on.
+        """Stop the thread, and destroy the process group if this communicator owns it; the engine keeps running.
 
-        The garbage collector may call it in the thread itself, so it does not wait.
+        This does not wait, because the garbage collector may call it in the thread itself.
         """
         self._calls.close(wait=False)
 
@@ -60,49 +64,51 @@ class Communicator(ABC):
 
     @abstractmethod
     def start_max(self, tensor: Tensor) -> Pending:
-        """The elementwise maximum over all ranks, in place; ``wait`` returns it.
+        """Take the elementwise maximum over all ranks, in place; ``wait`` returns it.
 
-        Floats and integers of 32 or 64 bits.
+        The dtype is a float or an integer of 32 or 64 bits.
         """
 
     @abstractmethod
     def start_allgather(self, tensor: Tensor, equal: bool = False) -> Pending:
-        """Collect tensors of shape (n,), n of its own on each rank; ``wait`` returns them by rank.
+        """Gather one tensor of shape (n,) from each rank; ``wait`` returns a list in rank order.
 
-        Any dtype, the same on all ranks. ``equal``: n is the same too, so that no length need travel.
+        All ranks use the same dtype, which may be any. n may differ between ranks. With ``equal``, n is the same on all
+        ranks, so no lengths are sent.
         """
 
     def start_streams(self, streams: Sequence[PeerExchanges | None]) -> Pending:
-        """Run coroutines of rounds side by side, a round of each under way at a time; ``wait`` returns their results.
+        """Run coroutines of rounds concurrently, each with one round in flight; ``wait`` returns a list of results.
 
-        All ranks give equally many, and of each stream all ranks yield equally many rounds; but a rank may give None
-        for one that has no message for it, unless a round needs ``requires_all_ranks``. The streams of several calls
-        run one call after the other, in the order of the calls.
+        All ranks pass the same number of streams, and the coroutines of a stream yield the same number of rounds on
+        all ranks. A rank without messages in a stream may pass None, unless the engine has ``requires_all_ranks``. The
+        streams of a second call start when those of the first call have ended.
         """
         if self.requires_all_ranks and None in streams:
-            raise ValueError(f"rank {self.rank} stays away from a stream, but {type(self).__name__} needs all ranks")
+            needs = f"{type(self).__name__} needs a coroutine on every rank"
+            raise ValueError(f"start_streams: rank {self.rank} gave None for a stream; {needs}")
         return self._calls.submit(self._drive, streams, self._starter())
 
     def start_rounds(self, rounds: PeerExchanges) -> Pending:
-        """Run one coroutine of rounds, of which all ranks yield equally many; ``wait`` returns its result."""
+        """Run one coroutine of rounds; ``wait`` returns its result. All ranks yield the same number of rounds."""
         return self._calls.submit(self._drive_one, rounds, self._starter())
 
     def start_round(self, peer_exchange: PeerExchange) -> Pending:
-        """One round, in which every rank takes part; ``wait`` returns {peer: what it sent}."""
-        return self.start_rounds(_only(peer_exchange))
+        """Start one round, in which every rank takes part; ``wait`` returns {peer: message from this peer}."""
+        return self._calls.submit(self._run_round, peer_exchange, self._starter())
 
     @abstractmethod
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
-        """Overwrite ``tensor`` with the root's, in place."""
+        """Overwrite ``tensor`` with the tensor of rank ``root``, in place."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave; no call may follow."""
+        """Leave the world; no call may follow."""
 
     def record_completion_times(self) -> AbstractContextManager:
-        """While the context is open, every ``Pending`` knows when it ended, on engines that must be asked too.
+        """While the context is open, set ``ended_at`` on every ``Pending``, even if the engine must be polled for it.
 
-        Asking takes processor time: it is for a look at one iteration, not for timing.
+        Polling takes processor time. Use this to examine one iteration, not for timing.
         """
         return nullcontext()
 
@@ -113,34 +119,40 @@ class Communicator(ABC):
         return self.start_allgather(tensor).wait()
 
     def barrier(self) -> None:
-        """Wait until all have come here, and their devices too."""
+        """Wait until all ranks have called this, and until their devices have done the work that was queued before."""
         self.allreduce(torch.zeros(1, device=self.device)).item()
 
     @abstractmethod
     def _starter(self) -> Start:
-        """What begins the rounds of one call of ``start_streams`` or ``start_rounds``."""
+        """The function that starts the rounds of one call of ``start_streams``, ``start_rounds`` or ``start_round``."""
+
+    def _run_round(self, peer_exchange: PeerExchange, start: Start) -> dict[int, Tensor]:
+        self._count(peer_exchange)
+        return start(peer_exchange)()
 
     def _drive_one(self, rounds: PeerExchanges, start: Start) -> Any:
         return self._drive([rounds], start)[0]
 
     def _drive(self, streams: Sequence[PeerExchanges | None], start: Start) -> list:
-        """Run coroutines to their ends.
+        """Run coroutines to their ends, and return their results.
 
-        Streams take turns in one order on all ranks, so that a rank which waits for a round has begun every round
-        that another can wait for before it.
+        All ranks resume the streams in the same order. Otherwise two ranks could wait for each other, each in a round
+        that the other rank has not started.
         """
         results: list = [None] * len(streams)
-        under_way: dict[int, Callable[[], Any]] = {n: lambda: None for n, one in enumerate(streams) if one is not None}
-        while under_way:
-            for number, answer in list(under_way.items()):
+        in_flight: dict[int, Callable[[], Any]] = {
+            number: lambda: None for number, stream in enumerate(streams) if stream is not None
+        }
+        while in_flight:
+            for number, wait in list(in_flight.items()):
                 try:
-                    peer_exchange = streams[number].send(answer())
+                    peer_exchange = streams[number].send(wait())
                 except StopIteration as end:
                     results[number] = end.value
-                    del under_way[number]
+                    del in_flight[number]
                 else:
                     self._count(peer_exchange)
-                    under_way[number] = start(peer_exchange)
+                    in_flight[number] = start(peer_exchange)
         return results
 
     def _count(self, peer_exchange: PeerExchange) -> None:
@@ -148,16 +160,14 @@ class Communicator(ABC):
         self.sent_bytes += peer_exchange.sent_bytes
 
 
-def _only(peer_exchange: PeerExchange) -> PeerExchanges:
-    return (yield peer_exchange)
-
-
-def words(tensor: Tensor) -> Tensor:
-    """The same memory as integers that every engine carries: int64 or int32 where an entry is one, else bytes."""
-    return tensor.view({8: torch.int64, 4: torch.int32}.get(tensor.element_size(), torch.uint8))
+def as_integers(tensor: Tensor) -> Tensor:
+    """A view of the same memory as integers that every engine supports: int64, int32, or else uint8."""
+    return tensor.view(INTEGERS.get(tensor.element_size(), torch.uint8))
 
 
 def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:
-    """Join the world that the launcher has set up, with the engine of that name; ``shared``: several processes use one
-    GPU."""
+    """Join the world that the launcher has set up, and return its communicator.
+
+    ``engine``: a name in ``dlgs_bench.engines``. ``shared``: whether several processes use one GPU.
+    """
     return importlib.import_module(f"dlgs_bench.comm.{engine}_engine").connect(device, shared)

@@ -1,7 +1,7 @@
-"""Where Horovod's workers find each other, as a process on the first of their hosts; see dlgs_bench/engines.py.
+"""The rendezvous server of Horovod's workers, a process on the first host; see dlgs_bench/engines.py. No torch.
 
-Prints one JSON line, every worker's environment variables, and serves until it is killed. The arguments:
-the network interface, then every host's address. A program without torch.
+It prints one JSON line, a list with the environment variables of each worker, and serves until it is killed. Its
+arguments are the network interface and then the address of each host.
 """
 
 import json

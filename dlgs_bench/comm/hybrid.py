@@ -1,8 +1,8 @@
-"""Hybrid parallelism: the messages between the workers of a model's backbone and those of its head.
+"""Hybrid parallelism: the messages between the workers of a model's backbone and the workers of its head.
 
-The first ranks train the backbone data-parallel, each on rows of its own. The others hold the fully connected layers
-at the model's end, each some columns of every layer. Five kinds of rounds join them, in which all ranks take part, if
-only by an empty round. Gradients of the head never travel.
+The first ranks train the backbone data-parallel, each on its own rows of the batch. The other ranks hold the fully
+connected layers at the model's end, each some columns of every layer. All ranks take part in every round; a rank
+without a message yields an empty round. Gradients of the head are not sent.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ from dlgs_bench.comm.collectives import PeerExchange, PeerExchanges
 
 @dataclass(frozen=True)
 class Layout:
-    """``heads`` of ``workers`` hold the head, the last ranks; each of the others has ``rows`` rows of the batch."""
+    """The roles of ranks: the last ``heads`` of ``workers`` ranks hold the head, the others the backbone.
+
+    ``rows``: rows of the batch on each backbone worker.
+    """
 
     workers: int
     heads: int
@@ -23,10 +26,8 @@ class Layout:
 
     def __post_init__(self):
         if not 0 < self.heads < self.workers:
-            most = f"give 1 to {self.workers - 1}" if self.workers > 1 else "give at least 2 workers"
-            raise ValueError(
-                f"{self.heads} of {self.workers} workers for the head, the others for the backbone; {most}"
-            )
+            fix = f"use 1 to {self.workers - 1}" if self.workers > 1 else "use at least 2 workers"
+            raise ValueError(f"heads: {self.heads} of {self.workers} workers cannot hold the head; {fix}")
 
     @property
     def backbone(self) -> range:
@@ -37,19 +38,19 @@ class Layout:
         return range(self.workers - self.heads, self.workers)
 
     def columns(self, rank: int, width: int) -> slice:
-        """Which of a layer's ``width`` columns a head worker holds."""
-        place = rank - self.head.start
-        return slice(place * width // self.heads, (place + 1) * width // self.heads)
+        """The columns that a head worker holds, out of a layer's ``width`` columns."""
+        number = rank - self.head.start
+        return slice(number * width // self.heads, (number + 1) * width // self.heads)
 
     def others(self, rank: int) -> list[int]:
-        """The head workers beside this one; none for a backbone worker."""
+        """The other head workers; an empty list for a backbone worker."""
         return [peer for peer in self.head if peer != rank] if rank in self.head else []
 
 
 def gather_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """Every head worker gets the rows of all backbone workers, (workers' rows, width), in rank order.
+    """On head workers, gather the rows of all backbone workers, (all rows, width), in rank order.
 
-    ``mine``: a backbone worker's, (rows, width).
+    ``mine``: the rows of this backbone worker, (rows, width).
     """
     if rank in layout.backbone:
         yield PeerExchange(dict.fromkeys(layout.head, mine.reshape(-1)))
@@ -59,7 +60,10 @@ def gather_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> P
 
 
 def gather_columns(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """Every head worker gets the columns of all of them, (n, width); ``mine``: its own, (n, columns)."""
+    """On head workers, gather the columns of all head workers, (n, width).
+
+    ``mine``: the columns of this head worker, (n, columns).
+    """
     if rank in layout.backbone:
         yield PeerExchange()
         return None
@@ -71,7 +75,10 @@ def gather_columns(layout: Layout, rank: int, mine: Tensor | None, width: int) -
 
 
 def scatter_columns(layout: Layout, rank: int, mine: Tensor | None) -> PeerExchanges:
-    """The sum over the head workers, of which each gets the columns it holds; ``mine``: its addend, (n, width)."""
+    """On head workers, sum over the head workers, and return the columns that this worker holds.
+
+    ``mine``: the addend of this head worker, (n, width).
+    """
     if rank in layout.backbone:
         yield PeerExchange()
         return None
@@ -84,9 +91,9 @@ def scatter_columns(layout: Layout, rank: int, mine: Tensor | None) -> PeerExcha
 
 
 def scatter_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """The sum over the head workers, of which each backbone worker gets its rows, (rows, width).
+    """On backbone workers, return the sum over the head workers of this worker's rows, (rows, width).
 
-    ``mine``: a head worker's addend, (workers' rows, width).
+    ``mine``: the addend of this head worker, (all rows, width).
     """
     if rank in layout.head:
         yield PeerExchange({peer: part.reshape(-1) for peer, part in enumerate(mine.split(layout.rows))})
@@ -100,7 +107,7 @@ def _length(part: slice) -> int:
 
 
 def _sum(addends: list[Tensor]) -> Tensor:
-    """Added in rank order: every bit repeats."""
+    """The sum in rank order, so that it has the same bits in every run."""
     total = addends[0].clone()
     for addend in addends[1:]:
         total += addend

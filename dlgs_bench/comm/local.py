@@ -1,4 +1,4 @@
-"""Workers as threads of one process: for tests. Reductions add in rank order; rounds that would hang are errors."""
+"""Workers as threads of one process, for tests. Reductions add in rank order. A round that would hang is an error."""
 
 import threading
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from dlgs_bench.comm.thread import CommThread
 
 
 class _Meeting:
-    """Where the threads of one world leave their tensors for each other."""
+    """A slot for the tensor of each thread of a world, and a barrier for all threads."""
 
     def __init__(self, world_size: int):
         self.slots: list = [None] * world_size
@@ -24,6 +24,8 @@ class _Meeting:
 
 
 class Local(Communicator):
+    """The communicator of one thread."""
+
     def __init__(self, rank: int, meeting: _Meeting):
         self.rank, self.world_size = rank, len(meeting.slots)
         self.device = torch.device("cpu")
@@ -67,7 +69,7 @@ class Local(Communicator):
         everyones = self._exchange(tensor)
         lengths = [t.numel() for t in everyones]
         if equal and len(set(lengths)) > 1:
-            raise ValueError(f"a gather of equal lengths has {lengths} entries")
+            raise ValueError(f"start_allgather: the lengths {lengths} are not equal; call it with equal=False")
         return everyones
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
@@ -78,9 +80,9 @@ class Local(Communicator):
 
 
 def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:
-    """Run ``work(communicator)`` in ``world_size`` threads; return the results by rank.
+    """Run ``work(communicator)`` in ``world_size`` threads, and return the results in rank order.
 
-    An error in one worker breaks the others' barrier, and the first error is raised here.
+    An error in one worker breaks the barrier of the others. The first error is raised here.
     """
     meeting = _Meeting(world_size)
 

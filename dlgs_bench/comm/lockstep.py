@@ -1,8 +1,8 @@
-"""All ranks' rounds in one process, in lock step: what a collective computes, sends and takes, without an engine.
+"""Runs the rounds of all ranks in one process, in lockstep: what a collective computes and sends, without an engine.
 
-Refuses what would hang or get lost on a real network: a message without its receive in the same round, or of
-another length or type. Tensors on the device "meta" have lengths but no data, which is enough for the counts and
-the time of 1,024 ranks.
+It raises an error for what would hang or get lost on a real network: a message that no rank receives in the same round,
+or a message of another length or dtype than expected. Tensors on the device "meta" have lengths but no data; this is
+enough for the counts and the time of 1,024 ranks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,10 @@ from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange, PeerExchange
 
 @dataclass
 class Outcome:
-    """By rank: what each coroutine returned, and the messages and bytes it sent. ``time_s``: of all rounds."""
+    """What each rank's coroutine returned, and the messages and bytes that the rank sent.
+
+    ``rounds``, ``time_s``: the number of all rounds, and their time.
+    """
 
     results: list[Any]
     messages: list[int]
@@ -26,12 +29,10 @@ class Outcome:
 
 
 def run(coroutines: Sequence[PeerExchanges | None], alpha_s: float = 0.0, beta_s: float = 0.0) -> Outcome:
-    """Run one coroutine per rank to the end; ValueError names the round and the ranks that do not fit.
+    """Run one coroutine per rank to its end; None stands for a rank that does not take part.
 
-    None: a rank that has no part.
-
-    A rank that sends or receives in a round needs ``alpha_s``, and ``beta_s`` for each byte in its busier
-    direction; a round lasts as long as its slowest rank.
+    A rank that sends or receives in a round needs ``alpha_s``, and ``beta_s`` for each byte in its busier direction. A
+    round takes as long as its slowest rank. ValueError names the round and the ranks whose messages do not match.
     """
     world = len(coroutines)
     outcome = Outcome([None] * world, [0] * world, [0] * world)
@@ -44,11 +45,11 @@ def run(coroutines: Sequence[PeerExchanges | None], alpha_s: float = 0.0, beta_s
             return outcome
         if ended:
             running = next(rank for rank in range(world) if rank not in ended and coroutines[rank] is not None)
-            raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, rank {running} has not")
+            raise ValueError(f"round {outcome.rounds}: rank {ended[0]} has ended, but rank {running} has not")
         rounds = [step for step in steps if isinstance(step, PeerExchange)]
         if complaint := mismatch(rounds):
             raise ValueError(f"round {outcome.rounds}: {complaint}")
-        # Cloned, since the sender goes on to change it.
+        # The messages are cloned, because their senders may overwrite them afterwards.
         answers = [{peer: rounds[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(rounds)]
         _count(rounds, answers, outcome, alpha_s, beta_s)
 
@@ -61,20 +62,20 @@ def _resume(coroutine: PeerExchanges | None, answer: dict[int, Tensor] | None) -
 
 
 def mismatch(rounds: Sequence[PeerExchange]) -> str | None:
-    """What does not fit in one round of all ranks, or None; a send without its receive, for one, would hang."""
+    """The first error in one round of all ranks, such as a send that no rank receives; None if there is none."""
     for rank, peer_exchange in enumerate(rounds):
         for peer, tensor in peer_exchange.sends.items():
             to = f"rank {rank} sends to rank {peer}"
             if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
-                return f"{to}, which does not receive from it"
+                return f"{to}, but rank {peer} does not receive from it"
             expected, entries = rounds[peer], rounds[peer].receives[rank]
             if (peer_exchange.dtype, peer_exchange.headers) != (expected.dtype, expected.headers):
-                return f"{to} {_kind(peer_exchange)}, which expects {_kind(expected)}"
+                return f"{to} {_kind(peer_exchange)}, but rank {peer} expects {_kind(expected)}"
             if entries not in (None, tensor.numel()):
-                return f"{to} {tensor.numel()} entries, which expects {entries}"
+                return f"{to} {tensor.numel()} entries, but rank {peer} expects {entries}"
         for peer in peer_exchange.receives:
             if not 0 <= peer < len(rounds) or rank not in rounds[peer].sends:
-                return f"rank {rank} receives from rank {peer}, which does not send to it"
+                return f"rank {rank} receives from rank {peer}, but rank {peer} does not send to it"
     return None
 
 
@@ -84,14 +85,15 @@ def _kind(peer_exchange: PeerExchange) -> str:
 
 def _count(
     rounds: list[PeerExchange], answers: list[dict[int, Tensor]], outcome: Outcome, alpha_s: float, beta_s: float
-):
+) -> None:
     """Add a round's messages, bytes and time to the outcome."""
     slowest_s = 0.0
     for rank, (peer_exchange, received) in enumerate(zip(rounds, answers, strict=True)):
         sent = peer_exchange.sent_bytes
         outcome.messages[rank] += peer_exchange.sent_messages
         outcome.bytes[rank] += sent
-        busier = max(sent, sum(t.nbytes + HEADER_BYTES * peer_exchange.headers for t in received.values()))
+        header = HEADER_BYTES if peer_exchange.headers else 0
+        busier = max(sent, sum(t.nbytes + header for t in received.values()))
         if busier:
             slowest_s = max(slowest_s, alpha_s + beta_s * busier)
     outcome.rounds += 1

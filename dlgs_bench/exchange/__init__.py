@@ -1,4 +1,4 @@
-"""The contract of compression methods: what a file in ``methods/`` imports."""
+"""The contract of compression methods: everything that a file in ``methods/`` imports."""
 
 from dlgs_bench.exchange.feedback import ErrorFeedback, Momentum
 from dlgs_bench.exchange.local_steps import LocalSteps

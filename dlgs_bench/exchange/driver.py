@@ -1,8 +1,11 @@
-"""Drives a method over the buckets of one step: starts each while backward runs, in one order.
+"""Drives a method over the buckets of one step, while backward runs.
 
-All workers issue the same requests in the same order, bucket by bucket and within a bucket round by round,
-because engines pair calls by order (and eq. 5 of the paper has one communication at a time). A method's own
-segments run here, on the main thread, and are timed as what they are.
+All workers make the same requests in the same order, bucket by bucket, because engines pair calls by their order, and
+because eq. 5 of the paper has one communication at a time. The code of a method runs on the main thread; its time is
+counted as sparsification.
+
+The exchange of a bucket is in one of three states: *waiting* (its next request is not posted yet), *in flight*, or
+*resumable* (the answer has arrived). A request is posted when all requests of earlier buckets have been posted.
 """
 
 import time
@@ -23,52 +26,52 @@ from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
 
 
 class Exchange(ABC):
-    """One method and its buckets, on one process; what it does in a step depends on the process's role.
+    """One process's part in the exchanges of a step. It depends on the role of the process.
 
-    ``groups``: (start, stop) ranges of layers, in exchange order; ``buckets``: theirs, likewise.
-    ``transport``: answers the method's requests and counts what is sent.
+    ``groups``: (start, stop) ranges of layers, in the order of exchange; ``buckets``: one per group.
+    ``transport``: answers the method's requests, and counts what is sent.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport):
         self.method, self.groups, self.buckets, self.transport = method, groups, buckets, transport
 
     def move(self, index: int, gradient: Tensor) -> None:
-        """From now on a bucket's gradient, shape (d,), is in other memory."""
+        """Use other memory for the gradient of a bucket, shape (d,), from now on."""
         self.buckets[index] = replace(self.buckets[index], gradient=gradient)
 
     @abstractmethod
     def begin(self, context: StepContext) -> None:
-        """A step begins."""
+        """Prepare for a step. Call this before its first gradient is ready."""
 
     @abstractmethod
     def ready(self, layer: int) -> None:
-        """The layer's gradient is in its bucket; called from backward."""
+        """Start what can start with the gradient of a layer. Backward calls this when the gradient is in its bucket."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Backward has ended: wait for what is still under way."""
+        """Wait until all buckets are exchanged. Call this after backward."""
 
-    def updated(self) -> None:  # noqa: B027 - most have nothing left to do
-        """The optimizer has made its step."""
+    def updated(self) -> None:  # noqa: B027 - most subclasses do nothing
+        """Do what remains after the optimizer's step."""
 
     @property
     def apart(self) -> bool:
-        """Whether workers may now have weights of their own."""
+        """Whether the workers' weights may differ now."""
         return False
 
     @abstractmethod
     def warm_start(self) -> None:
-        """Put the method's state where long training would have it, given a gradient in the buckets."""
+        """Set the method's state to what it would be after long training, given a gradient in the buckets."""
 
 
 @dataclass
 class _Open:
-    """A bucket whose exchange has begun."""
+    """A bucket whose exchange has begun. ``request`` is waiting if ``pending`` is None."""
 
     segments: Generator[Request, Any, Tensor]
     request: Request
     bucket: Bucket
-    announced: int  # requests
+    num_requests: int
     posted: int = 0
     posted_at: float = 0.0
     pending: Pending | None = None
@@ -77,9 +80,10 @@ class _Open:
 class WorkerExchange(Exchange):
     """A worker's part: it runs the method.
 
-    ``communications``: (bucket, posted, ended) of the last step, by the host's clock. Where the engine does not
-    say when one ended, it is when this thread saw it: between two layers' backward, or while it waited.
-    ``sent_entries``: what each bucket sent in the last step. ``bucket_of``: the bucket that each layer is in.
+    ``communications``: (bucket, posted, ended) of the last step, in seconds of the host's clock. If the engine does not
+    report the end, it is the time at which this thread noticed it.
+    ``sent_entries``: the entries that each bucket sent in the last step.
+    ``bucket_of``: the bucket of each layer.
     """
 
     def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
@@ -89,7 +93,7 @@ class WorkerExchange(Exchange):
         self._label = "other" if method.uncompressed else "sparsify"
 
     def begin(self, context: StepContext) -> None:
-        self._at = context
+        self._context = context
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
         self._open: deque[_Open] = deque()
@@ -111,35 +115,36 @@ class WorkerExchange(Exchange):
 
     def finish(self) -> None:
         if self._next < len(self.buckets):
-            raise RuntimeError(f"bucket {self._next} got no gradient for {self._missing[self._next]} layers")
+            missing = self._missing[self._next]
+            raise RuntimeError(f"bucket {self._next}: no gradient for {missing} layers; call ready for every layer")
         self._advance(wait=True)
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
-            segments = self.method.exchange(bucket, self._at)
-            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._at)))
+            segments = self.method.exchange(bucket, self._context)
+            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._context)))
 
     def _post(self) -> None:
-        """Post what may go: a bucket's first round follows the last round of the bucket before."""
+        """Post waiting requests, but no request of a bucket before the last request of the bucket before it."""
         for item in self._open:
             if item.pending is None:
-                if item.posted == item.announced:
+                if item.posted == item.num_requests:
                     raise self._miscounted(item, "makes more")
                 item.posted_at = time.perf_counter()
                 item.pending = self._counting(item, self.transport.start, item.request)
                 item.posted += 1
-            if item.posted < item.announced:
+            if item.posted < item.num_requests:
                 return
 
     def _counting(self, item: _Open, call: Callable, *request):
-        """What ``call`` returns; entries that it counts as sent are the bucket's."""
+        """Return the result of ``call``, and add the entries that it counts as sent to the bucket's."""
         before = self.transport.sent_entries
         result = call(*request)
         self.sent_entries[item.bucket.index] += self.transport.sent_entries - before
         return result
 
     def _advance(self, wait: bool) -> None:
-        """Resume the oldest exchanges whose request is answered; with ``wait``, all of them."""
+        """Resume exchanges, oldest first, until one has no answer yet; with ``wait``, wait for all answers."""
         while self._open:
             head = self._open[0]
             if not head.pending.done():
@@ -154,35 +159,33 @@ class WorkerExchange(Exchange):
                 try:
                     head.request, head.pending = head.segments.send(answer), None
                 except StopIteration as end:
-                    if head.posted < head.announced:
+                    if head.posted < head.num_requests:
                         raise self._miscounted(head, f"makes only {head.posted}") from None
                     self._apply(end.value, head.bucket)
                     self._open.popleft()
             self._post()
 
     def _apply(self, aggregate: Tensor, bucket: Bucket) -> None:
-        """Put what the method returned where the optimizer reads it."""
+        """Copy the aggregate to the bucket's gradient, which the optimizer reads."""
         target = bucket.gradient
         if aggregate is target:
             return
         if not isinstance(aggregate, Tensor) or aggregate.shape != target.shape or aggregate.dtype != target.dtype:
-            found = f"{aggregate.dtype} {tuple(aggregate.shape)}" if isinstance(aggregate, Tensor) else repr(aggregate)
-            wanted = f"{target.dtype} {tuple(target.shape)}"
-            raise TypeError(f"{type(self.method).__name__} returned {found} for bucket {bucket.index}, not {wanted}")
+            got = f"{aggregate.dtype} {tuple(aggregate.shape)}" if isinstance(aggregate, Tensor) else repr(aggregate)
+            expected = f"{target.dtype} {tuple(target.shape)}"
+            raise TypeError(f"{type(self.method).__name__} returned {got} for bucket {bucket.index}, not {expected}")
         target.copy_(aggregate)
 
     def _miscounted(self, item: _Open, makes: str) -> RuntimeError:
-        name = type(self.method).__name__
-        return RuntimeError(
-            f"{name}.rounds announces {item.announced} request(s) for bucket {item.bucket.index}, "
-            f"but the exchange {makes}: engines would pair the wrong calls"
-        )
+        name, bucket = type(self.method).__name__, item.bucket.index
+        returns = f"{name}.num_requests returns {item.num_requests} for bucket {bucket}"
+        return RuntimeError(f"{returns}, but the exchange {makes}; return the exact number")
 
 
 class LocalExchange(WorkerExchange):
-    """A worker's part where weights are exchanged, every so many steps, once the optimizer has made its own.
+    """A worker's part with local steps: workers exchange changes of weights, after the optimizer's step.
 
-    ``parameters``: shape (d,), the model's weights, which the buckets cut as they cut the gradient.
+    ``parameters``: shape (d,), the model's weights; buckets split them as they split the gradient.
     """
 
     method: LocalSteps
@@ -199,19 +202,19 @@ class LocalExchange(WorkerExchange):
             self.method.shared = {b.index: w.clone() for b, w in zip(self.buckets, self._weights, strict=True)}
 
     def ready(self, layer: int) -> None:
-        """The gradient stays here."""
+        """Do nothing: gradients are not exchanged."""
 
     def finish(self) -> None:
         for bucket in self.buckets:
-            bucket.gradient.mul_(self._at.workers)  # it is a share of a mean no more
+            bucket.gradient.mul_(self._context.workers)  # undo the division by the number of workers
 
     def updated(self) -> None:
-        if not self.method.exchanges_at(self._at.step):
+        if not self.method.exchanges_at(self._context.step):
             return
         shared = self.method.shared
         with self._clock(self._label):
             for bucket, weights in zip(self.buckets, self._weights, strict=True):
-                torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._at.workers)
+                torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._context.workers)
         for layer in range(len(self.bucket_of)):
             super().ready(layer)
         super().finish()
@@ -225,10 +228,10 @@ class LocalExchange(WorkerExchange):
 
 
 class ServerExchange(Exchange):
-    """A parameter server's part: it collects the workers' pushes of each bucket, in their order, and answers.
+    """A parameter server's part: bucket by bucket, it collects the workers' pushes and answers them.
 
-    ``gradients``: shape (d,), where the sums go, which the buckets cut. Where the topology's owner is the server,
-    ``optimizer`` makes new weights of them, bucket by bucket.
+    ``gradients``: shape (d,), memory for the sums; buckets split it. ``optimizer``: makes new weights from the sums,
+    if the server owns the optimizer in this topology.
     """
 
     transport: ParameterServerTransport
@@ -252,18 +255,18 @@ class ServerExchange(Exchange):
         self.transport.reset()
 
     def ready(self, layer: int) -> None:
-        """No layers here."""
+        """Do nothing: a server has no layers."""
 
     def warm_start(self) -> None:
-        """The method's state is with the workers."""
+        """Do nothing: only workers have the method's state."""
 
     def finish(self) -> None:
-        """One step: for every bucket, collect the pushes and answer them."""
+        """Run one step: for every bucket, collect the pushes and answer them."""
         sparse, pull = self.method.sum_kind == "sparse", None
         for start, stop in self._ranges:
             push = self.transport.collect(sparse, stop - start)
             if pull is not None:
-                pull.wait()  # it ended before this push, so no time is lost, and its weights may change again
+                pull.wait()  # it ended before this push, so this takes no time; the sent weights may change now
             pull = self.transport.answer(self._answer(start, stop, push.wait(), sparse))
         pull.wait()
 

@@ -1,4 +1,4 @@
-"""Error feedback and momentum: what a method may keep of earlier steps, whatever it sends."""
+"""Error feedback and momentum: base classes for methods that keep state from earlier steps."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -11,10 +11,10 @@ from dlgs_bench.exchange.method import Bucket, Method
 
 @dataclass
 class ErrorFeedback(Method):
-    """What was not sent is added to the next gradient (paper, Algorithm 1).
+    """Error feedback: entries that were not sent are added to the next gradient (paper, Algorithm 1).
 
-    Residuals are in units of the gradient / workers, as ``bucket.gradient`` is. ``error_feedback=False`` drops
-    what was not sent: the baseline that shows what the residual is for.
+    Residuals are in units of gradient / workers, as ``bucket.gradient`` is. ``error_feedback=False`` drops the entries
+    that were not sent; this baseline shows the effect of the residual.
     """
 
     state: ClassVar[tuple[str, ...]] = ("residuals",)
@@ -23,14 +23,14 @@ class ErrorFeedback(Method):
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def residual(self, bucket: Bucket) -> Tensor:
-        """What earlier steps left, shape (d,), in memory that the method keeps: what it leaves there stays."""
+        """The residual of a bucket, shape (d,). Write the next residual to this tensor, in place."""
         if bucket.index not in self.residuals:
             self.residuals[bucket.index] = torch.zeros_like(bucket.gradient)
-        kept = self.residuals[bucket.index]
-        return kept if self.error_feedback else kept.zero_()
+        residual = self.residuals[bucket.index]
+        return residual if self.error_feedback else residual.zero_()
 
     def accumulate(self, bucket: Bucket) -> Tensor:
-        """gradient + residual, shape (d,), in the residual's memory: subtract what is sent from it."""
+        """Add the gradient to the residual, shape (d,), and return the residual. Subtract from it what is sent."""
         return self.residual(bucket).add_(bucket.gradient)
 
 
@@ -46,7 +46,7 @@ class Momentum(Method):
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def velocity(self, bucket: Bucket) -> Tensor:
-        """momentum * old velocity + gradient, shape (d,), in memory that the method keeps."""
+        """Update the velocity of a bucket, shape (d,), and return it: momentum * old velocity + gradient."""
         if bucket.index not in self.velocities:
             self.velocities[bucket.index] = torch.zeros_like(bucket.gradient)
         return self.velocities[bucket.index].mul_(self.momentum).add_(bucket.gradient)

@@ -1,6 +1,6 @@
-"""The gradients of a model in one flat tensor, last layer first: buckets are slices of it.
+"""The gradients of a model in one flat tensor, last layer first; buckets are slices of it.
 
-What travels is then contiguous, as engines insist, even where the model's own layout is channels_last.
+So buckets are contiguous, as engines require, even if the model's layout is channels_last.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,13 @@ from dlgs_bench.exchange.method import Bucket
 
 
 class FlatGradients:
-    """``gradients``: shape (d,), in the order in which backward finishes layers.
+    """The flat gradients of all parameters, and views of them. A layer is one parameter tensor.
 
-    ``sizes``: entries per layer in that order; a layer is one parameter tensor.
-    ``shapes``: of each layer, in the order of its dimensions in memory (channels_last puts channels last).
-    ``views``: (parameter, slice of ``gradients`` in the parameter's shape and ``layout``) per layer.
-    ``dtype``: of ``gradients``; the parameters' own unless given.
+    ``gradients``: shape (d,), in the order in which backward finishes layers; its dtype is ``dtype``, by default the
+    dtype of the parameters.
+    ``sizes``: entries per layer, in that order.
+    ``shapes``: the shape of each layer in memory, largest stride first (channels_last puts channels last).
+    ``views``: (parameter, slice of ``gradients`` with the parameter's shape and ``layout``) per layer.
     """
 
     def __init__(self, parameters: Iterable[Tensor], dtype: torch.dtype | None = None):
@@ -30,11 +31,11 @@ class FlatGradients:
         self.views = [(p, self.gradients.as_strided(p.shape, layout(p), start)) for p, start in pairs]
 
     def slice(self, start: int, stop: int) -> Tensor:
-        """The gradient of layers start .. stop - 1, as one flat view."""
+        """The gradients of layers start .. stop - 1, as one flat view."""
         return self.gradients[self.starts[start] : self.starts[stop]]
 
     def buckets(self, groups: Sequence[tuple[int, int]], ratios: Sequence[float] = ()) -> list[Bucket]:
-        """A bucket for each (start, stop) range of layers, in order; ``ratios``: of each, where a plan gives them."""
+        """One bucket per (start, stop) range of layers, in order; ``ratios``: one per bucket, if a plan gives them."""
         pairs = zip(groups, ratios or [None] * len(groups), strict=True)
         return [
             Bucket(i, self.slice(start, stop), tuple(self.shapes[start:stop]), ratio)
@@ -43,7 +44,7 @@ class FlatGradients:
 
 
 def layout(p: Tensor) -> tuple[int, ...]:
-    """The strides of p's gradient: those of p, or contiguous ones if p is a view with gaps or overlaps."""
+    """The strides of p's gradient: the strides of p, or contiguous strides if p is a view with gaps or overlaps."""
     entries = 1
     for d in sorted(range(p.dim()), key=lambda d: (p.stride(d), p.shape[d])):
         if p.shape[d] != 1:
@@ -54,6 +55,6 @@ def layout(p: Tensor) -> tuple[int, ...]:
 
 
 def _memory_shape(p: Tensor) -> tuple[int, ...]:
-    """The lengths of the gradient's dimensions, the one with the largest stride first."""
+    """The shape of the gradient in memory: the dimension with the largest stride first."""
     strides = layout(p)
     return tuple(p.shape[d] for d in sorted(range(p.dim()), key=lambda d: -strides[d]))

@@ -1,4 +1,4 @@
-"""Local steps: what crosses the network is how far a worker's weights went in many steps, not a step's gradient."""
+"""Local steps: workers exchange the change of their weights after many steps, instead of each step's gradient."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -10,12 +10,12 @@ from dlgs_bench.exchange.method import Method
 
 @dataclass
 class LocalSteps(Method):
-    """Every worker makes ``local_steps`` steps of the optimizer with its own gradients, then all exchange.
+    """Base of methods in which every worker makes ``local_steps`` optimizer steps before all workers exchange.
 
-    In such an exchange ``bucket.gradient`` holds delta / workers, delta = shared weights - own weights, and what the
-    exchange returns is subtracted from the shared weights: the same step on every worker. What a method with local
-    steps keeps in residuals and momentum is therefore in units of weights. ``shared``: by bucket, the weights after the
-    last exchange; empty where no worker has made a step since.
+    In an exchange, ``bucket.gradient`` holds delta / workers, where delta = shared weights - own weights. The result of
+    the exchange is subtracted from the shared weights, which is the same step on every worker. Residuals and momentum
+    are therefore in units of weights. ``shared``: the weights after the last exchange, by bucket; empty if no worker
+    has made a step since.
     """
 
     scope = "model"  # all buckets are ready at once, after the optimizer's step

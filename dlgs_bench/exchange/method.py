@@ -1,11 +1,14 @@
-"""The method contract: how a bucket of gradient becomes the workers' averaged gradient.
+"""The method contract: how a bucket of gradients becomes the average of all workers' gradients.
 
-A method is a coroutine. It yields *requests* (what is to be combined, not how), is resumed with each answer, and
-returns the aggregate, which is what the optimizer applies. A topology (``dlgs_bench.exchange.transport``) answers the
-requests on a communicator. The harness owns the clock, the byte count and the overlap with backward.
+A method is a coroutine. It yields *requests*, which say what is to be combined, but not how. It is resumed with the
+answer to each request, and returns the aggregate, which the optimizer applies. A transport
+(``dlgs_bench.exchange.transport``) answers requests over a topology. The package measures time, counts bytes, and
+overlaps exchanges with backward.
 
-Gradients arrive already divided by the number of workers, so the *sum* that a method asks for is the mean that
-SGD needs (paper, eq. 1), and every residual is kept in those units.
+Gradients are already divided by the number of workers. So the *sum* that a method requests is the mean that SGD needs
+(paper, eq. 1), and residuals are in the same units.
+
+Example: ``return (yield Sum(bucket.gradient))`` is the whole ``exchange`` of the uncompressed method.
 """
 
 import math
@@ -20,8 +23,7 @@ from dlgs_bench.comm.collectives import PeerExchange
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where an exchange stands: the step (1, 2, ...), this worker's rank, how many workers there are, and the
-    optimizer's learning rate in this step."""
+    """The step (1, 2, ...), this worker's rank, the number of workers, and the learning rate ``lr`` of this step."""
 
     step: int
     rank: int
@@ -31,12 +33,12 @@ class StepContext:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A flat slice of gradient that is exchanged at once.
+    """A flat slice of the gradient that is exchanged in one piece.
 
-    ``index``: its place in the order of exchange, 0 first; it names the bucket's state.
+    ``index``: its index in the order of exchange; a method keeps the state of a bucket under this index.
     ``gradient``: shape (d,), this worker's gradient / workers; a method may overwrite it.
-    ``shapes``: of the layers in it, in order, as they lie in memory; empty if the bucket is one piece.
-    ``ratio``: of this bucket alone, where a plan gives one.
+    ``shapes``: the shapes of its layers in memory, in order; empty if the bucket is not made of layers.
+    ``ratio``: the ratio of this bucket, if a plan gives one.
     """
 
     index: int
@@ -50,21 +52,21 @@ class Bucket:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Entries of each layer."""
+        """The number of entries of each layer."""
         return tuple(map(math.prod, self.shapes)) or (self.size,)
 
 
 @dataclass(frozen=True)
 class Sum:
-    """Request: the sum over workers of a tensor, dense or as (values, indices).
+    """Request: the sum over workers of a tensor, either dense or sparse.
 
-    Dense (``indices`` is None): ``values`` has shape (n,) and is overwritten by the sum.
-    Sparse: ``values`` and int32 or int64 ``indices`` have shape (k,), k may differ between workers, indices
-    are unique; the sum is written to ``out``, shape (d,). The answer is the tensor written.
+    Dense (``indices`` is None): ``values``, shape (n,), is overwritten by the sum.
+    Sparse: ``values`` and int32 or int64 ``indices`` have shape (k,). k may differ between workers; indices are unique.
+    The sum is written to ``out``, shape (d,). The answer is the tensor that was written.
 
-    With ``chosen``, int64 of shape (1,), k is the same on all workers, and no host needs to know how many entries there
-    are: the first ``chosen``, or all if more were chosen than find room; the others are zeros, at any index. Over
-    collectives ``chosen`` becomes the largest of all workers.
+    With ``chosen``, an int64 tensor of shape (1,), the message has a fixed size: k is the same on all workers, and the
+    host does not wait for the number of entries. The first ``chosen`` entries are sent, at most k; the others are zeros
+    at any index. With collectives, ``chosen`` is overwritten by its maximum over workers.
     """
 
     values: Tensor
@@ -74,64 +76,67 @@ class Sum:
 
     @property
     def entries(self) -> int | Tensor:
-        """How many entries of the gradient are sent; a tensor of shape (1,) where the host does not know."""
+        """The number of gradient entries that are sent; a tensor of shape (1,) if only the device has the number."""
         return self.values.numel() if self.chosen is None else self.chosen.clamp(max=self.values.numel())
 
 
 @dataclass(frozen=True)
 class Max:
-    """Request: the elementwise maximum over workers of ``values``, shape (n,), which is overwritten by it."""
+    """Request: the elementwise maximum over workers; it overwrites ``values``, shape (n,)."""
 
     values: Tensor
 
 
 @dataclass(frozen=True)
 class Gather:
-    """Request: every worker's tensor, in rank order; any dtype, shape (n,), n may differ between workers.
+    """Request: the tensors of all workers, in rank order. They have any dtype and shape (n,); n may differ.
 
-    ``entries``: how many entries of the gradient it stands for, for the density; its length if not given.
+    ``entries``: the number of gradient entries that ``tensor`` represents, by default its length. The reported density
+    uses this number.
     """
 
     tensor: Tensor
     entries: int | None = None
 
 
-# A Round (dlgs_bench.comm.collectives) is a request too: messages between peers, answered with {peer: tensor}.
+# A PeerExchange is one round of messages between peers; the answer is {peer: tensor}.
 Request = Sum | Max | Gather | PeerExchange
 
 
 class Method:
-    """Base of all methods; a subclass is a dataclass whose fields are its parameters.
+    """Base of all methods. A subclass is a dataclass whose fields are the parameters of the method.
 
-    What the class says to the harness:
-    ``title``: what tables and figures call it; a class without one goes by its file's name.
-    ``scope``: how the gradient is cut: one bucket per "model", per "layer", per group of the "plan",
-    or layers merged up to a fixed "size".
-    ``ratios_from_plan``: a plan gives each bucket a ratio of its own.
-    ``sum_kind``: "dense" or "sparse" if the exchange is one such Sum, dense over the whole bucket or written to
-    it, and its answer is returned untouched: what a parameter server can answer. None otherwise.
-    ``cost_depends_on_shapes``: what it costs follows from the shapes of a bucket's layers; it is then calibrated on
-    the model's own.
-    ``elementwise``: an entry of the aggregate follows from the workers' entries in its place, in this step alone, so
-    the entries of a bucket may lie in another order each time.
-    ``baseline``: other methods are compared with it, so it is timed with several ways of merging layers, and the
-    fastest counts.
-    ``owns_momentum``: it applies momentum itself; the optimizer's is then off.
-    ``decay_joins_gradient``: weight decay is added to the gradient before the exchange, and the optimizer's is off, so
-    that the method's momentum amplifies it as SGD's momentum would.
-    ``state``: the names of the fields that a resumed run needs. Each class names its own, its bases' are added.
+    Class attributes that the package uses:
+    ``title``: the name in tables and figures; by default the name of the file.
+    ``scope``: how the gradient is split into buckets: one bucket per "model", per "layer", per group of the "plan", or
+    layers merged up to a fixed "size".
+    ``ratios_from_plan``: whether a plan gives each bucket its own ratio.
+    ``sum_kind``: the kind of method that a parameter server can answer: "dense" if the exchange is one dense Sum over
+    the bucket, "sparse" if it is one sparse Sum written to the bucket, and if it returns the answer unchanged. None
+    otherwise.
+    ``cost_depends_on_shapes``: whether the cost depends on the shapes of a bucket's layers. Such a method is calibrated
+    on the layers of the model.
+    ``elementwise``: whether an entry of the aggregate depends only on the workers' entries at this index in this step.
+    Then the entries of a bucket may have another order in each step.
+    ``baseline``: whether other methods are compared with it. A baseline is timed with several ways of merging layers,
+    and the fastest one counts.
+    ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
+    ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
+    weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
+    ``state``: the names of the fields that a resumed run needs. The names of base classes are added.
 
-    What the class promises; ``tests/test_methods.py`` holds it to these laws:
-    ``exact_when``: parameters with which the first exchange returns the dense mean; {}: it always does, in every
-    exchange. Such a method compresses nothing, so its copies are not counted as sparsification.
-    ``conserves_mass``: sent + residual == gradient + old residual, to the "bits", to "rounding", or "at most". A class
-    with error feedback says it, or ``conserves_mass = None`` if it keeps something else.
-    ``conserves_when``: parameters with which it does; {}: it always does.
-    ``unbiased_when``: parameters with which the mean over many draws is the dense mean; {}: it always is.
-    ``relative_error``: with one worker, |aggregate - gradient| is always at most this part of |gradient| (2-norms),
-    for gradients whose largest magnitude is 1.
+    Laws that a class declares; ``tests/test_methods.py`` checks them:
+    ``exact_when``: parameters with which the first exchange returns the dense mean. {} means that every exchange
+    returns it, with all parameters. Such a method compresses nothing, so its copies do not count as sparsification.
+    ``conserves_mass``: how well sent + residual == gradient + old residual holds: to the "bits", to "rounding", or "at
+    most". A class with error feedback must declare it, as None if its residual holds something else.
+    ``conserves_when``: parameters with which ``conserves_mass`` holds; {} means all.
+    ``unbiased_when``: parameters with which the mean over many draws is the dense mean; {} means all.
+    ``relative_error``: with one worker, |aggregate - gradient| / |gradient| (2-norms) is at most this number, for
+    gradients whose largest magnitude is 1.
     ``keeps_signs``: with one worker, no entry of the aggregate has the opposite sign of its gradient, and their inner
-    product is positive. For biased methods without error feedback, such as signSGD; a zero may become any entry.
+    product is positive. This is for biased methods without error feedback, such as signSGD; a zero may become any
+    value.
     """
 
     title: ClassVar[str]
@@ -154,16 +159,16 @@ class Method:
 
     @property
     def uncompressed(self) -> bool:
-        """Whether it sends the gradient as it is: always exact, and what others are compared with."""
+        """Whether the method sends the gradient unchanged: it is exact in every exchange, and a baseline."""
         return self.exact_when == {} and self.baseline
 
     @property
     def cycle(self) -> int:
-        """The method's behaviour depends on the step only through (step - 1) mod cycle."""
+        """The period of the method's behaviour: it depends on the step only through (step - 1) mod cycle."""
         return 1
 
     def phase(self, step: int) -> str:
-        """Name of what is done at ``step`` (1, 2, ...); timing tells phases apart."""
+        """The name of the phase of ``step`` (1, 2, ...), such as "refresh"; phases are timed separately."""
         return "step"
 
     def exchanges_at(self, step: int) -> bool:
@@ -171,27 +176,28 @@ class Method:
         return True
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
-        """How many requests the exchange of this bucket makes: neither more nor fewer.
+        """The exact number of requests in the exchange of this bucket, the same on all workers.
 
-        Engines pair calls by their order, so every worker must know it in advance, and give the same number.
+        The driver needs it in advance, because engines pair calls by their order.
         """
         return 1
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Generator[Request, Any, Tensor]:
-        """Yield requests, return the aggregate: shape (d,), the same bits on every worker."""
+        """Yield requests, and return the aggregate: shape (d,), with the same bits on all workers."""
         raise NotImplementedError
 
     def warm_start(self, bucket: Bucket) -> None:
-        """Put the state where long training would have it, given one gradient (for timing)."""
+        """Set the state to what it would be after long training, given one gradient; used before timing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """The state that a resumed run needs."""
         return {name: getattr(self, name) for name in self._state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``; ValueError unless it is a state of this method."""
+        """Continue from ``state``; ValueError unless it is a state of this method."""
         if set(state) != set(self._state()):
-            raise ValueError(f"{type(self).__name__} keeps {sorted(self._state())}, the state has {sorted(state)}")
+            name, fields = type(self).__name__, sorted(self._state())
+            raise ValueError(f"{name}: state: {sorted(state)} is not {fields}; load a state of this method")
         for name, value in state.items():
             setattr(self, name, value)
 

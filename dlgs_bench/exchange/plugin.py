@@ -1,4 +1,4 @@
-"""The method in a file of ``methods/``, and what it says of itself."""
+"""The Method class in a file of ``methods/``, and its description."""
 
 import dataclasses
 import inspect
@@ -10,17 +10,18 @@ from dlgs_bench.exchange.method import Method
 
 
 def method_class(name: str) -> type[Method]:
-    """The one Method subclass that ``methods/<name>.py`` defines; ValueError if it defines none or several."""
+    """The Method subclass that ``methods/<name>.py`` defines; ValueError if it does not define exactly one."""
     module = plugins.load("methods", name)
     own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
-    found = [c for c in own if issubclass(c, Method)]
-    if len(found) != 1:
-        raise ValueError(f"methods/{name}.py must define one Method, found {len(found)}")
-    return found[0]
+    classes = [c for c in own if issubclass(c, Method)]
+    if len(classes) != 1:
+        count = f"{len(classes)} subclasses of Method"
+        raise ValueError(f"methods/{name}.py: {count} are not exactly one; define one per file")
+    return classes[0]
 
 
 def about(name: str) -> dict:
-    """Its parameters, and what its class says to the planner, the topologies and the tables, as plain values."""
+    """The description of a method as plain values: its parameters and the class attributes that other parts need."""
     cls = method_class(name)
     if issubclass(cls, ErrorFeedback) and not any("conserves_mass" in vars(c) for c in cls.__mro__ if c is not Method):
         raise ValueError(
@@ -30,7 +31,7 @@ def about(name: str) -> dict:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {
-        "title": vars(cls).get("title", name),  # not its base's
+        "title": vars(cls).get("title", name),  # not the title of a base class
         "scope": cls.scope,
         "sum_kind": cls.sum_kind,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
@@ -42,7 +43,7 @@ def about(name: str) -> dict:
 
 
 def _parameter(hint) -> dict:
-    """A type hint as plain values: {"type": "int", "bound": [">=", 1]}, {"choices": [...]}, or {}."""
+    """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, bound = typing.get_args(hint)[:2]
         sign, limit = bound.split()

@@ -1,4 +1,4 @@
-"""Random numbers that are a method's own: torch's global generator serves drop-out and augmentation."""
+"""Random numbers for methods. They leave torch's global generator alone, which drop-out and augmentation use."""
 
 import numpy as np
 import torch
@@ -8,17 +8,18 @@ from dlgs_bench.exchange.quantisation import compiled_backend
 
 
 def generator(device: torch.device, *seed: int) -> torch.Generator:
-    """A generator that follows from ``seed``, numbers >= 0, alone: the same on all workers, or with the rank in it not.
+    """A generator that depends on ``seed`` only, which is one or more numbers >= 0.
 
-    Seeds of as many numbers that differ in any give unrelated streams (numpy's SeedSequence mixes them).
+    It is the same on all workers, unless the seed contains the rank. Two seeds of the same length that differ in any
+    number give unrelated streams (numpy's SeedSequence mixes them).
     """
     return torch.Generator(device).manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
 
 
 def uniform(device: torch.device, size: int, *seed: int) -> Tensor:
-    """Uniform numbers in [0, 1), float32, shape (size,), that follow from ``seed`` as those of a ``generator`` do.
+    """Uniform random numbers in [0, 1), float32, shape (size,), that depend on ``seed`` only, as in ``generator``.
 
-    On CPUs each is a hash of its place and the seed, so that a compiled pass may draw any of them.
+    On CPUs each number is a hash of its index and the seed, so a compiled pass can draw any of them.
     """
     if device.type == "cpu":
         return compiled_backend.uniform(size, seed)

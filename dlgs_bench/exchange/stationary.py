@@ -1,9 +1,10 @@
-"""The steady state of error feedback: what a residual looks like after long training, in closed form.
+"""The stationary state of error feedback: the distribution of a residual after long training, in closed form.
 
-Read each entry as a random walk whose steps are as large as its layer's rms and which is set back to 0 when it is
-sent, at a magnitude of h. Such an entry lies on (-h', h'), h' = h + 0.583 rms, with density (h' - |x|) / h'^2, and
-a fraction (rms / h')^2 of the entries is sent in each step. 0.583 rms is by how much discrete steps overshoot a
-boundary (Siegmund, Sequential Analysis, 1985, ch. X). h is where all layers together send the ratio asked for.
+We model each entry as a random walk. Its steps have the rms of its layer, and it is reset to 0 when its magnitude
+reaches h, because it is then sent. Let h' = h + 0.583 rms, where 0.583 rms is the mean overshoot of discrete steps over
+a boundary (Siegmund, Sequential Analysis, 1985, ch. X). An entry then lies in (-h', h') with density (h' - |x|) / h'^2,
+and a fraction (rms / h')^2 of the entries is sent in each step. h is chosen so that all layers together send the
+requested ratio.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-OVERSHOOT = 0.583  # of a step's rms: how far a walk jumps beyond a boundary, on average
+OVERSHOOT = 0.583  # the mean overshoot of a walk over a boundary, divided by the rms of its steps
 
 
 def stationary_residual(gradient: Tensor, sizes: Sequence[int], ratio: float) -> Tensor:
-    """A residual drawn from the law, shape (d,), for layers of ``sizes`` entries whose gradient is ``gradient``."""
+    """Draw a residual, shape (d,), from the stationary distribution; ``sizes``: entries per layer of ``gradient``."""
     rms = [float(layer.square().mean().sqrt()) for layer in gradient.split(sizes)]
     h = stationary_threshold(rms, sizes, ratio)
     residual = torch.rand_like(gradient).sub_(torch.rand_like(gradient))
@@ -25,7 +26,10 @@ def stationary_residual(gradient: Tensor, sizes: Sequence[int], ratio: float) ->
 
 
 def stationary_threshold(rms: Sequence[float], sizes: Sequence[int], ratio: float) -> float:
-    """The h at which walks of such steps, ``sizes`` of each, reach h as often as ``ratio`` asks; by bisection."""
+    """The h at which the fraction ``ratio`` of all entries is sent in each step, found by bisection.
+
+    ``rms``, ``sizes``: the rms of steps, and the number of entries, per layer.
+    """
 
     def sent(h: float) -> float:
         return sum(n * min(1.0, (r / (h + OVERSHOOT * r)) ** 2) for r, n in zip(rms, sizes, strict=True) if r)

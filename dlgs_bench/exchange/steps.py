@@ -1,4 +1,4 @@
-"""Steps that several methods take on their way."""
+"""Steps that several methods share."""
 
 from collections.abc import Generator, Iterable, Sequence
 
@@ -12,9 +12,10 @@ from dlgs_bench.exchange.wire import Indices
 def to_each(
     messages: Sequence[Tensor], context: StepContext, entries: int, lengths_known: bool
 ) -> Generator[PeerExchange, dict[int, Tensor], list[Tensor]]:
-    """Send each rank its message, all of one dtype, shape (n,); what each rank sent here, by rank.
+    """Send one message, shape (n,), to each rank, and return the messages from all ranks, in rank order.
 
-    ``entries``: of the gradient, that are sent. ``lengths_known``: all messages to this rank are as long as its own.
+    All messages have one dtype. ``entries``: the number of gradient entries that are sent. ``lengths_known``: whether
+    all messages to a rank are as long as the rank's message to itself.
     """
     others = dict(enumerate(messages))
     own = others.pop(context.rank)
@@ -24,29 +25,29 @@ def to_each(
 
 
 def sum_of(tensors: Sequence[Tensor]) -> Generator[Sum, Tensor, list[Tensor]]:
-    """The sums over workers of several tensors, each in its shape, by one dense request."""
+    """Sum several tensors over workers by one dense request, and return the sums in the tensors' shapes."""
     total = yield Sum(torch.cat([tensor.reshape(-1) for tensor in tensors]))
     parts = total.split([tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def state_for(memory: dict[int, Tensor], index: int, like: Tensor) -> Tensor:
-    """What ``memory`` has of the bucket of this index: at first zeros, shaped as ``like``."""
+    """The tensor that ``memory`` holds for the bucket of this index: at first zeros with the shape of ``like``."""
     if index not in memory:
         memory[index] = torch.zeros_like(like)
     return memory[index]
 
 
 def added_up(messages: Iterable[Tensor], out: Tensor) -> Tensor:
-    """Write the sum of messages of ``wire.Indices``, added in their order, to ``out``, shape (d,)."""
+    """Write the sum of messages of ``wire.Indices``, added in order, to ``out``, shape (d,), and return it."""
     out.zero_()
     for message in messages:
         Indices.add(out, message)
     return out
 
 
-def put_back(residual: Tensor, values: Tensor, places: Tensor, sent: Tensor) -> None:
-    """Put what was taken out of ``residual``, shape (d,), back, save where its place is among those ``sent``."""
-    gone = torch.zeros_like(residual, dtype=torch.bool).index_fill_(0, sent.long(), True)
-    back = ~gone[places.long()]
-    residual.index_copy_(0, places[back].long(), values[back])
+def put_back(residual: Tensor, values: Tensor, indices: Tensor, sent: Tensor) -> None:
+    """Write values back to their indices in ``residual``, shape (d,), except where an index is one of ``sent``."""
+    was_sent = torch.zeros_like(residual, dtype=torch.bool).index_fill_(0, sent.long(), True)
+    unsent = ~was_sent[indices.long()]
+    residual.index_copy_(0, indices[unsent].long(), values[unsent])

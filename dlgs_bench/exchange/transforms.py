@@ -1,4 +1,4 @@
-"""Orthonormal transforms, as matrices: their transpose is their inverse."""
+"""Orthonormal transforms as matrices, whose transpose is their inverse."""
 
 import math
 from functools import cache
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @cache
 def cosines(size: int, device: torch.device) -> Tensor:
-    """The cosine transform DCT-II, float32 (size, size), a row for each wave."""
+    """The matrix of the cosine transform DCT-II, float32 (size, size), with one row per wave."""
     waves = torch.arange(size, dtype=torch.float32)
     turns = waves[:, None] * (waves + 0.5) / size
     matrix = torch.cos(math.pi * turns) * math.sqrt(2 / size)
@@ -19,7 +19,10 @@ def cosines(size: int, device: torch.device) -> Tensor:
 
 @cache
 def hadamard(size: int, device: torch.device) -> Tensor:
-    """The Walsh-Hadamard transform, float32 (size, size), of a power of two; symmetric, so its own inverse."""
+    """The matrix of the Walsh-Hadamard transform, float32 (size, size); ``size`` is a power of two.
+
+    The matrix is symmetric, so it is its own inverse.
+    """
     matrix = torch.ones(1, 1)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)]) * math.sqrt(0.5)
@@ -27,9 +30,10 @@ def hadamard(size: int, device: torch.device) -> Tensor:
 
 
 def rotate(vector: Tensor) -> Tensor:
-    """Rotate ``vector``, float32 (n,), in place by Walsh-Hadamard transforms; a second call undoes it.
+    """Rotate ``vector``, float32 (n,), in place by Walsh-Hadamard transforms, and return it; a second call undoes it.
 
-    Pieces of 4096 entries are rotated, then one piece for each power of two in the remainder.
+    The vector is split into pieces of 4096 entries, and the remainder into one piece for each power of two in it. Each
+    piece is rotated.
     """
     start = 0
     while start < len(vector):

@@ -1,12 +1,13 @@
-"""Wire formats: how the chosen entries of one bucket become one int32 message, and are added up again.
+"""Wire formats: how the chosen entries of a bucket become one int32 message, and how messages are added up.
 
-``indices``: the values' bits, then the indices: 64 bits an entry. ``smallest``: a word that says how many
-and which code, the values' bits, then the places in whichever of four codes is the smallest for them:
-indices (32 bits an entry), a bitmap (1 bit for each entry of the bucket), or the gaps between places in
-bytes or in 16 bits, where the largest number means "so much further, and more to come". For randomly
-placed entries that is the bitmap above a density of 1/8, bytes (8 to 13 bits an entry) down to about 1/150,
-16 bits down to 1/65,000. ``run-length``: pairs of a run of zeros and the value behind it, whatever is sent.
-``smallest`` and ``run-length`` are for CPU.
+- ``indices``: the bits of the values, then the indices: 64 bits per entry.
+- ``smallest``: one word with the number of entries and the code, the bits of the values, then the indices in one of
+  four codes, whichever is the smallest: indices (32 bits per entry), a bitmap (1 bit per entry of the bucket), or the
+  gaps between indices in 8 or 16 bits. The largest number (255 or 65535) means that the gap continues in the next one.
+- ``run-length``: pairs of a number of zeros and the value that follows them, for every message.
+
+For entries at random indices, the smallest code is the bitmap above a density of 1/8, 8 bits (8 to 13 bits per entry)
+down to about 1/150, and 16 bits down to 1/65,000. ``smallest`` and ``run-length`` work on CPUs only.
 """
 
 import numpy as np
@@ -15,17 +16,17 @@ from numba import njit
 from torch import Tensor
 
 INDICES, BITMAP, BYTES, SHORTS = range(4)
-MOST = 1 << 30  # entries that fit beside the code in one word
+MOST = 1 << 30  # the first word has 30 bits for the number of entries, and 2 bits for the code
 
 
 class Indices:
-    """The plain list, on any device."""
+    """Uncoded indices, on any device."""
 
     @staticmethod
     def pack(values: Tensor, indices: Tensor, size: int) -> Tensor:
-        """float32 values (k,) and unique indices (k,) of a bucket of ``size`` as a message, int32 (2k,).
+        """The message, int32 (2k,), of float32 values (k,) and unique indices (k,) of a bucket of ``size`` entries.
 
-        Nothing is copied where the indices follow the values in memory already.
+        If the indices follow the values in memory, the message is a view of this memory, not a copy.
         """
         bits, indices = values.view(torch.int32), indices.to(torch.int32)
         one_memory = bits.untyped_storage().data_ptr() == indices.untyped_storage().data_ptr()
@@ -35,64 +36,64 @@ class Indices:
 
     @staticmethod
     def add(out: Tensor, message: Tensor) -> None:
-        """Add a message's entries to ``out``, shape (size,)."""
+        """Add the entries of a message to ``out``, shape (size,)."""
         values, indices = message.tensor_split(2)
         out.index_add_(0, indices, values.view(torch.float32))
 
 
 class Smallest:
-    """The code that needs the fewest bytes, chosen anew for each message."""
+    """The code that needs the fewest bytes, chosen for each message."""
 
     @staticmethod
     def pack(values: Tensor, indices: Tensor, size: int) -> Tensor:
-        """As ``Indices.pack``; int32, shape (1 + k + words of the code,). ValueError for wrong indices."""
-        values, places = _in_order(values, indices, size)
-        n = len(places)
+        """The message, as in ``Indices.pack``; int32 (1 + k + words of the code,). ValueError for invalid indices."""
+        values, ordered = _in_order(values, indices, size)
+        n = len(ordered)
         if n >= MOST:
-            raise ValueError(f"{n} entries in one message, fewer than {MOST} fit")
-        in_bytes, in_shorts = _count_gaps(places)
+            raise ValueError(f"wire smallest: {n} entries is not less than {MOST}; use smaller buckets")
+        in_bytes, in_shorts = _count_gaps(ordered)
         needed = [4 * n, -(-size // 8), in_bytes, 2 * in_shorts]
         code = int(np.argmin(needed))
         message = np.zeros(1 + n + -(-needed[code] // 4), np.uint32)
         message[0] = code << 30 | n
         message[1 : 1 + n] = values.numpy().view(np.uint32)
-        _WRITE[code](places, message[1 + n :].view(_WORDS[code]))
+        _WRITE[code](ordered, message[1 + n :].view(_WORDS[code]))
         return torch.from_numpy(message.view(np.int32))
 
     @staticmethod
     def add(out: Tensor, message: Tensor) -> None:
-        """As ``Indices.add``."""
+        """Add the entries of a message to ``out``, shape (size,)."""
         words = message.numpy().view(np.uint32)
         code, n = int(words[0]) >> 30, int(words[0]) & MOST - 1
         _ADD[code](out.numpy(), words[1 : 1 + n].view(np.float32), words[1 + n :].view(_WORDS[code]))
 
 
 class RunLength:
-    """Pairs (run, value): how many zeros, and the entry that follows them.
+    """Pairs (run, value): a number of zeros, and the entry that follows them.
 
-    Two words say how many entries the bucket has and how many pairs there are; all values follow, then all runs, a
-    byte each. A run of 255 zeros or more takes the byte 255 for each 255 of them, and the rest. The zeros behind the
-    last value are not sent: the bucket's entries say where they end.
+    Two words hold the size of the bucket and the number of pairs. Then follow all values, and then all runs, one byte
+    each. A run of 255 zeros or more has one byte of 255 for each 255 zeros, and one byte for the rest. Zeros after the
+    last value are not sent, because the size of the bucket determines their number.
     """
 
     @staticmethod
     def pack(values: Tensor, indices: Tensor, size: int) -> Tensor:
-        """As ``Indices.pack``; int32, shape (2 + k + words of the runs,). ValueError for wrong indices."""
-        values, places = _in_order(values, indices, size)
-        n, (in_bytes, _) = len(places), _count_gaps(places)
+        """The message, as in ``Indices.pack``; int32 (2 + k + words of the runs,). ValueError for invalid indices."""
+        values, ordered = _in_order(values, indices, size)
+        n, (in_bytes, _) = len(ordered), _count_gaps(ordered)
         message = np.zeros(2 + n + -(-in_bytes // 4), np.uint32)
         message[:2] = size, n
         message[2 : 2 + n] = values.numpy().view(np.uint32)
-        _WRITE[BYTES](places, message[2 + n :].view(np.uint8))
+        _WRITE[BYTES](ordered, message[2 + n :].view(np.uint8))
         return torch.from_numpy(message.view(np.int32))
 
     @staticmethod
     def add(out: Tensor, message: Tensor) -> None:
-        """As ``Indices.add``. ValueError for a message of another bucket."""
+        """Add the entries of a message to ``out``, shape (size,); ValueError if the message has another size."""
         words = message.numpy().view(np.uint32)
         size, n = int(words[0]), int(words[1])
         if size != out.numel():
-            raise ValueError(f"a message of {size} entries for a bucket of {out.numel()}")
+            raise ValueError(f"wire run-length: a message of {size} entries does not fit a bucket of {out.numel()}")
         _ADD[BYTES](out.numpy(), words[2 : 2 + n].view(np.float32), words[2 + n :].view(np.uint8))
 
 
@@ -104,41 +105,41 @@ FORMATS: dict[str, type[Indices] | type[Smallest] | type[RunLength]] = {
 
 
 def _in_order(values: Tensor, indices: Tensor, size: int) -> tuple[Tensor, np.ndarray]:
-    """The entries by rising index, the indices as int32; ValueError unless they are unique and in [0, size)."""
+    """The entries sorted by index, with int32 indices; ValueError unless indices are unique and in [0, size)."""
     if not _rise(indices.numpy(), size):
         indices, order = indices.sort()
         values = values[order]
         if not _rise(indices.numpy(), size):
-            raise ValueError(f"indices are to be unique and in [0, {size})")
+            raise ValueError(f"indices are not unique or not in [0, {size}); select each entry once")
     return values, indices.to(torch.int32).numpy()
 
 
 @njit(cache=True, nogil=True)
-def _rise(places, size):
-    """Whether ``places`` rise strictly, from 0 or above to below ``size``."""
+def _rise(indices, size):
+    """Whether ``indices`` rise strictly and are all in [0, size)."""
     rising, last = True, -1
-    for place in places:
-        rising &= place > last
-        last = place
+    for index in indices:
+        rising &= index > last
+        last = index
     return rising and last < size
 
 
 @njit(cache=True, nogil=True)
-def _count_gaps(places):
-    """How many bytes and how many 16-bit numbers the gaps take."""
-    in_bytes, in_shorts, last = places.size, places.size, -1
-    for place in places:
-        gap = np.uint32(place - last - 1)
+def _count_gaps(indices):
+    """The number of bytes, and of 16-bit numbers, that encode the gaps."""
+    in_bytes, in_shorts, last = indices.size, indices.size, -1
+    for index in indices:
+        gap = np.uint32(index - last - 1)
         in_bytes += gap // np.uint32(255)
         in_shorts += gap // np.uint32(65535)
-        last = place
+        last = index
     return in_bytes, in_shorts
 
 
 @njit(cache=True, nogil=True)
-def _write_indices(places, words):
-    for i in range(places.size):
-        words[i] = places[i]
+def _write_indices(indices, words):
+    for i in range(indices.size):
+        words[i] = indices[i]
 
 
 @njit(cache=True, nogil=True)
@@ -148,9 +149,9 @@ def _add_indices(out, values, words):
 
 
 @njit(cache=True, nogil=True)
-def _write_bitmap(places, bitmap):
-    for place in places:
-        bitmap[place >> 3] |= np.uint8(1 << (place & 7))
+def _write_bitmap(indices, bitmap):
+    for index in indices:
+        bitmap[index >> 3] |= np.uint8(1 << (index & 7))
 
 
 @njit(cache=True, nogil=True)
@@ -165,37 +166,37 @@ def _add_bitmap(out, values, bitmap):
 
 
 @njit(cache=True, nogil=True)
-def _write_gaps(places, codes, largest):
+def _write_gaps(indices, codes, largest):
     n, last = 0, -1
-    for place in places:
-        gap = place - last - 1
+    for index in indices:
+        gap = index - last - 1
         while gap >= largest:
             codes[n] = largest
             gap -= largest
             n += 1
         codes[n] = gap
         n += 1
-        last = place
+        last = index
 
 
 @njit(cache=True, nogil=True)
 def _add_gaps(out, values, codes, largest):
-    c, place = 0, -1
+    c, index = 0, -1
     for value in values:
         while codes[c] == largest:
-            place += largest
+            index += largest
             c += 1
-        place += np.int64(codes[c]) + 1
+        index += np.int64(codes[c]) + 1
         c += 1
-        out[place] += value
+        out[index] += value
 
 
 _WORDS = {INDICES: np.uint32, BITMAP: np.uint8, BYTES: np.uint8, SHORTS: np.uint16}
 _WRITE = {
     INDICES: _write_indices,
     BITMAP: _write_bitmap,
-    BYTES: lambda places, codes: _write_gaps(places, codes, 255),
-    SHORTS: lambda places, codes: _write_gaps(places, codes, 65535),
+    BYTES: lambda indices, codes: _write_gaps(indices, codes, 255),
+    SHORTS: lambda indices, codes: _write_gaps(indices, codes, 65535),
 }
 _ADD = {
     INDICES: _add_indices,

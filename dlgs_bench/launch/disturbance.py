@@ -1,4 +1,4 @@
-"""Whether something disturbed a measurement: other work on this machine, or a change of its speed. No torch."""
+"""Detects what disturbed a measurement: other work on this machine, or a change of its speed. No torch."""
 
 import csv
 import os
@@ -9,22 +9,23 @@ from pathlib import Path
 
 import psutil
 
-# A launch is repeated above these limits. Tests raise them, since several run at the same time.
-MAX_OTHER_WORK = float(os.environ.get("DLGS_BENCH_MAX_OTHER_WORK", 0.1))  # share of the cores' time
-MAX_SPEED_CHANGE = float(os.environ.get("DLGS_BENCH_MAX_SPEED_CHANGE", 0.25))  # relative, of a forward pass
+# A launch is repeated above these limits. Tests raise the limits, because several tests run at the same time.
+MAX_OTHER_WORK = float(os.environ.get("DLGS_BENCH_MAX_OTHER_WORK", 0.1))  # a fraction of the cores' time
+MAX_SPEED_CHANGE = float(os.environ.get("DLGS_BENCH_MAX_SPEED_CHANGE", 0.25))  # relative change of a forward pass
 
 
 class OtherWork:
-    """What the cores of this process do from now on, apart from the work of its children."""
+    """Measures the work of other processes on the cores of this process, from now on."""
 
     def __init__(self):
         self._cores = sorted(os.sched_getaffinity(0))
         self._begun, self._all, self._own = time.monotonic(), self._worked_s(), _own_s()
 
     def share(self) -> float:
-        """Of the cores' time since the start; children count once they have ended and were waited for.
+        """The fraction of the cores' time since the start that other processes took.
 
-        The kernel's work for the network counts as nobody's: the run's own packets cause it.
+        The work of this process's children is not counted; call this when they have ended and were waited for. The
+        kernel's work for the network is not counted either, because the run's packets cause it.
         """
         all_s, own_s = self._worked_s() - self._all, _own_s() - self._own
         return max(0.0, all_s - own_s) / (len(self._cores) * (time.monotonic() - self._begun))
@@ -40,10 +41,11 @@ def _own_s() -> float:
 
 
 def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
-    """Why a measurement should be repeated, in words, or nothing.
+    """The reason why a measurement should be repeated, or "".
 
-    ``iterations``: the table of a timing run, if there is one; ``forward_s``: a forward pass as calibrated, of which
-    this machine has become ``slowdown`` times as slow when the run began.
+    ``others``: the result of ``OtherWork.share``. ``iterations``: the table of a timing run, if it exists; in its
+    column ``slowdown``, the factor by which the machine was slower than in the calibration when the run began.
+    ``forward_s``: the calibrated time of a forward pass.
     """
     if others > MAX_OTHER_WORK:
         return f"other work took {others:.0%} of the machine"

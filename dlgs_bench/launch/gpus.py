@@ -1,4 +1,4 @@
-"""The GPUs of this machine, which runs take so that those beside them use others. No torch."""
+"""Reserves GPUs of this machine for runs, so that concurrent runs use different GPUs. No torch."""
 
 import os
 import re
@@ -19,39 +19,40 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use, as ``VISIBLE`` names them."""
+    """The GPUs that this process may use, in the notation of ``VISIBLE``."""
     if VISIBLE in os.environ:
-        named = takewhile(lambda gpu: gpu != "-1", os.environ[VISIBLE].split(","))  # CUDA reads no further
+        named = takewhile(lambda gpu: gpu != "-1", os.environ[VISIBLE].split(","))  # CUDA ignores GPUs after -1
         return [gpu for gpu in named if gpu]
     if not shutil.which("nvidia-smi"):
         return []
-    shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    return re.findall(r"^GPU .*UUID: ([^)]+)\)", shown, re.MULTILINE)
+    output = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    return re.findall(r"^GPU .*UUID: ([^)]+)\)", output, re.MULTILINE)
 
 
 def wanted(spec: RunSpec, settings: LaunchSettings) -> int:
-    """How many GPUs of this machine a run takes."""
-    here = spec.cluster.device == "cuda" and settings.by == "local"
-    return -(-spec.processes // settings.per_gpu) if here else 0
+    """The number of GPUs of this machine that a run needs."""
+    local_gpus = spec.cluster.device == "cuda" and settings.by == "local"
+    return -(-spec.processes // settings.per_gpu) if local_gpus else 0
 
 
 @contextmanager
 def taken(count: int) -> Iterator[list[str]]:
-    """``count`` of the visible GPUs, as soon as so many are free; other runs of this user get others until the end.
+    """Wait until ``count`` visible GPUs are free, and reserve them while the context is open.
 
-    The locks are the kernel's, which frees those of a process that was killed. Refused if there never are so many.
+    Other runs of this user get other GPUs. The kernel releases the locks of a process that was killed. Refused if this
+    machine has fewer GPUs.
     """
     if len(visible()) < count:
-        raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(visible())}")
+        raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(visible())}; use fewer workers")
     folder = Path(tempfile.gettempdir()) / f"gpus-taken-by-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     while True:
         with ExitStack() as locks:
-            found: list[str] = []
+            reserved: list[str] = []
             for gpu in visible():
-                if len(found) < count and locked(locks.enter_context((folder / gpu).open("w", encoding="utf-8"))):
-                    found.append(gpu)
-            if len(found) == count:
-                yield found
+                if len(reserved) < count and locked(locks.enter_context((folder / gpu).open("w", encoding="utf-8"))):
+                    reserved.append(gpu)
+            if len(reserved) == count:
+                yield reserved
                 return
         time.sleep(1)

@@ -1,9 +1,8 @@
-"""Starts workers on the hosts of a testbed, one each: what horovodrun and torchrun do through ssh. No torch.
+"""Starts one worker on each host of a testbed, as horovodrun and torchrun do through ssh. No torch.
 
-python -m dlgs_bench.launch.hosts <engine> <Mbit/s of every host's link, with commas> <ms from host to host> <command
-...>
+python -m dlgs_bench.launch.hosts <engine> <Mbit/s of every link, with commas> <latency in ms> <command ...>
 
-Workers' lines come out as horovodrun writes them, [rank]<stdout>:line. If one worker fails, all end.
+The workers' output is printed as horovodrun prints it, [rank]<stdout>:line. If one worker fails, all are stopped.
 """
 
 import os
@@ -22,30 +21,30 @@ from dlgs_bench.launch.testbed import Testbed, TestbedError
 
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:
-    """Run ``command`` on every host to its end, or until the first failure; return the status."""
-    measured = {  # for their run.json
+    """Run ``command`` on every host until all have ended or one has failed, and return the status."""
+    measured = {  # the workers write these to their run.json
         "TESTBED_MEASURED_MBIT": f"{testbed.measure_mbit():.0f}",
         "TESTBED_ROUND_TRIP_MS": f"{testbed.measure_round_trip_ms():.3g}",
     }
     addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
     workers = []
-    ours, theirs = socket.socketpair()
-    threading.Thread(target=links.obey, args=(testbed, ours), daemon=True).start()
+    server, client = socket.socketpair()
+    threading.Thread(target=links.serve, args=(testbed, server), daemon=True).start()
     for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
-        environment = os.environ | measured | own | {links.ENDS: f"{theirs.fileno()}"}
-        workers.append(testbed.popen(rank, command, env=environment, pass_fds=[theirs.fileno()], **supervise.LINES))
-    theirs.close()
+        environment = os.environ | measured | own | {links.SOCKET: f"{client.fileno()}"}
+        workers.append(testbed.popen(rank, command, env=environment, pass_fds=[client.fileno()], **supervise.LINES))
+    client.close()
     return supervise.wait(workers, testbed.stop)
 
 
 def _first_line(testbed: Testbed, command: list[str]) -> str:
-    """What ``command`` says first; it runs on the first host as long as the testbed does."""
+    """Start ``command`` on the first host, until the testbed ends, and return its first line of output."""
     return testbed.popen(0, command, stdout=subprocess.PIPE, text=True).stdout.readline()
 
 
 def main(engine: str, rates_mbit: str, latency_ms: str, *command: str) -> int:
     die_with_parent(os.getppid())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of the testbed's end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # closes the testbed
     try:
         with Testbed([float(rate) for rate in rates_mbit.split(",")], float(latency_ms)) as testbed:
             return run(testbed, engine, list(command))

@@ -1,12 +1,11 @@
-"""The way between a testbed's hosts where the kernel has no netem: a program that hands packets on later.
+"""Delays the packets between a testbed's hosts, if the kernel does not have netem.
 
-latency <seconds> <bytes a second>,<device> ...   the link of each host, and its TUN device as an open file
+latency <seconds> <bytes/s>,<device> ...   for each host: the rate of its link, and its TUN device as an open file
 
-A packet arrives ``seconds`` after it was sent, and no faster than the link of the host that it is for takes it. The
-hosts' own token buckets shape what they send. A line of standard input gives the links other rates, in bytes a second.
-The program ends when its standard input closes, as it does with the process that started it, however that ended. It
-imports nothing of this project, so that it runs from any folder.
-Packets are handed on in batches, since every wake-up costs.
+A packet arrives at least ``seconds`` after it was sent, and not faster than the rate of the receiving host's link.
+Token buckets on the hosts limit what they send. A line on standard input sets new rates of the links, in bytes/s. The
+program ends when its standard input closes, that is, when the process that started it has ended. It imports no other
+file of this project, so it runs from any folder. Packets are forwarded in batches, because every wake-up costs time.
 """
 
 import os
@@ -16,19 +15,19 @@ import time
 from collections import deque
 from contextlib import suppress
 
-MOST_MBIT = 1000  # of a link; above, packets come faster than this program can be sure to hand them on
-HEADER = 10  # bytes before each packet: what is left to do to it, such as to cut it into segments
+MOST_MBIT = 1000  # the largest rate of a link at which this program can forward all packets in time
+HEADER = 10  # bytes before each packet: work that is left to the receiver, such as segmentation
 PACKET = HEADER + 2**16
-MOST_PAUSE_S = 5e-4  # to gather a batch; a tenth of the latency if that is less
-QUEUE_S = 0.1  # as at the other end: what would wait for the link for longer is dropped
+MAX_PAUSE_S = 5e-4  # the largest time to collect a batch; at most a tenth of the latency
+QUEUE_S = 0.1  # a packet that would wait longer for the link is dropped, as on the sending host
 
 
 class Way:
-    """To one host: packets arrive in the order in which they were sent."""
+    """The packets in flight to one host. They arrive in the order in which they were sent."""
 
     def __init__(self, latency_s: float, bytes_s: float):
         self._latency_s, self.bytes_s = latency_s, bytes_s
-        self._free = 0.0  # from when on the link takes the next packet
+        self._free = 0.0  # the time at which the link is free for the next packet
         self._packets: deque[tuple[float, bytes]] = deque()
 
     def send(self, now: float, packet: bytes) -> None:
@@ -39,25 +38,25 @@ class Way:
             self._packets.append((arrival, packet))
 
     def next(self) -> float | None:
-        """When the next packet arrives."""
+        """The time at which the next packet arrives; None if there is none."""
         return self._packets[0][0] if self._packets else None
 
     def arrived(self, now: float) -> list[bytes]:
-        """The packets that are there, each of them once."""
-        found = []
+        """Remove and return the packets that have arrived."""
+        packets = []
         while self._packets and self._packets[0][0] <= now:
-            found.append(self._packets.popleft()[1])
-        return found
+            packets.append(self._packets.popleft()[1])
+        return packets
 
 
 def receiver(packet: bytes, hosts: int) -> int | None:
-    """The number of the host that an IPv4 packet is for; None if it is for none of them."""
+    """The number of the host to which an IPv4 packet is addressed; None for other packets."""
     host = packet[HEADER + 19] - 1 if packet[HEADER] >> 4 == 4 else -1  # the last byte of its address
     return host if 0 <= host < hosts else None
 
 
 def carry(ways: list[Way], devices: list[int], pause_s: float) -> None:
-    """Take packets from the devices and hand them on, until standard input closes."""
+    """Forward packets between the devices until standard input closes."""
     while True:
         wait_s = min((arrival for way in ways if (arrival := way.next())), default=None)
         if wait_s is not None:
@@ -83,18 +82,18 @@ def carry(ways: list[Way], devices: list[int], pause_s: float) -> None:
 
 
 def _packets(device: int):
-    """What waits in a device."""
+    """The packets that wait in a device."""
     with suppress(BlockingIOError):
         while True:
             yield os.read(device, PACKET)
 
 
 def main(latency_s: str, *links: str) -> None:
-    with suppress(PermissionError):  # a link waits for no program, as far as we may say so
+    with suppress(PermissionError):  # real-time priority, if it is allowed: a real link does not wait for programs
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     rates, devices = zip(*(link.split(",") for link in links), strict=True)
     ways = [Way(float(latency_s), float(rate)) for rate in rates]
-    carry(ways, [int(device) for device in devices], min(MOST_PAUSE_S, float(latency_s) / 10))
+    carry(ways, [int(device) for device in devices], min(MAX_PAUSE_S, float(latency_s) / 10))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts the processes of one run, watches them, and brings the results home, whole or not at all. No torch."""
+"""Starts the processes of one run, supervises them, and publishes the results, whole or not at all. No torch."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from dlgs_bench import checksums
+from dlgs_bench.atomic_file import wait_for_disk, write_atomically
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import gpus, processes, progress
 from dlgs_bench.launch.disturbance import OtherWork, disturbed
@@ -23,17 +24,17 @@ from dlgs_bench.launch.lock import locked
 from dlgs_bench.launch.nodes import Refused
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
-SAY_EVERY_S = 10
-OBSERVED = ("iterations.csv", "layers.csv")  # tables of which every launch makes other rows
-LEAST_ROOM = 2**16  # bytes of a disk
-SAVING_S = 30  # an accuracy run that was asked to end may take so long: it ends its step, evaluates and saves
-MOST_AGAIN = 2  # disturbed launches of a run that are repeated
-ALONE = "the workflow has ended"
+PROGRESS_INTERVAL_S = 10
+OBSERVED = ("iterations.csv", "layers.csv")  # tables whose rows differ between launches
+MIN_FREE_BYTES = 2**16  # with less space, the disk counts as full
+SAVE_GRACE_S = 30  # for an accuracy run that was asked to end: it ends its step, evaluates and saves
+MAX_RETRIES = 2  # of the disturbed launches of a run
+WORKFLOW_GONE = "the workflow has ended"
 RUN = [sys.executable, "-m", "dlgs_bench.training.run"]
 
 
 class RunLogger:
-    """Tells a person about one run, and about the workflow it belongs to."""
+    """Prints messages about one run, with the progress of its workflow."""
 
     def __init__(self, spec: RunSpec, folder: Path):
         self._title, self._folder, self._begun = spec.title(), folder, time.monotonic()
@@ -41,10 +42,10 @@ class RunLogger:
     def spent_s(self) -> float:
         return time.monotonic() - self._begun
 
-    def __call__(self, what: str) -> None:
-        with suppress(OSError):  # nobody listens any more
-            whole = progress.whole(self._folder, self.spent_s())
-            print(f"{whole}{self._title}: {what}", file=sys.stderr, flush=True)
+    def __call__(self, message: str) -> None:
+        with suppress(OSError):  # the terminal is closed
+            prefix = progress.whole(self._folder, self.spent_s())
+            print(f"{prefix}{self._title}: {message}", file=sys.stderr, flush=True)
 
 
 def launch(
@@ -55,16 +56,15 @@ def launch(
     program: list[str] = RUN,
     forward_s: float | None = None,
 ) -> int:
-    """Run ``spec``; on success its files lie in ``folder``, on failure none do. Return the status. An accuracy run goes
-    on from the checkpoint that it left the last time, if it left one.
+    """Run ``spec`` and return the exit status. On success, ``folder`` holds its files; on failure, it holds none.
 
-    ``program`` is started on every rank, with the folder that it reads and writes as its last argument. A
-    measurement that something disturbed is repeated, and marked if it is disturbed once more; ``forward_s``: a
-    forward pass as calibrated.
+    ``program`` is started on every rank. Its last argument is the folder that it reads and writes. An accuracy run
+    continues from its last checkpoint, if there is one. A disturbed measurement is repeated; if it remains disturbed,
+    it is marked. ``forward_s``: the calibrated time of a forward pass.
     """
     say = RunLogger(spec, folder)
     try:
-        with _alone(folder):
+        with _run_lock(folder):
             return _launch(spec, settings, folder, log, program, forward_s, say)
     except Refused as why:
         say(f"{why}")
@@ -74,21 +74,25 @@ def launch(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Have a run to oneself: the launcher of a workflow that was killed may still have its ranks save. Refused if the
-    other one goes on."""
-    lock, end = folder.with_name(f".{folder.name}.lock"), time.monotonic() + 2 * SAVING_S
+def _run_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run. Refused if another process does not release it.
+
+    The launcher of a workflow that was killed may hold it for a while, until its ranks have saved.
+    """
+    lock = folder.with_name(f".{folder.name}.lock")
+    end = time.monotonic() + 2 * SAVE_GRACE_S
     lock.parent.mkdir(parents=True, exist_ok=True)
     while time.monotonic() < end:
         with lock.open("w", encoding="utf-8") as file:
-            if locked(file) and os.fstat(file.fileno()).st_nlink:  # the one before takes its lock away
+            # A file without a link was removed by the last holder: another process may create a new one.
+            if locked(file) and os.fstat(file.fileno()).st_nlink:
                 try:
                     yield
                 finally:
                     lock.unlink(missing_ok=True)
                 return
         time.sleep(0.2)
-    raise Refused(f"another process makes {folder}: wait for it, or end it")
+    raise Refused(f"{folder}: another process is writing it; wait for it, or stop it")
 
 
 def _launch(
@@ -105,21 +109,23 @@ def _launch(
     settings = replace(settings, checkpoints=str(checkpoints.resolve()))
     try:
         with gpus.taken(gpus.wanted(spec, settings)) as own:
-            kept, again = [], MOST_AGAIN
-            while len(kept) < spec.measurement.launches:
-                part, others = partial / f"launch{len(kept) + 1}", OtherWork()
-                share_s = _share_s(spec, say.spent_s(), len(kept))
+            launches: list[tuple[Path, str]] = []
+            retries = 0
+            while len(launches) < spec.measurement.launches:
+                part = partial / f"launch{len(launches) + 1}"
+                others = OtherWork()
+                share_s = _share_s(spec, say.spent_s(), len(launches))
                 status = once(spec, replace(settings, share_s=share_s), part, log, program, own, say)
                 if status:
                     return status
                 trouble = _trouble(spec, settings, others.share(), part, forward_s)
-                if trouble and again:
-                    again -= 1
+                if trouble and retries < MAX_RETRIES:
+                    retries += 1
                     say(f"{trouble}: measured once more")
                     shutil.rmtree(part)
                 else:
-                    kept.append((part, trouble))
-        bring_home(kept, folder, say.spent_s(), len(kept) + MOST_AGAIN - again)
+                    launches.append((part, trouble))
+        publish_results(launches, folder, say.spent_s(), len(launches) + retries)
         shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
@@ -128,15 +134,15 @@ def _launch(
 
 
 def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
-    """How long the next launch may take: what is left of the run's budget, shared among the launches that are left."""
+    """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches."""
     left_s = spec.measurement.budget_s - spent_s
     return max(0.0, left_s / (spec.measurement.launches - launched))
 
 
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str:
-    """Why a launch should be repeated, or nothing, as with accuracy runs, which measure no time.
+    """The reason why a launch should be repeated, or ""; always "" for an accuracy run, which measures no time.
 
-    The work of others cannot be told from that of ranks which another process than this one started.
+    Other work is only measured if this process has started the ranks. Otherwise the ranks count as other work.
     """
     if spec.kind == "accuracy":
         return ""
@@ -146,19 +152,23 @@ def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path,
 def once(
     spec: RunSpec, settings: LaunchSettings, part: Path, log: Path, program: list[str], own: list[str], say: RunLogger
 ) -> int:
-    """Start the processes, which leave their results in the new folder ``part``, and watch them to their end; ``own``:
-    the GPUs that they use."""
+    """Start the processes, supervise them until they end, and return the exit status.
+
+    They write their results to the new folder ``part``. ``own``: the GPUs that they use.
+    """
     part.mkdir(parents=True)
     (part / "spec.json").write_text(spec.to_json(), encoding="utf-8")
     (part / "launch_settings.json").write_text(settings.to_json(), encoding="utf-8")
-    process, trouble, ranks = None, "", Ranks(part, spec.processes)
+    process: subprocess.Popen | None = None
+    trouble = ""
+    ranks = Ranks(part, spec.processes)
     with Heartbeat(part):
         try:
             process = processes.start(spec, settings, [*program, str(part)], log, own)
             say(f"starting, at most about {progress.clock(settings.share_s)}" if settings.share_s else "starting")
             trouble = watch(process, ranks, settings, say)
-            for news in ranks.news():
-                say(news)
+            for message in ranks.new_messages():
+                say(message)
             if trouble:
                 say(f"{trouble}, stopped")
                 return 1
@@ -167,38 +177,40 @@ def once(
             return process.returncode
         finally:
             if process:
-                if trouble in ("", ALONE):  # ranks of which one hangs save nothing together
+                if trouble in ("", WORKFLOW_GONE):  # if a rank hangs, the ranks cannot save a checkpoint
                     _end_politely(spec, settings, process, ranks)
                 processes.stop(process)
 
 
 def _failure(spec: RunSpec, ranks: Ranks, part: Path, log: Path) -> str:
-    """Why the processes ended with an error, in a line if there is one that says it."""
+    """Why the processes ended with an error: one line for a known reason, otherwise the end of the error."""
     if (dead := _dead(spec, ranks, log)) is not None:
         return f"rank {dead}, {_role(spec, dead)}, has died, {ranks.location(dead)}; more in {log}"
     if why := ranks.ended():
         return f"{why}; more in {log}"
-    if shutil.disk_usage(part).free < LEAST_ROOM:  # nobody could write what was wrong
+    if shutil.disk_usage(part).free < MIN_FREE_BYTES:  # the ranks could not write their errors
         return f"no space is left on the disk of {part.parent.parent}"
     return f"failed; more in {log}:\n{_end(ranks.error() or log.read_text(encoding='utf-8', errors='replace'))}"
 
 
 def _end_politely(spec: RunSpec, settings: LaunchSettings, process: subprocess.Popen, ranks: Ranks) -> None:
-    """Ask ranks to end that are no children of this process, and those that have steps to save. They alone are asked:
-    training cannot go on without the processes that read its data."""
-    ranks.look()
+    """Ask the ranks to end if they have steps to save, or if they are not children of this process.
+
+    Only ranks are asked, because training needs the processes that read its data until it has saved.
+    """
+    ranks.poll()
     training = spec.kind == "accuracy" and ranks.slowest() is not None
     if training or settings.by != "local":
         ranks.ask_to_end()
-        _wait(process, SAVING_S if training else processes.TERM_GRACE_S)
+        _wait(process, SAVE_GRACE_S if training else processes.TERM_GRACE_S)
 
 
 def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
-    """The rank that died without a word, if the run failed for that: other ranks say so, or the engine's launcher."""
+    """The rank that died without an error, as other ranks or the engine's launcher report; None if no rank did."""
     if ranks.error() is not None:
         return ranks.died()
-    found = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(encoding="utf-8", errors="replace"))
-    return int(found[1]) if found else None
+    killed = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(encoding="utf-8", errors="replace"))
+    return int(killed[1]) if killed else None
 
 
 def _role(spec: RunSpec, rank: int) -> str:
@@ -208,43 +220,47 @@ def _role(spec: RunSpec, rank: int) -> str:
 
 
 def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say: RunLogger) -> str:
-    """Wait for the processes' end and say how far they are; return why they must be stopped before, or nothing."""
+    """Wait until the processes end, and print their progress. Return why they must be stopped earlier, or ""."""
     try:
         above = [psutil.Process(pid) for pid in {os.getppid(), settings.workflow} - {0}]
     except psutil.NoSuchProcess:
-        return ALONE
-    first, said = None, 0.0
+        return WORKFLOW_GONE
+    first: tuple[float, int] | None = None  # the time and the steps of the first report
+    printed_at = 0.0
     while process.poll() is None:
-        ranks.look()
-        for news in ranks.news():
-            say(news)
+        ranks.poll()
+        for message in ranks.new_messages():
+            say(message)
         if not all(map(processes.lives, above)):
-            return ALONE
-        if hung := ranks.hung(settings.hang_timeout_s):
-            return hung
+            return WORKFLOW_GONE
+        if stalled := ranks.stalled(settings.hang_timeout_s):
+            return stalled
         now, state = say.spent_s(), ranks.slowest()
-        first = first or (state and (now, state[0]))
-        if state and now - said >= SAY_EVERY_S and state[0] > first[1]:
-            said = now
-            left_s = (now - first[0]) * (state[1] - state[0]) / (state[0] - first[1])
-            say(f"{state[0]}/{state[1]}, {progress.clock(left_s)} left")
+        if state is not None:
+            done, total = state
+            if first is None:
+                first = (now, done)
+            elif now - printed_at >= PROGRESS_INTERVAL_S and done > first[1]:
+                printed_at = now
+                left_s = (now - first[0]) * (total - done) / (done - first[1])
+                say(f"{done}/{total}, {progress.clock(left_s)} left")
         _wait(process, HEARTBEAT_INTERVAL_S)
     return ""
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:
-    """Until the process ends, but no longer than ``seconds``; few wake-ups, since timed runs share the cores."""
+    """Wait until the process ends, at most ``seconds``. It polls rarely, because timed runs use the same cores."""
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
 
 
-def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
-    """Move the results of the launches (folder, what disturbed it) to ``folder``, run.json last, which says that
-    they are whole, and by checksums of each table and of itself what they are.
+def publish_results(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
+    """Move the results of launches, (folder, what disturbed the launch), to ``folder``.
 
-    Of several launches the tables ``OBSERVED`` hold all rows, with the number of their launch; the other tables are
-    the last one's. ``launched``: how many there were, with those that were repeated.
+    run.json is moved last: a folder that has it is complete. It holds a checksum of each table and of itself. The
+    tables ``OBSERVED`` hold the rows of all launches, with the number of the launch; the other tables come from the
+    last launch. ``launched``: the number of launches, with those that were repeated.
     """
     last, _ = launches[-1]
     for table in OBSERVED if len(launches) > 1 else ():
@@ -252,25 +268,20 @@ def bring_home(launches: list[tuple[Path, str]], folder: Path, wall_s: float, la
             texts = [(part / table).read_text(encoding="utf-8").splitlines() for part, _ in launches]
             rows = [f"{number},{row}" for number, text in enumerate(texts, start=1) for row in text[1:]]
             (last / table).write_text("\n".join([f"launch,{texts[0][0]}", *rows, ""]), encoding="utf-8")
-    about = {"wall_s": round(wall_s, 1), "disturbed": "; ".join(trouble for _, trouble in launches if trouble)}
-    about["launched"] = launched
-    about["files"] = {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))}
-    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | about)
-    (last / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+    metadata = {
+        "wall_s": round(wall_s, 1),
+        "disturbed": "; ".join(trouble for _, trouble in launches if trouble),
+        "launched": launched,
+        "files": {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))},
+    }
+    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | metadata)
+    # Written before anything is moved: if the disk is full, nothing is left in ``folder``.
+    write_atomically(last / "run.json", (json.dumps(run, indent=1) + "\n").encode())
     folder.mkdir(parents=True, exist_ok=True)
     for path in [*last.glob("*.csv"), *last.glob("trace.json"), last / "run.json"]:
-        _to_disk(path)
+        wait_for_disk(path)
         path.replace(folder / path.name)
-    _to_disk(folder)  # before the checkpoints go: the machine may stop at any time
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until the file, or the folder's list of files, is on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    wait_for_disk(folder)  # before the checkpoints are removed: the machine may stop at any time
 
 
 def _end(text: str, lines: int = 20) -> str:

@@ -1,24 +1,25 @@
-"""The links of a running testbed, made slower or faster: rank 0 asks for it, and who made the testbed does it.
+"""Changes the rates of a running testbed's links: rank 0 sends a factor to the process that made the testbed.
 
-No torch."""
+No torch.
+"""
 
 import os
 import socket
 
-ENDS = "TESTBED_LINKS"  # in rank 0's environment: the open file through which it asks
+SOCKET = "TESTBED_LINKS"  # an environment variable of rank 0: the number of the socket to that process
 
 
-def scale(times: float) -> None:
-    """Have all links ``times`` as fast as the run asked for; they are when this returns."""
-    with socket.socket(fileno=int(os.environ[ENDS])) as end:
-        end.sendall(f"{times}".encode())
-        if not end.recv(1):
-            raise RuntimeError("the testbed could not change its links; more above")
+def scale(factor: float) -> None:
+    """Multiply the rates of all links by ``factor``, and wait until they have changed."""
+    with socket.socket(fileno=int(os.environ[SOCKET])) as client:
+        client.sendall(f"{factor}".encode())
+        if not client.recv(1):
+            raise RuntimeError("the testbed could not change its links; see the error above")
 
 
-def obey(testbed, end: socket.socket) -> None:
-    """Do what rank 0 asks for, if it ever does."""
-    with end:
-        if asked := end.recv(64):
-            testbed.shape([rate * float(asked) for rate in testbed.rates_mbit])
-            end.sendall(b".")
+def serve(testbed, server: socket.socket) -> None:
+    """Wait for one call of ``scale``, if there is one, and change the links."""
+    with server:
+        if factor := server.recv(64):
+            testbed.shape([rate * float(factor) for rate in testbed.rates_mbit])
+            server.sendall(b".")

@@ -1,9 +1,8 @@
-"""Signs of life between the launcher and the ranks of a run: small files in the run's folder. No torch.
+"""Heartbeats between the launcher and the ranks of a run, in small files in the run's folder. No torch.
 
-Each rank writes how far it is, and the launcher reads what all of them wrote. The launcher writes which launch this is
-and a number that grows, and each rank watches them. Nobody compares the clocks of two machines or looks at another
-machine's processes, so a file system that all share is enough. Files are overwritten in place, for which a disk that
-has become full still has room.
+Each rank writes its progress, and the launcher reads it. The launcher writes an identifier of the launch and a number
+that increases, and each rank reads them. This needs only a shared file system: clocks of two machines are not compared,
+and processes of other machines are not examined. Files are overwritten in place, so heartbeats work on a full disk.
 """
 
 import errno
@@ -27,22 +26,22 @@ import psutil
 from dlgs_bench.errors import Ended
 
 HEARTBEAT = "heartbeat"
-END = "end"  # the launcher asks the ranks to end, as SIGTERM does where it can send one
+END = "end"  # the launcher creates this file to ask ranks to end, also on machines to which it cannot send SIGTERM
 ERROR = "error"
-DIED = "died: "  # what another rank says of one that could say nothing, with its number
-ENDED = "ended: "  # before a reason that one line tells
-DYING_S = 0.5  # a process that was killed may take so long to be gone, after its connections are
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what is wrong with a disk, and not with a program
-LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for so long
-REPORT_EVERY_S = 0.5
+DIED = "died: "  # prefix of an error that another rank reports for a rank that was killed
+ENDED = "ended: "  # prefix of an error of one line
+DEATH_GRACE_S = 0.5  # a killed process may exist for this time after its connections are closed
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of the disk, not of the program
+LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for this time
+REPORT_INTERVAL_S = 0.5
 HEARTBEAT_INTERVAL_S = 1
-WIDTH = 48  # of the text of a file that is overwritten
+WIDTH = 48  # characters of a file that is overwritten
 
 
 class Progress:
-    """A rank's reports of how far it is; from its last call on, the file says the same within half a second.
+    """Reports the progress of a rank. Call it after each step; the file is updated within ``REPORT_INTERVAL_S``.
 
-    A thread of its own writes the file, so that a rank that hangs has reported the step at which it hangs.
+    A thread writes the file, so that a rank that hangs has reported the step at which it hangs.
     """
 
     def __init__(self, folder: Path, rank: int):
@@ -56,64 +55,64 @@ class Progress:
         self._now = (done, total)
 
     def say(self, text: str) -> None:
-        """Have the launcher tell a person."""
-        with suppress(OSError), _said_by(self._folder, self._rank).open("a", encoding="utf-8") as file:
+        """Send a message to the launcher, which prints it."""
+        with suppress(OSError), _messages_of(self._folder, self._rank).open("a", encoding="utf-8") as file:
             file.write(text + "\n")
 
     def _write(self) -> None:
         written = None
         while True:
             if (now := self._now) != written:
-                with suppress(OSError):  # of a shared file system: tried again
-                    _overwrite(_of_rank(self._folder, self._rank), json.dumps(now))
+                with suppress(OSError):  # such as an error of a shared file system; it is retried
+                    _overwrite(_progress_of(self._folder, self._rank), json.dumps(now))
                     written = now
-            time.sleep(REPORT_EVERY_S)
+            time.sleep(REPORT_INTERVAL_S)
 
 
 def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
-    """Do ``work(folder)`` as one rank of the run in ``folder``; if it fails, leave at once with status 1.
+    """Run ``work(folder)`` as one rank of the run in ``folder``; if it fails, exit immediately with status 1.
 
-    The process leaves too when the launcher's heartbeat has not changed for ``leave_after_s``, when the launcher has
-    taken the folder away, or when another launch has it; and it gets SIGTERM when the launcher asks the ranks to end.
-    The first rank to fail leaves its error in the folder, since the others fail in turn when it is gone. If it was
-    killed, one of them says so in its place.
+    The process also exits if the launcher's heartbeat has not changed for ``leave_after_s``, if the launcher has
+    removed the folder, or if another launch uses it. It gets SIGTERM when the launcher asks the ranks to end. The first
+    rank that fails writes its error to the folder; the errors of other ranks only follow from it. If a rank was killed,
+    another rank reports it.
     """
     _in_background(lambda: _leave_with_launcher(folder, leave_after_s))
     try:
         work(folder)
-    except SystemExit as ended:  # it was asked to
+    except SystemExit as ended:  # the rank was asked to end
         print(ended, file=sys.stderr, flush=True)
         os._exit(1)
     except Exception as error:
         text = f"{ENDED}{error}" if isinstance(error, Ended) else traceback.format_exc()
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             text = f"{ENDED}{error.strerror}: {error.filename or folder}"
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
-        # Engines say with a RuntimeError that a connection broke.
+        # Engines raise a RuntimeError if a connection is closed.
         if isinstance(error, RuntimeError) and (dead := _dead(folder)) is not None:
             text = f"{DIED}{dead}"
         _leave(folder, text)
 
 
 def _leave(folder: Path, error: str) -> NoReturn:
-    """End this process, and have the launcher know why, unless another rank was first."""
+    """Write the error for the launcher, unless another rank has written one, and end this process."""
     with suppress(OSError), (folder / ERROR).open("x", encoding="utf-8") as file:
         file.write(error)
-    os._exit(1)  # a thread that waits for other ranks would keep this process, and they wait for it
+    os._exit(1)  # a normal exit would wait for threads that wait for other ranks, which wait for this rank
 
 
 def _dead(folder: Path) -> int | None:
-    """A rank on this machine whose process is gone, if there is one soon."""
+    """A rank on this machine whose process ends within ``DEATH_GRACE_S``, or has ended; None if there is none."""
     processes = {int(path.stem.removeprefix("rank")): _words(path) for path in folder.glob("rank*.pid")}
     here = [socket.gethostname()]
-    ours = {rank: int(words[1]) for rank, words in sorted(processes.items()) if words[:1] == here and words[1:]}
-    end = time.monotonic() + DYING_S
+    local = {rank: int(words[1]) for rank, words in sorted(processes.items()) if words[:1] == here and words[1:]}
+    end = time.monotonic() + DEATH_GRACE_S
     while time.monotonic() < end:
-        for rank, pid in ours.items():
+        for rank, pid in local.items():
             if not _lives(pid):
                 return rank
-        time.sleep(DYING_S / 10)
+        time.sleep(DEATH_GRACE_S / 10)
     return None
 
 
@@ -125,33 +124,34 @@ def _lives(pid: int) -> bool:
 
 
 def _leave_with_launcher(folder: Path, after_s: float) -> None:
-    """Wait until this process should no longer be there, and end it.
+    """End this process when the launcher is gone, has been silent for ``after_s``, or has started another launch.
 
-    Looks without news are counted, not seconds: a process that was itself stopped for long must not leave for that.
+    Polls without a change are counted instead of seconds, so that a process that was suspended does not end for this.
     """
-    look_s = min(HEARTBEAT_INTERVAL_S, after_s / 5)
-    known, silent_s, asked = [], 0.0, False
+    poll_interval_s = min(HEARTBEAT_INTERVAL_S, after_s / 5)
+    last: list[str] = []
+    silent_s, asked = 0.0, False
     while silent_s < after_s:
         beat = _words(folder / HEARTBEAT)
-        if known and (not folder.exists() or beat[:1] not in ([], known[:1])):
-            os._exit(1)  # nobody waits for this launch any more
-        silent_s = 0.0 if beat not in ([], known) else silent_s + look_s
-        known = beat or known
+        if last and (not folder.exists() or beat[:1] not in ([], last[:1])):
+            os._exit(1)  # no launcher waits for this launch
+        silent_s = 0.0 if beat not in ([], last) else silent_s + poll_interval_s
+        last = beat or last
         if not asked and (folder / END).exists():
             asked = True
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(look_s)
-    why = f"the launcher gave no sign of life for {after_s:g} s: it was stopped, or the disk does not answer"
+        time.sleep(poll_interval_s)
+    why = f"the launcher sent no heartbeat for {after_s:g} s: it was stopped, or the disk does not respond"
     with suppress(OSError):
         print(why, file=sys.stderr, flush=True)
     _leave(folder, f"{ENDED}{why}")
 
 
 class Heartbeat:
-    """The launcher's sign of life, while the ``with`` statement lasts, from a thread of its own: the launcher may have
-    to wait, for a terminal that shows nothing more for one.
+    """Writes the launcher's heartbeat while the context is open.
 
-    ``OSError`` if there can be none in ``folder``.
+    A thread writes it, because the launcher may block, for example if its terminal is stopped. OSError if ``folder``
+    is not writable.
     """
 
     def __init__(self, folder: Path):
@@ -163,7 +163,7 @@ class Heartbeat:
 
     def __exit__(self, *_) -> None:
         self._over.set()
-        self._thread.join(HEARTBEAT_INTERVAL_S)  # it might still write, into a folder that is being taken away
+        self._thread.join(HEARTBEAT_INTERVAL_S)  # otherwise it could write to a folder that is being removed
 
     def _beat(self) -> None:
         for number in count(1):
@@ -177,65 +177,65 @@ class Heartbeat:
 
 
 class Ranks:
-    """The launcher's side: knows how far each rank is and since when."""
+    """The launcher's view of the ranks: their progress, their messages, and the first error."""
 
     def __init__(self, folder: Path, ranks: int):
         self._folder = folder
         self._done: list[tuple[int, int] | None] = [None] * ranks
-        self._heard = [0] * ranks  # lines
-        self._changed = [time.monotonic()] * ranks  # a rank that has not reported yet counts from here
+        self._read = [0] * ranks  # lines of messages
+        self._changed = [time.monotonic()] * ranks  # the time of the last progress, or of the start
 
-    def look(self) -> None:
-        """Learn how far the ranks are by now."""
-        for rank, known in enumerate(self._done):
-            with suppress(ValueError):  # half of a text: read again
-                found = tuple(json.loads(_text(_of_rank(self._folder, rank)) or "[]"))
-                if found and found != known:
-                    self._done[rank], self._changed[rank] = found, time.monotonic()
+    def poll(self) -> None:
+        """Read the progress of all ranks."""
+        for rank, last in enumerate(self._done):
+            with suppress(ValueError):  # the file was read while it was written; the next poll reads it again
+                state = tuple(json.loads(_text(_progress_of(self._folder, rank)) or "[]"))
+                if state and state != last:
+                    self._done[rank], self._changed[rank] = state, time.monotonic()
 
     def ask_to_end(self) -> None:
-        """Have the ranks do what they do on SIGTERM."""
+        """Make the ranks do what they do on SIGTERM."""
         with suppress(OSError):
             (self._folder / END).touch()
 
-    def news(self) -> list[str]:
-        """What ranks have said since the last time."""
-        found = []
-        for rank, known in enumerate(self._heard):
-            lines = (_text(_said_by(self._folder, rank)) or "").splitlines()
-            found += lines[known:]
-            self._heard[rank] = len(lines)
-        return found
+    def new_messages(self) -> list[str]:
+        """The messages of ranks since the last call."""
+        messages = []
+        for rank, read in enumerate(self._read):
+            lines = (_text(_messages_of(self._folder, rank)) or "").splitlines()
+            messages += lines[read:]
+            self._read[rank] = len(lines)
+        return messages
 
     def error(self) -> str | None:
-        """What the first rank to fail said; None if none has."""
+        """The error of the first rank that failed; None if no rank has failed."""
         return _text(self._folder / ERROR)
 
     def died(self) -> int | None:
-        """The rank that died without a word, if the run failed for that."""
+        """The rank that was killed, if this made the run fail."""
         text = self.error() or ""
         return int(text.removeprefix(DIED)) if text.startswith(DIED) else None
 
     def location(self, rank: int) -> str:
-        """How far a rank is, in words."""
+        """The progress of a rank, in words."""
         done = self._done[rank]
         return "last at step {} of {}".format(*done) if done else "not one step since the launch"
 
     def ended(self) -> str:
-        """Why the run could not go on, if a rank said so in a line."""
+        """The reason why the run could not continue, if a rank gave one in one line; otherwise ""."""
         text = self.error() or ""
         return text.removeprefix(ENDED) if text.startswith(ENDED) else ""
 
     def slowest(self) -> tuple[int, int] | None:
-        """(done, total) of the rank that is furthest behind; None before all have reported."""
+        """(done, total) of the rank with the least progress; None until all ranks have reported."""
         if None in self._done:
             return None
         return min(self._done, key=lambda state: state[0] / state[1])
 
-    def hung(self, after_s: float) -> str:
-        """In one line the ranks that have reported no progress for ``after_s``, and where; empty if none has.
+    def stalled(self, after_s: float) -> str:
+        """One line that names the ranks without progress for ``after_s``, and their last step; "" if there is none.
 
-        One rank that hangs soon blocks the others, so those that fell silent shortly after it are named too.
+        A rank that hangs soon blocks the others. So ranks that stalled shortly after it are named, too.
         """
         now = time.monotonic()
         silent_s = [now - changed for changed in self._changed]
@@ -248,22 +248,22 @@ class Ranks:
         )
 
 
-def _of_rank(folder: Path, rank: int) -> Path:
+def _progress_of(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.json"
 
 
 def _process_of(folder: Path, rank: int) -> Path:
-    """Where a rank says on which machine and with which number its process runs."""
-    return _of_rank(folder, rank).with_suffix(".pid")
+    """The file with a rank's host name and process id."""
+    return folder / f"rank{rank}.pid"
 
 
-def _said_by(folder: Path, rank: int) -> Path:
-    """Where a rank leaves lines for a person."""
-    return _of_rank(folder, rank).with_suffix(".said")
+def _messages_of(folder: Path, rank: int) -> Path:
+    """The file with a rank's messages, which the launcher prints."""
+    return folder / f"rank{rank}.said"
 
 
 def _overwrite(path: Path, text: str) -> None:
-    """Write a file in place; readers may see a part of the old text and of the new one."""
+    """Write a file in place; readers may see parts of the old text and of the new text."""
     with path.open("r+" if path.exists() else "w", encoding="utf-8") as file:
         file.write(f"{text:{WIDTH}}")
 

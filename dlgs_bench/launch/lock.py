@@ -1,4 +1,4 @@
-"""The kernel's lock on a file, and Snakemake's on this folder, taken away if its workflow is gone. No torch."""
+"""The kernel's lock on a file, and the removal of Snakemake's lock if its workflow is gone. No torch."""
 
 import errno
 import fcntl
@@ -14,13 +14,16 @@ from dlgs_bench.launch.namespaces import born
 
 LOCKS = Path(".snakemake", "locks")
 HOLDER = Path(".snakemake", "holder.json")
-START = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of the machine
-NUMBERS = Path("/proc/self/ns/pid")  # another one where processes have other numbers, as in another container
+START = Path("/proc/sys/kernel/random/boot_id")  # differs after each start of the machine
+NUMBERS = Path("/proc/self/ns/pid")  # differs between containers, in which a process id means different processes
 
 
 def locked(file: IO) -> bool:
-    """Take the kernel's lock on an open file, until it is closed; False if another has it. The kernel frees those of a
-    process that was killed. Where the file system has no locks, nobody can know of others: that is True."""
+    """Try to take the kernel's lock on an open file; return False if another process holds it.
+
+    The lock is released when the file is closed or the process ends. If the file system does not support locks, return
+    True, since no other process can be detected.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -32,24 +35,28 @@ def locked(file: IO) -> bool:
 
 
 def hold() -> None:
-    """Say that this process has taken Snakemake's lock."""
+    """Record that this process holds Snakemake's lock."""
     HOLDER.write_text(json.dumps(_signature(os.getpid())), encoding="utf-8")
 
 
 def free() -> None:
-    """Take Snakemake's lock away if the process that took it is gone. One that nobody signed for stays, and so does one
-    of another machine or container, whose processes cannot be seen from here."""
+    """Remove Snakemake's lock if the process that held it is gone.
+
+    A lock without a recorded holder stays. So does a lock from another machine or container, because its processes are
+    not visible here.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError):
         holder = json.loads(HOLDER.read_text(encoding="utf-8"))
         now = _signature(holder["process"])
-        restarted, seen = holder["start"] != now["start"], holder["numbers"] == now["numbers"]
-        if holder["machine"] == now["machine"] and (restarted or (seen and holder != now)):
+        restarted = holder["start"] != now["start"]
+        visible = holder["numbers"] == now["numbers"]
+        if holder["machine"] == now["machine"] and (restarted or (visible and holder != now)):
             shutil.rmtree(LOCKS)
             HOLDER.unlink()
 
 
 def _signature(process: int) -> dict:
-    """A process, as no other is or was."""
+    """A description that identifies a process uniquely, also after it has ended."""
     return {
         "machine": socket.gethostname(), "start": START.read_text(encoding="utf-8").strip(),
         "numbers": str(NUMBERS.readlink()), "process": process, "born": born(process),

@@ -1,9 +1,9 @@
-"""Measures the links of a testbed, from a process that goes from one host to the other.
+"""Measures the links of a testbed, in one process that enters the namespace of one host and then of the other.
 
-python -m dlgs_bench.launch.measure stream <namespaces> <address> <seconds>   says Mbit/s of a TCP stream's payload
-python -m dlgs_bench.launch.measure round_trip <namespaces> <address>         says ms for a message there and back
+python -m dlgs_bench.launch.measure stream <namespaces> <address> <seconds>   prints Mbit/s of a TCP stream's payload
+python -m dlgs_bench.launch.measure round_trip <namespaces> <address>         prints the round-trip time in ms
 
-The last of the namespaces is the sender's network, the one before the receiver's, whose address it is.
+The last namespace is the sender's network, and the second to last is the receiver's. The address is the receiver's.
 """
 
 import os
@@ -16,11 +16,11 @@ import time
 from dlgs_bench.launch.namespaces import join, numbers
 
 SAMPLES = 7  # round trips
-MOST_S = 20  # without an answer
+TIMEOUT_S = 20
 
 
-def stream(spaces: list[int], where: str, settle_s: float) -> float:
-    """Mbit/s for half a second, after ``settle_s``. The sender goes on sending."""
+def stream(spaces: list[int], where: str, warm_up_s: float) -> float:
+    """Mbit/s during half a second, after a warm-up of ``warm_up_s``."""
     for space in spaces[:-1]:
         join(space)
     server = socket.create_server((where, 0))
@@ -34,8 +34,8 @@ def stream(spaces: list[int], where: str, settle_s: float) -> float:
 
     threading.Thread(target=send, daemon=True).start()
     buffer = bytearray(2**20)
-    settled = time.monotonic() + settle_s
-    while time.monotonic() < settled:
+    warm_up_end = time.monotonic() + warm_up_s
+    while time.monotonic() < warm_up_end:
         into.recv_into(buffer)
     begun, received = time.monotonic(), 0
     while (now := time.monotonic()) < begun + 0.5:
@@ -44,27 +44,27 @@ def stream(spaces: list[int], where: str, settle_s: float) -> float:
 
 
 def round_trip(spaces: list[int], where: str) -> float:
-    """Milliseconds, the median of ``SAMPLES``. TCP sends again what the machine loses, which a datagram would not."""
+    """The round-trip time in ms, the median of ``SAMPLES``. It uses TCP, which retransmits lost packets."""
     for space in spaces[:-1]:
         join(space)
     server = socket.create_server((where, 0))
     join(spaces[-1])
-    here = socket.create_connection(server.getsockname())
-    there, _ = server.accept()
-    for end in (here, there):
+    sender = socket.create_connection(server.getsockname())
+    receiver, _ = server.accept()
+    for end in (sender, receiver):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found = []
+    times_ms = []
     for _ in range(SAMPLES):
         begun = time.monotonic()
-        here.sendall(b".")
-        there.sendall(there.recv(1))
-        here.recv(1)
-        found.append((time.monotonic() - begun) * 1e3)
-    return statistics.median(found)
+        sender.sendall(b".")
+        receiver.sendall(receiver.recv(1))
+        sender.recv(1)
+        times_ms.append((time.monotonic() - begun) * 1e3)
+    return statistics.median(times_ms)
 
 
 def main(what: str, spaces: str, where: str, *seconds: str) -> None:
-    socket.setdefaulttimeout(MOST_S)
+    socket.setdefaulttimeout(TIMEOUT_S)
     measured = {"stream": stream, "round_trip": round_trip}[what]
     print(measured(numbers(spaces), where, *map(float, seconds)), flush=True)
     os._exit(0)

@@ -1,6 +1,6 @@
-"""Namespaces, and the one way into those of a testbed's host; a file of its own, which runs from any folder.
+"""Creates and enters Linux namespaces. This file imports no other file of this project, so it runs from any folder.
 
-python namespaces.py <namespaces> <command ...>   becomes the command in them, given as open files
+python namespaces.py <namespaces> <command ...>   enters the namespaces, given as open files, and executes the command
 """
 
 import ctypes
@@ -9,14 +9,16 @@ import signal
 import sys
 from pathlib import Path
 
-MARK = "TESTBED_OF"  # in the environment of everything that runs in a testbed: its maker
+MARK = "TESTBED_OF"  # an environment variable of all processes in a testbed: the process that made the testbed
 NEWNET, NEWUTS, NEWUSER = 0x40000000, 0x04000000, 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def born(pid: int) -> str:
-    """When a process started, in the kernel's ticks since the machine did, or nothing if it is gone: tells it from a
-    later one with its number, whatever becomes of the clock."""
+    """The start time of a process, in kernel ticks since the machine started, or "" if the process is gone.
+
+    A process id may be reused, but the pair of process id and start time is unique, even if the clock is changed.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except OSError:
@@ -24,12 +26,12 @@ def born(pid: int) -> str:
 
 
 def unshare(what: int) -> None:
-    """Leave namespaces for new ones. OSError if the kernel does not let this process."""
+    """Move this process to new namespaces of these kinds. OSError if the kernel does not allow it."""
     _check(_libc.unshare(what))
 
 
 def join(descriptor: int) -> None:
-    """Enter a namespace. Who enters a user namespace does not come back."""
+    """Enter a namespace. A process cannot leave a user namespace again."""
     _check(_libc.setns(descriptor, 0))
 
 
@@ -39,7 +41,10 @@ def current(kind: str) -> int:
 
 
 def own_network() -> list[int]:
-    """Move to a network of this process's own; return the user namespace, where one was needed, and the network's."""
+    """Move this process to a new network namespace.
+
+    Return the namespaces as open files: the user namespace, if one was needed, and the network namespace.
+    """
     try:
         unshare(NEWNET)
         return [current("net")]
@@ -54,15 +59,15 @@ def own_network() -> list[int]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process as soon as ``parent``, which started it, is gone."""
+    """Make the kernel kill this process when ``parent``, which started it, has ended."""
     PR_SET_PDEATHSIG = 1
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # gone already
+    if os.getppid() != parent:  # it has already ended
         os._exit(1)
 
 
 def numbers(text: str) -> list[int]:
-    """Open files as a program's argument names them."""
+    """The numbers of open files in an argument such as "3,4"."""
     return [int(number) for number in text.split(",")]
 
 

@@ -1,11 +1,12 @@
-"""The hosts and links of a testbed: programs that make them and give them other rates, since who enters their
-namespaces does not come back.
+"""Creates the hosts and links of a testbed, and changes the rates of links.
 
 python -m dlgs_bench.launch.network build <socket> <seconds> <Mbit/s of every link ...>
 python -m dlgs_bench.launch.network shape <namespaces> <seconds> <Mbit/s of every link ...>
 
-The socket gets the namespaces, and devices where the kernel cannot make packets wait; ``seconds``: from host to host.
-``shape`` enters the namespaces one after the other: the user's, if there is one, each host's, and the switch's.
+These are programs of their own, because a process cannot leave the namespaces that it has entered. ``build`` sends the
+namespaces to the socket. If the kernel cannot delay packets, it also sends TUN devices. ``seconds`` is the latency from
+host to host. ``shape`` enters the user namespace, if there is one, then the namespace of each host, and then that of
+the switch.
 """
 
 import fcntl
@@ -16,10 +17,10 @@ import sys
 
 from dlgs_bench.launch.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
 
-LINK = "eth0"  # what a host calls its end
-MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and handling the packets would keep a core busy
-QUEUE_S = 0.1  # what waits for longer is dropped
-WAITING = 100_000  # packets that netem keeps at once, more than our links ever have under way
+LINK = "eth0"  # the name of a host's end of its link
+MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and the packets would occupy a core
+QUEUE_S = 0.1  # packets that would wait longer are dropped
+WAITING = 100_000  # the limit of netem's queue in packets, more than the links ever have in flight
 DEVICE = "/dev/net/tun"
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 
@@ -33,14 +34,20 @@ def bytes_s(rate_mbit: float) -> int:
 
 
 def burst(rate_mbit: float) -> int:
-    """Bytes that may pass at once: a millisecond's, but never less than one of the stack's 64 KiB packets,
-    which would be cut up at a core's expense."""
+    """The burst of a token bucket in bytes: the bytes of one millisecond, but at least 64 KiB.
+
+    64 KiB is the size of the network stack's largest packets. With a smaller burst, the kernel would have to split
+    them, which takes processor time.
+    """
     return max(2**16, bytes_s(rate_mbit) // 1000)
 
 
 def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[int]]:
-    """(net, uts) of each host, then the user namespace, where one was needed, and the switch's network; and each
-    host's device, where its packets are left to ``dlgs_bench.launch.latency``. All are open files."""
+    """Create hosts and links; return their namespaces and their devices, both as open files.
+
+    The namespaces are (net, uts) of each host, the user namespace, if one was needed, and the network of the switch.
+    There is one device per host if ``dlgs_bench.launch.latency`` delays packets, and otherwise none.
+    """
     from pyroute2 import IPRoute
 
     own = own_network()
@@ -52,7 +59,7 @@ def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[in
     for host, rate_mbit in enumerate(rates_mbit):
         port = _port(host)
         unshare(NEWNET | NEWUTS)
-        # The host is called by its address: Gloo resolves the machine's own name where it is told no interface.
+        # The host's name is its address, because Gloo resolves the host name if it is given no interface.
         socket.sethostname(address(host))
         hosts += [current("net"), current("uts")]
         with IPRoute() as ip:
@@ -74,7 +81,7 @@ def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[in
 
 
 def shape(spaces: list[int], latency_s: float, rates_mbit: list[float]) -> None:
-    """Give the links other rates, in both directions. A program between the hosts, which has no ports, must be told."""
+    """Set the rates of the links, in both directions. This does not reach a program that delays packets."""
     from pyroute2 import IPRoute
 
     for space in spaces[: -len(rates_mbit) - 1]:
@@ -91,7 +98,7 @@ def shape(spaces: list[int], latency_s: float, rates_mbit: list[float]) -> None:
 
 
 def _port(host: int) -> str:
-    """What the switch calls its end of a host's link."""
+    """The name of the switch's end of a host's link."""
     return f"port{host}"
 
 
@@ -100,17 +107,17 @@ def _index(ip, name: str) -> int:
 
 
 def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
-    """Have what leaves by this interface wait for ``latency_s``, and then for its turn; ``how``: "add" or "change"."""
-    index, rate, most, settings = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit), {}
-    if latency_s:
-        settings = {"parent": "1:1"}
-        if how == "add":
-            ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
-    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=most, limit=most + int(rate * QUEUE_S), **settings)
+    """Limit the rate of what leaves by this interface, after a delay of ``latency_s``; ``how``: "add" or "change"."""
+    index, rate, burst_bytes = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit)
+    parent = {"parent": "1:1"} if latency_s else {}
+    if latency_s and how == "add":
+        ip.tc("add", "netem", index, handle="1:0", delay=latency_s * 1e6, limit=WAITING)
+    limit = burst_bytes + int(rate * QUEUE_S)
+    ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=burst_bytes, limit=limit, **parent)
 
 
 def _has_netem(ip) -> bool:
-    """Whether the kernel can make packets wait; asked of the switch's loopback, which carries none."""
+    """Whether the kernel has netem, which delays packets; tested on the switch's loopback, which carries none."""
     from pyroute2 import NetlinkError
 
     try:
@@ -121,7 +128,7 @@ def _has_netem(ip) -> bool:
 
 
 def _device() -> int:
-    """A host's interface whose other end is an open file. It leaves large packets whole and sums to be made."""
+    """A host's interface whose other end is an open file. It does not split large packets or compute checksums."""
     TUN, NO_PACKET_INFORMATION, WITH_HEADER, SUMS, WHOLE = 0x0001, 0x1000, 0x4000, 1, 2
     try:
         device = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)

@@ -1,8 +1,8 @@
-"""The nodes of a run that several machines share: which they are, and how its processes get there. No torch.
+"""Chooses the nodes of a run on several machines, and makes the command that starts it there. No torch.
 
-All nodes see the project's folder, and the runs' folders in it, at the same path.
+The project's folder, with the folders of runs, has the same path on all nodes.
 
-python -m dlgs_bench.launch.nodes <a JSON list of commands>   becomes the command of this node of a Slurm job
+python -m dlgs_bench.launch.nodes <a JSON list of commands>   executes the command of this node of a Slurm job
 """
 
 import json
@@ -20,23 +20,25 @@ from dlgs_bench.engines import ENGINES
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
-POLL_INTERVAL_S = 60  # a host may take so long to say what it has
-# What the processes of a run find in their environment on every node, beside what their engine wants.
-CARRIED = re.compile(r"PATH|LD_LIBRARY_PATH|(PYTHON|GLOO|NCCL|TORCH|OMP|MKL|MALLOC|NUMBA)_?\w*")
+PROBE_TIMEOUT_S = 60  # for the report of a host
+# The environment variables that are copied to every node, next to those of the engine.
+COPIED = re.compile(r"PATH|LD_LIBRARY_PATH|(PYTHON|GLOO|NCCL|TORCH|OMP|MKL|MALLOC|NUMBA)_?\w*")
 
 
 class Refused(Exception):
-    """Why a run cannot be started where it was asked to be; the message is one line for a person."""
+    """A run cannot be started with these settings; the message is one line."""
 
 
 def of(processes: int, settings: LaunchSettings, device: str = "cpu") -> dict[str, int]:
-    """Which nodes take so many processes, and how many each; Refused if they do not fit."""
+    """The nodes that run ``processes`` processes, and the number of processes on each; Refused if they do not fit."""
     return (_of_job if settings.by == "slurm" else _of_hosts)(processes, settings, device)
 
 
 def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
-    """What starts ``program``, whose last argument is the run's folder, on the nodes of ``settings``; Refused if it
-    cannot be started there."""
+    """The command that starts ``program`` on the nodes of ``settings``; Refused if it cannot be started there.
+
+    The last argument of ``program`` is the run's folder.
+    """
     engine, taken = ENGINES[spec.cluster.engine], of(spec.processes, settings, spec.cluster.device)
     folder = Path(program[-1])
     port = free_port() if settings.by == "slurm" else reach(taken, spec.cluster.device, settings.per_gpu, folder)
@@ -45,49 +47,53 @@ def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environ
         return commands[""]
     if settings.by == "slurm":
         own = [sys.executable, "-m", "dlgs_bench.launch.nodes", json.dumps([commands[node] for node in taken])]
-        # One launcher on each node, with all that the job has there.
+        # One launcher per node, with all of the job's resources on this node.
         each = [f"--nodes={len(taken)}", f"--ntasks={len(taken)}", "--ntasks-per-node=1"]
         return ["srun", *each, "--overlap", "--cpu-bind=none", "--kill-on-bad-exit=1", *own]
-    carried = [f"{name}={value}" for name, value in environment.items() if CARRIED.fullmatch(name)]
-    # With a terminal, what runs there ends when ssh ends here, however it does.
-    there = [[*SSH, "-tt", node, _in_this_folder(["env", *carried, *own])] for node, own in commands.items()]
-    return [sys.executable, "-m", "dlgs_bench.launch.supervise", json.dumps(there)]
+    copied = [f"{name}={value}" for name, value in environment.items() if COPIED.fullmatch(name)]
+    # With a terminal (-tt), the remote processes end when ssh ends, even if it is killed.
+    remote = [[*SSH, "-tt", node, _in_this_folder(["env", *copied, *own])] for node, own in commands.items()]
+    return [sys.executable, "-m", "dlgs_bench.launch.supervise", json.dumps(remote)]
 
 
 def reach(taken: Mapping[str, int], device: str, per_gpu: int, folder: Path) -> int:
-    """A free port of the first node; Refused unless ssh reaches all nodes and they see ``folder`` and have the GPUs."""
+    """Check all nodes, and return a free port of the first one.
+
+    Refused if ssh does not reach a node, or if a node does not have ``folder`` or enough GPUs.
+    """
     with ThreadPoolExecutor(len(taken)) as pool:
-        found = dict(zip(taken, pool.map(lambda node: _look(node, folder), taken), strict=True))
+        reports = dict(zip(taken, pool.map(lambda node: _probe(node, folder), taken), strict=True))
     for node, count in taken.items():
-        if not found[node]["seen"]:
-            raise Refused(f"launch.hosts: {node} does not see {folder.resolve()}; give hosts that share this folder")
-        if device == "cuda" and found[node]["gpus"] * per_gpu < count:
-            has = f"{node} shows {found[node]['gpus']} GPUs for {count} processes"
+        if not reports[node]["seen"]:
+            missing = f"{folder.resolve()} does not exist on {node}"
+            raise Refused(f"launch.hosts: {missing}; give hosts that share this folder")
+        if device == "cuda" and reports[node]["gpus"] * per_gpu < count:
+            has = f"{node} shows {reports[node]['gpus']} GPUs for {count} processes"
             raise Refused(f"launch.hosts: {has}; give it fewer, or a larger launch.per_gpu")
-    return found[next(iter(taken))]["port"]
+    return reports[next(iter(taken))]["port"]
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses now."""
+    """A port of this machine that is not in use now."""
     with socket.create_server(("", 0)) as server:
         return server.getsockname()[1]
 
 
-def _look(node: str, folder: Path) -> dict:
-    """What ``dlgs_bench.launch.probe`` says of a node."""
-    look = [sys.executable, "-m", "dlgs_bench.launch.probe", str(folder)]
+def _probe(node: str, folder: Path) -> dict:
+    """The report of ``dlgs_bench.launch.probe`` on a node."""
+    probe = [sys.executable, "-m", "dlgs_bench.launch.probe", str(folder)]
     try:
         done = subprocess.run(
-            [*SSH, node, _in_this_folder(look)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=POLL_INTERVAL_S,
+            [*SSH, node, _in_this_folder(probe)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=PROBE_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        hangs = f"{node} has not said within {POLL_INTERVAL_S} s what it sees of {folder.resolve()}"
-        raise Refused(f"launch.hosts: {hangs}; give hosts that answer") from None
+        silent = f"{node} did not answer within {PROBE_TIMEOUT_S} s"
+        raise Refused(f"launch.hosts: {silent}; give hosts that answer") from None
     if done.returncode:
         why = (done.stderr.strip() or f"ssh ended with status {done.returncode}").splitlines()[-1]
         raise Refused(f"launch.hosts: {node}: {why.strip()}; give hosts that ssh reaches and that share this folder")
-    return json.loads(done.stdout.splitlines()[-1])  # a shell may greet
+    return json.loads(done.stdout.splitlines()[-1])  # a login shell may print other lines first
 
 
 def _in_this_folder(command: list[str]) -> str:
@@ -95,7 +101,7 @@ def _in_this_folder(command: list[str]) -> str:
 
 
 def _of_hosts(processes: int, settings: LaunchSettings, device: str) -> dict[str, int]:
-    """The first of the hosts that a configuration names."""
+    """The first hosts of the configuration, as many as the processes need."""
     taken, left = {}, processes
     for host in settings.hosts:
         name, _, count = host.rpartition(":")
@@ -108,13 +114,13 @@ def _of_hosts(processes: int, settings: LaunchSettings, device: str) -> dict[str
 
 
 def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, int]:
-    """The nodes of the Slurm job that this is, each with its part of the tasks.
+    """The nodes of the current Slurm job, and the number of tasks on each.
 
-    Slurm says what the job has, and not the environment: Snakemake's executor takes it out of that.
+    scontrol reports them. The environment does not, because Snakemake's executor removes these variables.
     """
     if "SLURM_JOB_ID" not in os.environ:
         raise Refused(
-            "launch.by: this is no Slurm job; give local, or --workflow-profile profiles/slurm to submit jobs"
+            "launch.by: this is not a Slurm job; give local, or --workflow-profile profiles/slurm to submit jobs"
         )
     job = _scontrol("job", "--details", os.environ["SLURM_JOB_ID"])
     names = _scontrol("hostnames", re.search(r"^\s*NodeList=(\S+)", job, re.MULTILINE)[1]).split()
@@ -127,14 +133,14 @@ def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, 
     if device == "cuda" and gpus * settings.per_gpu < tasks:
         has = f"the Slurm job has {gpus} GPUs for {tasks} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")
-    each, more = divmod(tasks, len(names))
-    return {name: each + (number < more) for number, name in enumerate(names)}
+    each, more = divmod(tasks, len(names))  # the first ``more`` nodes have one task more
+    return {name: each + 1 if number < more else each for number, name in enumerate(names)}
 
 
 def _scontrol(*what: str) -> str:
     done = subprocess.run(["scontrol", "show", *what], capture_output=True, text=True)
     if done.returncode:
-        raise Refused(f"launch.by: Slurm does not say what this job has: {done.stderr.strip()}")
+        raise Refused(f"launch.by: scontrol cannot describe this job: {done.stderr.strip()}; check the Slurm client")
     return done.stdout
 
 

@@ -1,5 +1,7 @@
-"""What a node says of itself before a run starts on it: python -m dlgs_bench.launch.probe <the run's folder>. No
-torch."""
+"""Reports whether a node has a run's folder, its number of GPUs, and a free port, as JSON. No torch.
+
+python -m dlgs_bench.launch.probe <the run's folder>
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The processes of one run: how they start, whether they live, how they end. No torch."""
+"""Starts and stops the processes of one run. No torch."""
 
 import os
 import subprocess
@@ -14,12 +14,14 @@ from dlgs_bench.launch import nodes
 from dlgs_bench.launch.gpus import VISIBLE
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
-TERM_GRACE_S = 5  # processes that were asked to end may take so long
+TERM_GRACE_S = 5  # the time that processes have to end after SIGTERM
 
 
 def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path, gpus: list[str]) -> subprocess.Popen:
-    """Start ``program`` on every rank of ``spec`` at ``settings``, with output to ``log``; ``gpus``: those of this
-    machine that it is to use. ``nodes.Refused`` if it cannot be started there."""
+    """Start ``program`` on every rank of ``spec``, with output to ``log``, and return the launcher's process.
+
+    ``gpus``: the GPUs of this machine that it may use. ``nodes.Refused`` if ``settings`` do not allow to start it.
+    """
     environment = os.environ | ENGINES[spec.cluster.engine].environment(
         spec.cluster.threads, timed=spec.kind != "accuracy"
     )
@@ -34,7 +36,7 @@ def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path
 
 
 def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
-    """The engine's own launcher, for this machine or for others, or the testbed's."""
+    """The command of the testbed's launcher, or of the engine's launcher for this machine or for several nodes."""
     cluster = spec.cluster
     if cluster.network == "testbed":
         rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)
@@ -46,7 +48,7 @@ def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], envir
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether the process runs; one that ended and was not yet waited for does not."""
+    """Whether the process runs. A zombie process does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -54,11 +56,11 @@ def lives(process: psutil.Process) -> bool:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End what ``start`` started on this machine, politely, then by force; nothing happens if it has ended."""
+    """Stop all processes on this machine that ``start`` started: first SIGTERM, then SIGKILL after a grace period."""
     if process.poll() is not None:
         return
     known = _suspended(psutil.Process(process.pid))
-    for ask in (psutil.Process.terminate, psutil.Process.resume):  # in this order, they end before they start more
+    for ask in (psutil.Process.terminate, psutil.Process.resume):  # in this order, so that they start no new processes
         for one in known:
             with suppress(psutil.NoSuchProcess):
                 ask(one)
@@ -70,7 +72,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def _suspended(first: psutil.Process) -> list[psutil.Process]:
-    """The process and all below it, suspended, so that none starts another which nobody would know of."""
+    """Suspend the process and all its descendants, so that none starts another process, and return them."""
     known: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         while new := [one for one in (first, *first.children(recursive=True)) if one not in known]:

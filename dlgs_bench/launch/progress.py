@@ -1,4 +1,4 @@
-"""How far the whole workflow is and how long it will take: each launcher reads what is done and says it. No torch."""
+"""The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
 import json
 import time
@@ -12,13 +12,15 @@ from dlgs_bench.timemodel import length
 
 QUEUE = "queue.json"
 ANNOUNCED = "announced.json"
-REST_S = 30.0  # of a workflow, besides its runs: tables and figures
-OF_BUDGET = 0.8  # of its budget that a training run takes, as long as its model is not calibrated
+REST_S = 30.0  # the time of tables and figures
+OF_BUDGET = 0.8  # the fraction of its budget that a training run is expected to take before its model is calibrated
 
 
 def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
-    """Write down all runs of the workflow, name below ``folder`` -> spec; return in words how many are left and what
-    they are expected to take."""
+    """Write all runs of the workflow to ``folder``; return a message with the number and time of unfinished runs.
+
+    ``runs``: name of the run's folder below ``folder`` -> spec.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}), encoding="utf-8")
     left = [name for name in runs if _wall_s(folder / name) is None]
@@ -32,7 +34,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
 
 
 def whole(run: Path, spent_s: float) -> str:
-    """The state of the whole workflow, seen from the folder of a run that has taken ``spent_s``."""
+    """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``."""
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
     queue = (_read(folder / QUEUE) if folder else None) or {}
     runs = {name: RunSpec.from_json(text) for name, text in queue.items()}
@@ -46,7 +48,7 @@ def whole(run: Path, spent_s: float) -> str:
 
 
 def against_announced(folder: Path) -> str:
-    """What the workflow was expected to take when it was announced, and what it took until now, in words."""
+    """The time that was expected when the workflow was announced, and the time that it took, in words."""
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
@@ -55,7 +57,7 @@ def against_announced(folder: Path) -> str:
 
 
 def spent(folder: Path) -> str:
-    """What the finished runs below ``folder`` took, kind by kind, in words, or nothing where there are none."""
+    """The time of the finished runs below ``folder``, by kind, in words; "" if there are none."""
     walls: dict[str, float] = {}
     for path in sorted(folder.rglob("run.json")):
         kind = path.parent.parent.name
@@ -68,11 +70,11 @@ def clock(seconds: float) -> str:
 
 
 def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:
-    """How long a run will take; None if nothing is known of it yet.
+    """The expected time of a run, or None if it cannot be estimated yet.
 
-    A run with a budget takes its budget, except a training run. Another takes as long as finished ones of its kind and
-    model took. If there is none, a training run is estimated from the calibration of its model's layers, or from its
-    budget.
+    A run with a budget, except a training run, takes its budget. Another run takes the mean time of the finished runs
+    of its kind and model. If there are none, a training run is estimated from the calibration of its model's layers, or
+    from its budget.
     """
     spec = runs[name]
     budget_s = spec.measurement.budget_s
@@ -89,8 +91,7 @@ def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float |
 
 
 def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
-    """How long an accuracy run takes by the calibration of its model's layers on its data, or None before there is
-    one."""
+    """The time of an accuracy run, estimated from the calibration of its model's layers; None without calibration."""
     alike = (spec.training.model, spec.training.data)
     layers = (n for n, one in runs.items() if one.kind == "layers" and (one.training.model, one.training.data) == alike)
     calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
@@ -103,7 +104,7 @@ def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> flo
 
 
 def _read(path: Path) -> dict | None:
-    """What the file says, or None where there is none yet."""
+    """The content of a JSON file, or None if it is missing or invalid."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -111,7 +112,7 @@ def _read(path: Path) -> dict | None:
 
 
 def _wall_s(folder: Path) -> float | None:
-    """The seconds that the run in a folder took, or None where none is finished or its record is damaged."""
+    """The seconds that the run in a folder took, or None if it is not finished or its record is corrupt."""
     run = _read(folder / "run.json")
     wall = run.get("wall_s") if isinstance(run, dict) else None
     return wall if isinstance(wall, float | int) else None

@@ -1,8 +1,8 @@
-"""Commands that end together: all run until all have ended, or until one has failed. No torch.
+"""Runs several commands until all have ended or one has failed; then it stops the others. No torch.
 
 python -m dlgs_bench.launch.supervise <a JSON list of commands>
 
-Lines come out as horovodrun writes them, [number]<stdout>:line.
+Output is printed as horovodrun prints it, [number]<stdout>:line.
 """
 
 import json
@@ -19,12 +19,12 @@ from functools import partial
 from dlgs_bench.launch.namespaces import die_with_parent
 from dlgs_bench.launch.processes import TERM_GRACE_S
 
-LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}  # for ``wait``
+# Arguments of Popen for workers that are passed to ``wait``.
+LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
 
 
 def wait(workers: list[subprocess.Popen], stop: Callable[[], None]) -> int:
-    """Print what ``workers``, started with ``LINES``, say, until all have ended or one has failed; then ``stop`` those
-    that are left. Return the status."""
+    """Print the output of ``workers`` until all have ended or one has failed; then call ``stop``. Return the status."""
     readers = [
         threading.Thread(target=_forward, args=(number, worker), daemon=True) for number, worker in enumerate(workers)
     ]
@@ -36,7 +36,7 @@ def wait(workers: list[subprocess.Popen], stop: Callable[[], None]) -> int:
         ended = [worker.poll() for worker in workers]
     for number, status in enumerate(ended):
         if status:
-            readers[number].join(5)  # print all its lines first: the others write more when they are stopped
+            readers[number].join(5)  # print its lines before those that the others print when they are stopped
             print(f"worker {number} ended with status {status}, the others are stopped", flush=True)
     stop()
     for reader in readers:
@@ -65,8 +65,8 @@ def main(commands: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         for command in json.loads(commands):
-            ours = partial(die_with_parent, os.getpid())
-            workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=ours, **LINES))
+            bind_life = partial(die_with_parent, os.getpid())
+            workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=bind_life, **LINES))
         return wait(workers, stop)
     finally:
         stop()

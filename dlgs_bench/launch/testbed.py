@@ -1,14 +1,16 @@
-"""Hosts and links on one machine: processes that talk real TCP over links of a known rate.
+"""A testbed: hosts and links on one machine, whose processes use real TCP over links of a known rate.
 
-Every host is a network namespace; a bridge in one more namespace, the switch, joins them, and a token
-bucket at both ends of each link shapes it. Links may have a latency: by netem where the kernel has it; else a program
-stands between the hosts in the place of the bridge (``dlgs_bench.launch.latency``), good for some hundred Mbit/s.
-Nothing of it has a name or a file: the namespaces belong to the process that made the ``Testbed`` and to those it
-started in them, and the kernel removes them with the last of these, however it ended. So testbeds exist side by side
-and all use the same addresses. Root may make them, and so may others where the kernel lets them have user namespaces.
+Every host is a network namespace. A bridge in another namespace, the switch, connects the hosts. A token bucket at both
+ends of each link limits its rate. Links may have a latency: by netem, if the kernel has it; otherwise, a program
+replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mbit/s.
 
-python -m dlgs_bench.launch.testbed check   says whether it works here, the rate of a link and the latency of another
-python -m dlgs_bench.launch.testbed clean   ends processes in the testbeds of processes that are gone
+Namespaces have no name or file. They belong to the process that made the ``Testbed`` and to the processes that it has
+started in them, and the kernel removes them when the last of these processes has ended. So several testbeds can exist
+at the same time, all with the same addresses. Root can make testbeds. Other users can, if the kernel allows user
+namespaces.
+
+python -m dlgs_bench.launch.testbed check   tests a testbed, and prints the rate of a link and the latency of another
+python -m dlgs_bench.launch.testbed clean   ends processes in testbeds whose maker is gone
 """
 
 import contextlib
@@ -30,9 +32,9 @@ ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
 
 
 class TestbedError(Exception):
-    """Why there is no testbed here; the message is one line for a person."""
+    """A testbed cannot be made or used; the message is one line."""
 
-    __test__ = False  # no test class, whatever pytest thinks of its name
+    __test__ = False  # pytest would collect the class by its name
 
 
 class Testbed:
@@ -45,20 +47,20 @@ class Testbed:
 
     def __init__(self, rates_mbit: list[float], latency_ms: float = 0.0):
         self.rates_mbit, self.latency_ms = list(rates_mbit), latency_ms
-        self._user: list[int] = []  # the user namespace, where one was needed
+        self._user: list[int] = []  # the user namespace, if one was needed
         self._hosts: list[list[int]] = []
         self._open: list[int] = []
         self._started: list[subprocess.Popen] = []
-        self._way: subprocess.Popen | None = None  # the program between the hosts, where one is needed
+        self._carrier: subprocess.Popen | None = None  # the program that delays packets, if one is needed
 
     def __enter__(self) -> "Testbed":
-        ours, theirs = socket.socketpair()
+        receiver, sender = socket.socketpair()
         hosts = 2 * len(self.rates_mbit)
-        with ours, theirs:
+        with receiver, sender:
             links = [f"{self.latency_ms / 1e3}", *map(str, self.rates_mbit)]
-            _run("network", "build", str(theirs.fileno()), *links, pass_fds=[theirs.fileno()])
-            count, found, _, _ = socket.recv_fds(ours, 10, 2 + 2 * hosts)
-        devices, self._open = found[: int(count)], found[int(count) :]
+            _run("network", "build", str(sender.fileno()), *links, pass_fds=[sender.fileno()])
+            count, files, _, _ = socket.recv_fds(receiver, 10, 2 + 2 * hosts)
+        devices, self._open = files[: int(count)], files[int(count) :]
         self._hosts = [self._open[i : i + 2] for i in range(0, hosts, 2)]
         self._user = self._open[hosts:-1]
         if devices:
@@ -70,10 +72,10 @@ class Testbed:
         return self
 
     def _carry(self, devices: list[int]) -> None:
-        """Leave what the hosts send to a program, which ends with this process, however that ends."""
+        """Start the program that delays packets. It ends when this process has ended."""
         ends = [f"{network.bytes_s(rate)},{device}" for rate, device in zip(self.rates_mbit, devices, strict=True)]
         call = [sys.executable, latency.__file__, f"{self.latency_ms / 1e3}", *ends]
-        self._way = self._start(call, devices, os.environ, stdin=subprocess.PIPE)
+        self._carrier = self._start(call, devices, os.environ, stdin=subprocess.PIPE)
         for device in devices:
             os.close(device)
 
@@ -83,13 +85,13 @@ class Testbed:
             os.close(descriptor)
 
     def shape(self, rates_mbit: list[float]) -> None:
-        """Give the links other rates, while processes use them."""
+        """Set the rates of the links; processes may use the links at the same time."""
         spaces = [*self._user, *(host[0] for host in self._hosts), self._open[-1]]
-        links = ["0" if self._way else f"{self.latency_ms / 1e3}", *map(str, rates_mbit)]
+        links = ["0" if self._carrier else f"{self.latency_ms / 1e3}", *map(str, rates_mbit)]
         _run("network", "shape", ",".join(map(str, spaces)), *links, pass_fds=spaces)
-        if self._way:
-            self._way.stdin.write((" ".join(str(network.bytes_s(rate)) for rate in rates_mbit) + "\n").encode())
-            self._way.stdin.flush()
+        if self._carrier:
+            self._carrier.stdin.write((" ".join(str(network.bytes_s(rate)) for rate in rates_mbit) + "\n").encode())
+            self._carrier.stdin.flush()
         self.rates_mbit = list(rates_mbit)
 
     @staticmethod
@@ -97,9 +99,9 @@ class Testbed:
         return network.address(host)
 
     def popen(self, host: int, command: list[str], **settings) -> subprocess.Popen:
-        """Start ``command`` on ``host``, as the leader of a group; it dies with this process.
+        """Start ``command`` on ``host``, in a new process group. The kernel kills it when this process ends.
 
-        Call it from the main thread: the kernel takes the end of a thread for that of the process.
+        Call this from the main thread: the kernel also kills it when the thread that started it ends.
         """
         environment = settings.pop("env", os.environ)
         spaces, more = self._user + self._hosts[host], settings.pop("pass_fds", [])
@@ -107,7 +109,7 @@ class Testbed:
         return self._start(call, [*spaces, *more], environment, **settings)
 
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
-        """Of this project's files, run from any folder; -P: none hides an installed package of the same name."""
+        """Start a program with the open files ``files``, and mark it as part of this testbed."""
         owner = os.getpid()
         marked = environment | {MARK: f"{owner} {born(owner)}"}
         process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
@@ -115,22 +117,23 @@ class Testbed:
         return process
 
     def stop(self) -> None:
-        """Kill everything that was started on the hosts, and what that started."""
+        """Kill all processes that were started on the hosts, and their process groups."""
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
-        """Mbit/s of payload of one TCP stream; from the host with the slowest link to the next if not said."""
+        """Mbit/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""
         sender, receiver = self._pair(sender, receiver)
-        # The first burst passes at once, and TCP takes some round trips to reach the rate: counting begins after them.
+        # The first burst passes immediately, and TCP needs some round trips to reach the rate. Both are not measured.
         rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
-        settle_s = 0.2 + 2 * network.burst(rate_mbit) / network.bytes_s(rate_mbit) + ROUND_TRIPS * self.latency_ms / 500
-        return self._measure("stream", sender, receiver, f"{settle_s}")
+        burst_s = network.burst(rate_mbit) / network.bytes_s(rate_mbit)
+        warm_up_s = 0.2 + 2 * burst_s + ROUND_TRIPS * self.latency_ms / 500
+        return self._measure("stream", sender, receiver, f"{warm_up_s}")
 
     def measure_round_trip_ms(self, sender: int | None = None, receiver: int | None = None) -> float:
-        """Milliseconds for a small message there and back, between the hosts that ``measure_mbit`` takes."""
+        """The round-trip time of a small message in ms, by default between the same hosts as in ``measure_mbit``."""
         return self._measure("round_trip", *self._pair(sender, receiver))
 
     def _pair(self, sender: int | None, receiver: int | None) -> tuple[int, int]:
@@ -148,7 +151,7 @@ class Testbed:
 
 
 def _run(program: str, *arguments: str, **settings) -> str:
-    """What a neighbour of this file says, as a program; TestbedError with the last line of its complaint."""
+    """The output of a program in this folder; TestbedError with the last line of its errors if it fails."""
     call = [sys.executable, "-m", f"dlgs_bench.launch.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
     if done.returncode:
@@ -158,7 +161,7 @@ def _run(program: str, *arguments: str, **settings) -> str:
 
 @cache
 def available(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str:
-    """Empty if this process can have testbeds with such links, else why not, in one line."""
+    """The reason, in one line, why this process cannot make testbeds with such links; empty if it can."""
     try:
         with Testbed([rate_mbit, rate_mbit], latency_ms):
             return ""
@@ -167,7 +170,7 @@ def available(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str:
 
 
 def clean() -> list[str]:
-    """Kill what still runs in the testbed of a process that is gone; return what was killed, in words."""
+    """Kill processes in testbeds whose maker is gone; return a description of each killed process."""
     killed = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

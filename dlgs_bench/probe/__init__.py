@@ -1,4 +1,4 @@
-"""The probe: records what a training job takes, in the job's own script, for ``python -m dlgs_bench.advise``."""
+"""The probe: records a profile of a training job, in the job's script, for ``dlgs-bench advise``."""
 
 from dlgs_bench.probe.recorder import record
 

@@ -1,4 +1,4 @@
-"""Marks of time on the job's device, which do not make the host wait."""
+"""Time stamps on the job's device, for which the host does not wait."""
 
 import time
 from collections.abc import Callable
@@ -9,13 +9,14 @@ import torch
 
 
 class Marks:
-    """``mark`` notes a moment: an event on the current CUDA stream, or the host's clock on a CPU."""
+    """Takes time stamps: events on the current CUDA stream, or the host's clock on a CPU."""
 
     def __init__(self, device: torch.device):
         self._cuda = device.type == "cuda"
         self._device = device
 
     def mark(self) -> Any:
+        """A time stamp of now."""
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -23,7 +24,7 @@ class Marks:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Seconds between two marks, 0 if they are in another order; on CUDA, after ``synchronize``."""
+        """Seconds between two time stamps, at least 0. On CUDA, call ``synchronize`` first."""
         return max(0.0, begin.elapsed_time(end) / 1e3 if self._cuda else end - begin)
 
     def synchronize(self) -> None:
@@ -31,7 +32,7 @@ class Marks:
             torch.cuda.synchronize(self._device)
 
     def timed(self, work: Callable[[], Any]) -> float:
-        """Seconds that ``work`` takes on the host and the device, alone."""
+        """Seconds that ``work`` takes on the host and the device, without other work on the device."""
         self.synchronize()
         begin = time.perf_counter()
         work()
@@ -39,6 +40,6 @@ class Marks:
         return time.perf_counter() - begin
 
     def median(self, work: Callable[[], Any], repeats: int = 3) -> float:
-        """The median of several calls, after one call that compiles and warms up."""
+        """The median seconds of several calls of ``work``, after one call for warm-up and compilation."""
         work()
         return median(self.timed(work) for _ in range(repeats))

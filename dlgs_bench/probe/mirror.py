@@ -1,4 +1,4 @@
-"""Methods measured on one worker alone: the others are mirrors, whose messages are like this worker's."""
+"""Measures methods on one worker: the messages of the other workers are copies of this worker's messages."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ from dlgs_bench.exchange.transport import CollectiveTransport
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.topology import ALL_GATHER
 
-WORKERS = (2, 8)  # two numbers tell apart what grows with the workers and what does not
-TARGETS = (2**10, 2**14, 2**18, 2**22)  # entries of the buckets
+WORKERS = (2, 8)  # two numbers separate the work that grows with the number of workers from the rest
+TARGETS = (2**10, 2**14, 2**18, 2**22)  # the sizes of buckets
 REPEATS = 3
-LIMIT_S = 1.0  # a method that has taken longer is not measured on the next larger bucket
+LIMIT_S = 1.0  # a method that took longer on a bucket is not measured on larger buckets
 RATIO = 0.01
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class _Answered:
-    """A request that was answered at once."""
+    """A request with its answer."""
 
     ended_at = None
 
@@ -43,13 +43,13 @@ class _Answered:
 
 
 class Mirror(Communicator):
-    """Rank 0 of ``workers`` that all have this rank's tensors. Nothing is sent, so that only local work takes time."""
+    """Rank 0 of a world in which all ranks have this rank's tensors. Nothing is sent, so only local work takes time."""
 
     def __init__(self, workers: int, device: torch.device):
         self.rank, self.world_size, self.device = 0, workers, device
 
     def start_allreduce(self, tensor: Tensor) -> _Answered:
-        return _Answered(tensor)  # the mean: a sum that is not divided would overflow residuals in long cycles
+        return _Answered(tensor)  # a mean; with undivided sums, residuals would overflow in long cycles
 
     def start_max(self, tensor: Tensor) -> _Answered:
         return _Answered(tensor)
@@ -57,10 +57,10 @@ class Mirror(Communicator):
     def start_allgather(self, tensor: Tensor, equal: bool = False) -> _Answered:
         return _Answered([tensor] * self.world_size)
 
-    def start_round(self, round: PeerExchange) -> _Answered:
-        like = next(iter(round.sends.values()), torch.zeros(1, dtype=round.dtype, device=self.device))
-        sent = {peer: round.sends.get(peer, like) for peer in round.receives}
-        return _Answered({peer: _of_length(sent[peer], entries) for peer, entries in round.receives.items()})
+    def start_round(self, peer_exchange: PeerExchange) -> _Answered:
+        sends, receives = peer_exchange.sends, peer_exchange.receives
+        like = next(iter(sends.values()), torch.zeros(1, dtype=peer_exchange.dtype, device=self.device))
+        return _Answered({peer: _of_length(sends.get(peer, like), entries) for peer, entries in receives.items()})
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         pass
@@ -79,7 +79,10 @@ def _of_length(tensor: Tensor, entries: int | None) -> Tensor:
 
 
 def bucket_shapes(layers: Sequence[Sequence[int]], target: int) -> Shapes:
-    """The job's first layers, in the order of their gradients, up to ``target`` entries; the last one is cut to fit."""
+    """The shapes of the job's first layers, in the order of their gradients, up to ``target`` entries.
+
+    The last layer is shortened to fit.
+    """
     shapes: list[tuple[int, ...]] = []
     left = target
     for shape in layers:
@@ -100,36 +103,36 @@ def bucket_shapes(layers: Sequence[Sequence[int]], target: int) -> Shapes:
 def measure(
     names: Sequence[str] | None, layers: Sequence[Sequence[int]], marks: Marks, device: torch.device
 ) -> tuple[list[dict], dict[str, str]]:
-    """What each method's own work and messages are, and why others are left out.
+    """Measure the local work and the messages of methods; return a row per method, and a reason per omitted method.
 
     ``names``: the methods, all if None; baselines are always measured. ``layers``: the shapes of the job's parameters,
     in the order of their gradients.
     """
     shapes = list(dict.fromkeys(bucket_shapes(layers, target) for target in TARGETS))
-    found, left_out = [], {}
+    rows, left_out = [], {}
     for name in plugins.names("methods"):
         try:
             method = about(name)
             if method["uncompressed"] or (names is not None and name not in names and not method["baseline"]):
                 continue
             if issubclass(method_class(name), LocalSteps):
-                left_out[name] = "it exchanges weights after local steps"
+                left_out[name] = "the method exchanges weights after local steps"
                 continue
             options, samples = _samples(name, method["fields"], shapes, marks, device)
-        except Exception as error:  # whatever a plug-in raises, the job goes on
+        except Exception as error:  # the job must continue, whatever a plug-in raises
             left_out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
-            known = {key: method[key] for key in ("title", "scope", "baseline")}
-            found.append({"name": name, **known, "options": options, "samples": samples})
-    return found, left_out
+            facts = {key: method[key] for key in ("title", "scope", "baseline")}
+            rows.append({"name": name, **facts, "options": options, "samples": samples})
+    return rows, left_out
 
 
 def _samples(
     name: str, fields: dict, shapes: Sequence[Shapes], marks: Marks, device: torch.device
 ) -> tuple[dict, list[dict]]:
-    """The options and samples of a method, with compiled selection where that works on this device."""
+    """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
-    # The compiled selection comes first; a device that it does not support has torch's.
+    # Compiled selection is tried first. If this device does not support it, torch's is used.
     for selection in reversed(fields.get("selection", {}).get("choices", [None])):
         chosen = options | ({"selection": selection} if selection else {})
         with suppress(ImportError, NotImplementedError):
@@ -156,7 +159,7 @@ def _sampled(make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks,
 def _sample(
     method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device
 ) -> tuple[dict, float]:  # fmt: skip
-    """The amortised work and traffic of one exchange of one bucket, and how long it took to measure."""
+    """The amortised work and traffic of one exchange of one bucket, and the time of the measurement."""
     size = sum(map(math.prod, shapes))
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
@@ -168,12 +171,12 @@ def _sample(
     rows, took_s = [], 0.0
     for phase, steps in phases.items():
         for repeat in range(1 + REPEATS):
-            bucket.gradient.normal_(generator=generator).div_(workers)  # another one each time, as in training
+            bucket.gradient.normal_(generator=generator).div_(workers)  # a new gradient per step, as in training
             transport.reset()
             kinds = {"sums": 0, "gathers": 0, "messages": 0}
             at = StepContext(steps[repeat % len(steps)], 0, workers, 0.1)
             seconds = marks.timed(lambda: _exchange(method, bucket, at, transport, kinds))  # noqa: B023
-            if repeat:  # the first one compiles and warms up
+            if repeat:  # the first repeat is for warm-up and compilation
                 took_s += seconds
                 traffic = transport.traffic
                 rows.append((phase, len(steps) / method.cycle, {
@@ -189,6 +192,7 @@ def _sample(
 def _exchange(
     method: Method, bucket: Bucket, at: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
 ) -> None:
+    """Exchange a bucket, and count its requests in ``kinds``."""
     segments = method.exchange(bucket, at)
     request = next(segments)
     while True:
@@ -204,7 +208,7 @@ def _exchange(
 
 
 def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dict]:
-    """Selecting a hundredth of the entries, by each implementation, and rounding to 16 bits and back."""
+    """The time to select 1 % of the entries, by each implementation, and to round all entries to 16 bits and back."""
     from dlgs_bench.exchange.selection import IMPLEMENTATIONS, Threshold, TopK, implementation
 
     generator = torch.Generator(device).manual_seed(entries)
@@ -212,7 +216,7 @@ def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dic
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name in IMPLEMENTATIONS:
         take = implementation(name).take
-        rules = {"top-k": TopK(max(1, entries // 100)), "threshold": Threshold(2.576)}  # a hundredth of normal entries
+        rules = {"top-k": TopK(max(1, entries // 100)), "threshold": Threshold(2.576)}  # 1 % of normal entries reach it
         for operation, rule in rules.items():
             works[operation, name] = lambda take=take, rule=rule: take(gradient.clone(), rule)
     for dtype in ("float16", "bfloat16"):

@@ -1,4 +1,4 @@
-"""The job's own process group, measured between two steps."""
+"""Measures the job's process group, between two steps."""
 
 import sys
 import time
@@ -15,8 +15,8 @@ from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.timemodel.job_profile import OPERATIONS
 
 SIZES = (4, 2**12, 2**16, 2**20, 2**23, 2**25)  # bytes of one worker's tensor
-MOST_GATHERED = 2**28  # bytes of all workers' tensors
-REPEATS, LIMIT_S = 3, 5.0  # a size that is expected to take longer is left out
+MOST_GATHERED = 2**28  # bytes of all workers' tensors together
+REPEATS, LIMIT_S = 3, 5.0  # sizes that are expected to take longer are not measured
 
 
 def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> tuple[str, str, Communicator | None]:
@@ -44,7 +44,7 @@ def leave(comm: Communicator | None) -> None:
 
 
 def measure(comm: Communicator) -> list[dict]:
-    """Seconds of each operation by the bytes of one worker's tensor; the slowest rank counts."""
+    """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor."""
     rows = []
     for operation in OPERATIONS:
         expected_s = 0.0
@@ -60,14 +60,14 @@ def measure(comm: Communicator) -> list[dict]:
 
 
 def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> float:
-    """Seconds of one call on the slowest rank; the same number on all ranks, so that they measure the same sizes."""
+    """Seconds of one call on the slowest rank. The result is the same on all ranks, so all measure the same sizes."""
     comm.barrier()
     begin = time.perf_counter()
     if operation == "all-reduce":
         comm.start_allreduce(tensor).wait()
     elif operation == "all-gather":
         comm.start_allgather(tensor, equal=True).wait()
-    else:  # to the next rank, and from the one before
+    else:  # a message to the next rank, and one from the previous rank
         following, before = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         comm.start_round(PeerExchange({following: tensor}, {before: len(tensor)}, tensor.dtype)).wait()
     if comm.device.type == "cuda":

@@ -1,9 +1,7 @@
-"""``record``: times the steps of a training loop that is not ours, and measures what the job's advice needs."""
+"""``record``: times the steps of a user's training loop, and measures its network and the compression methods."""
 
 import json
-import os
 import platform
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench import plugins
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.probe import mirror, network
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DTYPES, FORMAT, PARTS, VERSION, check
 
-WARM_UP = 2  # steps before the recorded ones: DDP orders its buckets anew after the first
+WARM_UP = 2  # steps that are not recorded: DDP reorders its buckets after the first step
 
 
 @contextmanager
@@ -37,11 +36,11 @@ def record(
 ) -> Iterator[None]:
     """Record a profile of the training inside the context, and write it to ``path`` on rank 0.
 
-    Example: ``with record(model, optimizer, "profile.json"): train()``. The training's weights keep their bits. After
-    two steps the next ``steps`` are timed. Between them and the next step, or at the end of the context, the process
-    group and the compression methods are measured, which takes seconds to a few minutes; all ranks must come there.
-    ``methods``: names of the methods to measure, all if None. Nothing is written if the training raises an exception.
-    ValueError in one line for what cannot be recorded.
+    Example: ``with record(model, optimizer, "profile.json"): train()``. The weights have the same bits as without
+    recording. The first two steps are not timed; the next ``steps`` are. Before the step after them, or at the end of
+    the context, the process group and the compression methods are measured. All ranks must get there. This takes
+    seconds to a few minutes. ``methods``: names of the methods to measure, all if None. Nothing is written if the
+    training raises an exception. ValueError in one line if the job cannot be recorded.
     """
     recorder = Recorder(model, optimizer, Path(path), steps, methods)
     recorder.start()
@@ -54,7 +53,7 @@ def record(
 
 @dataclass
 class _Step:
-    """The marks of one optimizer step; ``passes``: begin and end of each forward pass."""
+    """The time stamps of one optimizer step; ``passes``: begin and end of each forward pass."""
 
     passes: list[list[Any]] = field(default_factory=list)
     backward: Any = None
@@ -96,7 +95,7 @@ class Recorder:
         self._handles, self._output_handles = [], []
 
     def finish(self) -> None:
-        """Remove the hooks, measure what was not measured in steps, and write the file."""
+        """Remove the hooks, measure the network and the methods, and write the file."""
         if self._finished:
             return
         self._finished = True
@@ -109,7 +108,8 @@ class Recorder:
             profile, rank = self._profile()
         if rank == 0:
             check(profile)
-            _write(self._path, profile)
+            text = json.dumps(profile, indent=1, allow_nan=False)
+            write_atomically(self._path, f"{text}\n".encode())
 
     def _forward_begins(self, model: nn.Module, inputs: tuple) -> None:
         if not torch.is_grad_enabled() or self._finished:
@@ -137,7 +137,7 @@ class Recorder:
         self._step.last = self._step.arrived[index] = self._marks.mark()
 
     def _optimizer_begins(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        # Horovod's optimizer calls the one that it wraps: the inner call begins after the exchange.
+        # Horovod's optimizer calls the wrapped optimizer after the exchange, so the inner call sets the time stamp.
         self._depth += 1
         self._step.optimizer = self._marks.mark()
 
@@ -154,7 +154,7 @@ class Recorder:
             self._recorded.append({"step": step, "began": began, "ended": ended})
 
     def _times(self) -> tuple[dict[str, list[float]], list[list[float | None]]]:
-        """By part, the seconds of each step; by step, when each gradient arrived."""
+        """The seconds of each step by part, and the arrival times of gradients by step and parameter."""
         parts: dict[str, list[float]] = {part: [] for part in PARTS}
         arrivals = []
         between = self._marks.seconds
@@ -163,7 +163,7 @@ class Recorder:
             (first, _), (last, forward) = step.passes[0], step.passes[-1]
             backward = step.backward if step.backward is not None else forward
             values = {
-                # With several passes, all but the last backward pass count as forward: they exchange nothing.
+                # With several passes, all backward passes except the last count as forward: they exchange nothing.
                 "forward": between(first, last) + between(last, forward),
                 "loss": between(forward, backward),
                 "backward": between(backward, step.last),
@@ -193,7 +193,7 @@ class Recorder:
             entries = sum(self._parameters[index].numel() for index in used)
             selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
             if comm:
-                comm.barrier()  # ranks measure methods for different times
+                comm.barrier()  # ranks need different times to measure methods
         finally:
             network.leave(comm)
         job = {
@@ -218,7 +218,7 @@ class Recorder:
 def _recordable(
     model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
 ) -> list[nn.Parameter]:  # fmt: skip
-    """The trainable parameters; ValueError in one line if they or an argument cannot be recorded."""
+    """The trainable parameters; ValueError in one line if an argument is invalid or the job cannot be recorded."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"record: model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
@@ -237,12 +237,12 @@ def _recordable(
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}
         parameters = [p for p in parameters if names[id(p)] not in model.parameters_to_ignore]
     if not parameters:
-        raise ValueError("record: model: it has no trainable parameter; give the model that is trained")
+        raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
     if any(hasattr(parameter, "placements") for parameter in parameters):
-        raise ValueError("record: model: its parameters are sharded; record the job with DDP or on one process")
+        raise ValueError("record: model: the parameters are sharded; record the job with DDP or on one process")
     kinds = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters} - set(DTYPES))
     if kinds:
-        raise ValueError(f"record: model: {kinds[0]} is not a dtype of gradients that is known; use float32")
+        raise ValueError(f"record: model: {kinds[0]} is not a supported dtype of gradients; use float32")
     devices = sorted({str(parameter.device) for parameter in parameters})
     if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
         raise ValueError(f"record: model: {', '.join(devices)} is not one CPU or CUDA device; move the model to one")
@@ -250,7 +250,7 @@ def _recordable(
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    """The tensors in a model's outputs through which backward begins."""
+    """The tensors in a model's outputs that require a gradient."""
     if isinstance(outputs, Tensor):
         return [outputs] if outputs.requires_grad else []
     if isinstance(outputs, dict):
@@ -282,21 +282,7 @@ def _device_name(device: torch.device) -> str:
 def _versions() -> dict[str, str]:
     import dlgs_bench
 
-    found = {"python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__}
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
-
-
-def _write(path: Path, profile: dict) -> None:
-    """Write the file whole or not at all."""
-    text = json.dumps(profile, indent=1, allow_nan=False)
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        versions["cuda"] = torch.version.cuda
+    return versions

@@ -6,7 +6,6 @@ run's identity. A checkpoint is valid only if every rank can read its own file. 
 
 import hashlib
 import io
-import os
 import shutil
 import signal
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 from dlgs_bench import fingerprint
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.training.session import Session
 
@@ -95,7 +95,7 @@ class Checkpoints:
         content = memory.getvalue()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, _head(self._run.encode(), content) + b"\n" + content)
+            write_atomically(path, _head(self._run.encode(), content) + b"\n" + content, durable=True)
             written = True
         except OSError as error:
             self._say(f"no checkpoint of step {session.done}: {error.strerror}")
@@ -162,20 +162,6 @@ def _all(session: Session, yes: bool) -> bool:
 
 
 def _of_rank_0(session: Session, step: int) -> int:
-    """The value of ``step`` on rank 0, returned on all ranks."""
-    own = torch.tensor([step if session.comm.rank == 0 else -1], device=session.comm.device)
-    return int(session.comm.start_max(own).wait())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old or the new content, also after a power failure."""
-    fresh = path.with_suffix(".tmp")
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)  # a part of a checkpoint would keep a full disk full
-        raise
+    """The step that rank 0 names."""
+    named = torch.tensor([step if session.comm.rank == 0 else -1], device=session.comm.device)
+    return int(session.comm.start_max(named).wait())

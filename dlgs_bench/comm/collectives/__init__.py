@@ -1,20 +1,25 @@
-"""The contract of a collective: a file in this folder. ``refuses(world)``: why it cannot run on so many ranks, or None.
+"""The contract of a collective, which is a file in this folder with ``refuses`` and either of two sets of functions.
 
-What a *plain* one sends follows from the length of the tensor:
+``refuses(world)`` returns None if the collective can run on ``world`` ranks, or else the reason why it cannot.
 
-- ``all_reduce(rank, world, tensor)``: a coroutine that yields the rounds of one rank. It is resumed with what the
-  rank received, {peer: tensor}, sums ``tensor``, shape (n,), over all ranks in place, and returns it.
-- ``rounds(world)``: how many rounds each of so many ranks yields.
-- ``cost(rank, world, entries)``: (messages, bytes) that one rank sends to sum ``entries`` of float32.
+The messages of a *plain* collective depend only on the length of the tensor. It has
 
-What another one sends depends on what is in the tensor. In the place of these three it has
+- ``all_reduce(rank, world, tensor)``: a coroutine that yields the rounds of one rank. It is resumed with the messages
+  that the rank received, {peer: tensor}. It sums ``tensor``, shape (n,), over all ranks in place, and returns it.
+- ``rounds(world)``: the number of rounds that each rank yields.
+- ``cost(rank, world, entries)``: (messages, bytes) that one rank sends to sum ``entries`` float32 entries.
 
-- ``streams(rank, world, tensor, **options)``: several such coroutines that run side by side and sum ``tensor``
-  together; None in the place of one that goes on without this rank. Each returns how many entries of it this rank has
-  sent. Its options are those of a configuration.
+The messages of a collective with *streams* depend on the entries of the tensor. It has
 
-It knows no engine, clock or thread. All ranks yield equally many rounds; a rank that has nothing to say in a
-round yields an empty one. Every send has its receive in the same round.
+- ``streams(rank, world, tensor, **options)``: a list of coroutines that run concurrently and together sum ``tensor``.
+  An item is None if this rank does not take part in the stream. Each coroutine returns the number of entries that this
+  rank has sent. The options come from the configuration.
+
+A collective uses no engine, clock or thread. All ranks yield the same number of rounds; a rank without messages yields
+an empty round. Every message is received in the round in which it is sent.
+
+Example: in one round of a ring, rank 0 of 3 yields ``PeerExchange({1: chunk}, {2: len(other)})``. It sends ``chunk`` to
+rank 1, and is resumed with ``{2: tensor}``, a tensor of ``len(other)`` entries from rank 2.
 """
 
 from collections.abc import Generator
@@ -27,21 +32,20 @@ from torch import Tensor
 
 from dlgs_bench import plugins
 
-HEADER_BYTES = 8  # an int64 count of entries
+HEADER_BYTES = 8  # an int64 number of entries
 
 
 @dataclass(frozen=True)
 class PeerExchange:
     """One rank's part in one round of messages.
 
-    ``sends``: peer -> what it is sent, shape (n,); it must not change before the round has ended. ``receives``:
-    peer -> how many entries come from it. ``dtype``: of all messages of the round.
-
-    Where a receiver cannot know the length, all ranks set ``headers`` and every length in ``receives`` is None:
-    every message of the round then follows a header of 8 bytes that counts its entries. Without headers a
-    message of no entries is not sent.
-
-    ``entries``: how many entries of the gradient the messages stand for, where a method asks for the round.
+    ``sends``: peer -> message, shape (n,), which must not change before the round has ended.
+    ``receives``: peer -> number of entries of its message.
+    ``dtype``: the dtype of all messages of the round.
+    ``headers``: whether lengths are sent, because receivers cannot compute them. All ranks set it, and all lengths in
+    ``receives`` are None. Each message then has a header of 8 bytes with the number of its entries. Without headers, an
+    empty message is not sent.
+    ``entries``: the number of gradient entries that the messages represent, if a method makes this request.
     """
 
     sends: dict[int, Tensor] = field(default_factory=dict)
@@ -53,11 +57,11 @@ class PeerExchange:
     def __post_init__(self):
         for peer, tensor in self.sends.items():
             if tensor.dtype != self.dtype:
-                raise ValueError(f"a round of {self.dtype} sends {tensor.dtype} to rank {peer}")
+                raise ValueError(f"PeerExchange: sends[{peer}]: {tensor.dtype} is not the dtype {self.dtype}")
         for peer, entries in self.receives.items():
             if (entries is None) != self.headers:
-                rule = "with headers, lengths to receive are None" if self.headers else "a length of None needs headers"
-                raise ValueError(f"{rule}; rank {peer} is to send {entries}")
+                expected = "None; headers carry the length" if self.headers else "a length; give one, or set headers"
+                raise ValueError(f"PeerExchange: receives[{peer}]: {entries} is not {expected}")
 
     @property
     def sent_messages(self) -> int:
@@ -65,16 +69,16 @@ class PeerExchange:
 
     @property
     def sent_bytes(self) -> int:
-        """The headers included."""
-        return sum(tensor.nbytes + HEADER_BYTES * self.headers for tensor in self.sends.values())
+        """The bytes of all sent messages, with their headers."""
+        header = HEADER_BYTES if self.headers else 0
+        return sum(tensor.nbytes + header for tensor in self.sends.values())
 
 
 PeerExchanges = Generator[PeerExchange, dict[int, Tensor], Any]
 
 
 def sum_over_first(collective: ModuleType, rank: int, workers: int, mine: Tensor | None) -> PeerExchanges:
-    """The sum of the tensors of ranks 0 .. ``workers`` - 1, in place, by a plain collective; the others only keep
-    step."""
+    """Sum the tensors of ranks 0 .. ``workers`` - 1 in place by a plain collective; other ranks yield empty rounds."""
     if rank < workers:
         return (yield from collective.all_reduce(rank, workers, mine))
     for _ in range(collective.rounds(workers)):
@@ -83,24 +87,24 @@ def sum_over_first(collective: ModuleType, rank: int, workers: int, mine: Tensor
 
 
 def is_plain(collective: ModuleType) -> bool:
-    """Whether what it sends follows from the length of the tensor."""
+    """Whether the messages of a collective depend only on the length of the tensor."""
     return hasattr(collective, "all_reduce")
 
 
 def plain(world: int) -> dict[str, ModuleType]:
-    """Name -> collective, of the plain ones that run on so many ranks."""
-    found = {name: plugins.load("collectives", name) for name in plugins.names("collectives")}
-    return {name: one for name, one in found.items() if is_plain(one) and not one.refuses(world)}
+    """All plain collectives that can run on ``world`` ranks, by name."""
+    modules = {name: plugins.load("collectives", name) for name in plugins.names("collectives")}
+    return {name: module for name, module in modules.items() if is_plain(module) and not module.refuses(world)}
 
 
 def load(name: str, world: int) -> ModuleType:
-    """The collective of that name; ValueError in one line if there is none or it refuses so many ranks."""
+    """The collective of this name; ValueError in one line if it does not exist or cannot run on ``world`` ranks."""
     known = plugins.names("collectives")
     if name not in known:
-        raise ValueError(f"no file dlgs_bench/comm/collectives/{name}.py; known: {', '.join(known)}")
+        raise ValueError(f"collective: {name} is not a file in dlgs_bench/comm/collectives; use {', '.join(known)}")
     if world < 1:
-        raise ValueError(f"{world} is not a number of ranks; give at least 1")
+        raise ValueError(f"collective {name}: {world} is not a number of ranks; use at least 1")
     collective = plugins.load("collectives", name)
-    if why := collective.refuses(world):
-        raise ValueError(f"collective {name} refuses {world} ranks: {why}")
+    if reason := collective.refuses(world):
+        raise ValueError(f"collective {name} cannot run on {world} ranks: {reason}; use the engine's all-reduce")
     return collective

@@ -1,15 +1,20 @@
-"""OmniReduce: a sum over all ranks for which only blocks that are not zero travel (Fei et al., SIGCOMM 2021).
+"""OmniReduce: a sum over all ranks that sends only blocks that are not zero (Fei et al., SIGCOMM 2021).
 
-The tensor is cut into blocks. A *stream* has its own share of them and one aggregator, which sits beside a worker, on
-the same rank, or apart on a rank that has nothing to add. A stream's blocks form a matrix; its aggregator asks in each
-column for the smallest block that any worker has. Those who have it send it and say which is their next; the aggregator
-adds up what came, in rank order, and gives all workers the sums and the blocks that it asks for next. The first block
-of each column is sent even if it is zero, so that everybody's next is known; so that this first burst stays small
-beside the tensor, a small tensor has few streams. A stream ends when no column has a next block on any rank.
+The tensor is split into numbered blocks. A *stream* sums its own share of the blocks through one aggregator. The
+aggregator shares a rank with a worker, or has a dedicated rank that adds nothing. The blocks of a stream form a matrix
+of ``fused`` columns. The stream repeats two rounds:
 
-Each stream is a coroutine of rounds by itself, in turns a round to the aggregator and one from it, so that several can
-be under way at a time (``Communicator.start_streams``). Rounds are ordered and everybody knows what was asked for, so
-a message needs no count, and of each block one number: its sender's next in that column.
+1. In each column, the aggregator has requested one block. Every worker whose block is not zero sends it, together with
+   the number of its next block in that column that is not zero.
+2. The aggregator adds the blocks in rank order. It sends to all workers the sums, and the number of the block that it
+   requests next in each column: the smallest of the workers' next numbers.
+
+The first block of each column is sent even if it is zero, because the aggregator needs the workers' next numbers. A
+small tensor has few streams, so that these first blocks are a small part of it. A stream ends when no worker has a next
+block in any column.
+
+Each stream is a coroutine of rounds, so several streams can be in flight (``Communicator.start_streams``). All ranks
+have the numbers of the requested blocks, so a message has no count, and only one number per block.
 """
 
 import torch
@@ -18,9 +23,9 @@ from torch import Tensor
 from dlgs_bench.comm.blocks import nonzero_blocks
 from dlgs_bench.comm.collectives import PeerExchange, PeerExchanges
 
-WORD_BYTES = 4  # messages are of int32
-MESSAGES_EACH = 16  # a stream's share of the blocks, in full messages, is at least this: the first of them is the burst
-NONE = 2**31 - 1  # the number of a block that does not exist, larger than all that do
+WORD_BYTES = 4  # messages have dtype int32
+MESSAGES_EACH = 16  # the smallest share of a stream, in full messages; the first of them is sent even if it is zero
+NONE = 2**31 - 1  # stands for "no next block"; larger than the number of every block
 
 
 def streams(
@@ -34,35 +39,43 @@ def streams(
     aggregators: int | None = None,
     apart: bool = False,
 ) -> list[PeerExchanges | None]:
-    """The streams that sum ``tensor``, shape (n,), over all workers in place; each returns how many entries it sent.
+    """The streams that sum ``tensor``, shape (n,), over all workers in place. Each returns the entries that it sent.
 
-    ``block``: entries in a block. ``fused``: columns of a stream's matrix, the most blocks in a message.
-    ``in_flight``: streams of each aggregator, fewer (but one in all) where a stream's share would be less than
-    ``MESSAGES_EACH`` full messages. ``aggregators``: ranks 0, 1, ... that have one; all ranks, unless said. ``apart``:
-    the last ranks have them, and the others are the workers; of what an aggregator calls its tensor only the shape and
-    the type are looked at, and it has no part in streams of others. ValueError in one line for what cannot be.
+    ``block``: entries in a block.
+    ``fused``: columns of a stream's matrix, which is the largest number of blocks in a message.
+    ``in_flight``: streams per aggregator. There are fewer streams, but at least one in all, if the share of a stream
+    would be less than ``MESSAGES_EACH`` full messages.
+    ``aggregators``: the number of aggregators, which are on ranks 0, 1, ...; by default, on all ranks.
+    ``apart``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. A
+    dedicated aggregator passes a tensor for its shape and dtype only, and gets None for the streams of other
+    aggregators.
+
+    ValueError in one line if the options are invalid.
     """
     if apart and aggregators is None:
-        raise ValueError("omnireduce: aggregators are to be apart, but not said how many; give aggregators")
+        raise ValueError("omnireduce: aggregators: missing, but apart is set; give the number of aggregators")
     aggregators = world if aggregators is None else aggregators
     workers = world - aggregators if apart else world
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
         if value < 1:
-            raise ValueError(f"omnireduce: {name} is {value}; give at least 1")
-    if aggregators > world - apart:
-        among = " apart from a worker" if apart else ""
-        raise ValueError(f"omnireduce: {aggregators} aggregators{among} on {world} ranks; give at most {world - apart}")
+            raise ValueError(f"omnireduce: {name}: {value} is not a positive integer; use at least 1")
+    most = world - 1 if apart else world
+    if aggregators > most:
+        kind = "dedicated aggregators" if apart else "aggregators"
+        raise ValueError(f"omnireduce: aggregators: {aggregators} {kind} but only {world} ranks; use at most {most}")
     if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
-        raise ValueError(f"omnireduce: blocks of {block} entries of {tensor.dtype} do not fit messages of 32-bit words")
+        size = f"{block} entries of {tensor.dtype}"
+        raise ValueError(f"omnireduce: block: {size} do not fit messages of 32-bit words; use float32")
     blocks = _Blocks(tensor, block)
     count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
-    found: list[PeerExchanges | None] = []
+    result: list[PeerExchanges | None] = []
     for number in range(count):
-        share, aggregator = torch.arange(number, len(blocks), count), number % aggregators + (workers if apart else 0)
+        share = torch.arange(number, len(blocks), count)
+        aggregator = number % aggregators + (workers if apart else 0)
         joins = rank < workers or rank == aggregator
-        found.append(_stream(rank, workers, blocks, share, present[share], fused, aggregator) if joins else None)
-    return found
+        result.append(_stream(rank, workers, blocks, share, present[share], fused, aggregator) if joins else None)
+    return result
 
 
 def refuses(world: int) -> str | None:
@@ -72,19 +85,21 @@ def refuses(world: int) -> str | None:
 def _stream(
     rank: int, workers: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
 ) -> PeerExchanges:
-    """One stream. ``share``: the numbers of its blocks, rising; ``present``: which of them are not zero here."""
+    """One stream, as a coroutine. ``share``: the sorted numbers of its blocks; ``present``: which are not zero here."""
     fused = min(fused, len(share))
-    others, width = [peer for peer in range(workers) if peer != rank], message_length(1, blocks.like)
+    others = [peer for peer in range(workers) if peer != rank]
+    width = message_length(1, blocks.like)
     mine = _queue(share, present, fused) if rank < workers else torch.full((1, fused), NONE)
-    columns, sent = torch.arange(fused), torch.zeros(fused, dtype=torch.int64)  # sent: by column, how many of mine
-    asked = share[:fused].clone()  # by column: the block that is summed now
-    nexts = asked.repeat(workers, 1)  # on the aggregator: each worker's next, by column
-    while (live := asked != NONE).any():
-        due = live & (mine[sent, columns] == asked)
+    columns = torch.arange(fused)
+    sent = torch.zeros(fused, dtype=torch.int64)  # per column, the number of blocks that this rank has sent
+    requested = share[:fused].clone()  # per column, the block that is summed now
+    nexts = requested.repeat(workers, 1)  # on the aggregator: per worker and column, its next block
+    while (live := requested != NONE).any():
+        due = live & (mine[sent, columns] == requested)
         sent += due
-        message = message_of(mine[sent, columns][due], blocks.take(asked[due]))
+        message = message_of(mine[sent, columns][due], blocks.take(requested[due]))
         if rank == aggregator:
-            dues = live & (nexts == asked)
+            dues = live & (nexts == requested)
             lengths = {peer: int(dues[peer].sum()) * width for peer in others}
             received = yield PeerExchange({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
             slot = blocks.like.new_zeros(fused, blocks.size)
@@ -100,58 +115,58 @@ def _stream(
             answer = received[aggregator]
         following, data = read(answer, blocks.like)
         if rank < workers:
-            blocks.put(asked[live], data)
-        asked[live] = following
+            blocks.put(requested[live], data)
+        requested[live] = following
     return blocks.entries(mine[mine != NONE])
 
 
 def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
-    """By column the numbers of the blocks that this rank sends, rising, then NONE; shape (rows + 1, fused)."""
-    goes = present.clone()
-    goes[:fused] = True
+    """Per column, the sorted numbers of the blocks that this rank sends, then NONE; shape (rows + 1, fused)."""
+    is_sent = present.clone()
+    is_sent[:fused] = True
     queue = torch.full((-(-len(share) // fused) + 1, fused), NONE)
-    queue.view(-1)[: len(share)] = torch.where(goes, share, NONE)
+    queue.view(-1)[: len(share)] = torch.where(is_sent, share, NONE)
     return queue.sort(dim=0).values
 
 
 def message_of(numbers: Tensor, data: Tensor) -> Tensor:
-    """Numbers (k,) and blocks (k, size) as int32, the numbers first."""
+    """A message, int32, of k block numbers, shape (k,), and then k blocks, shape (k, size)."""
     return torch.cat([numbers.to(torch.int32), data.view(torch.int32).view(-1)])
 
 
 def read(message: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers, int64, and the blocks, shape (k, size), in a message of ``message_of``; ``like``: such blocks."""
+    """The numbers, int64, and the blocks, shape (k, size), of a message; ``like``: gives the size and the dtype."""
     count = message.numel() // message_length(1, like)
     return message[:count].to(torch.int64), message[count:].view(like.dtype).view(count, like.shape[1])
 
 
 def message_length(count: int, like: Tensor) -> int:
-    """The words of a message of ``count`` blocks like these."""
+    """The int32 elements in a message of ``count`` blocks that have the size and the dtype of ``like``."""
     return count * (1 + like.shape[1] * like.element_size() // WORD_BYTES)
 
 
 class _Blocks:
-    """A tensor, shape (n,), as blocks of ``size`` entries; what the last one lacks is 0."""
+    """A tensor, shape (n,), as blocks of ``size`` entries. The last block is padded with zeros."""
 
     def __init__(self, tensor: Tensor, size: int):
         whole = len(tensor) // size
         self.size, self._whole, self._rest = size, tensor[: whole * size].view(-1, size), tensor[whole * size :]
-        self.like = tensor.new_empty(0, size)  # for the shape and the type of blocks
+        self.like = tensor.new_empty(0, size)  # gives the size and the dtype of blocks
 
     def __len__(self) -> int:
         return len(self._whole) + (len(self._rest) > 0)
 
     def entries(self, numbers: Tensor) -> int:
-        """How many entries of the tensor these blocks hold."""
+        """The number of entries of the tensor in these blocks."""
         short = int((numbers >= len(self._whole)).sum())
         return len(numbers) * self.size - short * (self.size - len(self._rest))
 
     def take(self, numbers: Tensor) -> Tensor:
         """Copies of these blocks, shape (k, size)."""
-        found, whole = self._whole.new_zeros(len(numbers), self.size), numbers < len(self._whole)
-        found[whole] = self._whole[numbers[whole]]
-        found[~whole, : len(self._rest)] = self._rest
-        return found
+        copies, whole = self._whole.new_zeros(len(numbers), self.size), numbers < len(self._whole)
+        copies[whole] = self._whole[numbers[whole]]
+        copies[~whole, : len(self._rest)] = self._rest
+        return copies
 
     def put(self, numbers: Tensor, data: Tensor) -> None:
         """Write data, shape (k, size), to these blocks."""

@@ -1,9 +1,9 @@
-"""Ring all-reduce: the least bytes that any all-reduce can send, in 2 (N - 1) rounds of one message.
+"""Ring all-reduce: the fewest bytes that an all-reduce can send, in 2 (N - 1) rounds of one message.
 
-The tensor is cut into N chunks, equal to one entry. Each chunk travels once around the ring and gathers its sum
-(reduce-scatter), then once more and overwrites what it meets (all-gather). A chunk is thus added up on one rank
-and copied to the others: all ranks end with the same bits. Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
-2009.
+The tensor is split into N chunks whose sizes differ by at most one entry. Each chunk goes once around the ring and
+collects its sum (reduce-scatter). It then goes around again and overwrites the chunks of the other ranks (all-gather).
+So each chunk is summed on one rank and copied to the others, and all ranks have the same bits. Patarasuk and Yuan, J.
+Parallel Distrib. Comput. 69, 2009.
 """
 
 from torch import Tensor
@@ -41,6 +41,6 @@ def cost(rank: int, world: int, entries: int) -> tuple[int, int]:
 
 
 def _chunk(number: int, world: int, entries: int) -> slice:
-    """Chunk ``number``, counted modulo ``world``."""
+    """The range of chunk ``number`` modulo ``world``."""
     number %= world
     return slice(number * entries // world, (number + 1) * entries // world)

@@ -1,8 +1,8 @@
-"""Quantisation at memory speed on one CPU core, float32: compiled passes, whose inner loops have no branch.
+"""Quantisation of float32 at memory speed on one CPU core, by compiled passes whose inner loops have no branch.
 
-Codes are packed as ``packing.pack`` has it: with m bytes of codes, code i lies in byte i mod m. A pass goes over the
-bytes once for each place in them, piece by piece. Codes are shifted to their place as floats, times a power of two:
-that is exact, and keeps integers of 64 bits, which numba makes of all others, out of the loop.
+Codes are packed as in ``packing.pack``: with m bytes of codes, code i is in byte i mod m. A byte holds 8 / bits codes,
+in slots. A pass goes over the bytes once per slot, piece by piece. To shift a code to its slot, it is multiplied by a
+power of two as a float. This is exact, and avoids the 64-bit integers that numba uses for all integer arithmetic.
 """
 
 import math
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from dlgs_bench.exchange.quantisation import levels
 
-MAGNITUDE = np.uint32(0x7FFFFFFF)  # a float32's bits but its sign: they order as its magnitude does, NaN above all
-CACHED = 4096  # entries that stay in the first cache
+MAGNITUDE = np.uint32(0x7FFFFFFF)  # all bits of a float32 except its sign: they have the order of its magnitude
+CACHED = 4096  # entries that stay in the L1 cache
 
 
 def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
-    found = np.empty(len(ends), np.float32)
+    result = np.empty(len(ends), np.float32)
     if p == math.inf:
-        _largest(vector.numpy().view(np.uint32), ends, found.view(np.uint32))
+        _largest(vector.numpy().view(np.uint32), ends, result.view(np.uint32))
     else:
-        _norms(vector.numpy(), ends, p, found)
-    return torch.from_numpy(found)
+        _norms(vector.numpy(), ends, p, result)
+    return torch.from_numpy(result)
 
 
 def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:
@@ -45,14 +45,14 @@ def subtract(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Te
 
 
 def uniform(size: int, seed: tuple[int, ...]) -> Tensor:
-    """As ``randomness.uniform``."""
+    """Uniform random numbers, as in ``randomness.uniform``."""
     numbers = np.empty(size, np.float32)
     _uniform(numbers, *_keys(seed))
     return torch.from_numpy(numbers)
 
 
 def _keys(seed: tuple[int, ...]) -> tuple[np.uint32, np.uint32]:
-    """What ``_draw`` needs of a seed."""
+    """The two keys of ``_draw`` that a seed gives."""
     return tuple(np.random.SeedSequence(seed).generate_state(2, np.uint32))
 
 
@@ -62,18 +62,18 @@ def _decoding(bits: int) -> tuple[np.float32, np.float32, int]:
 
 
 @njit(cache=True, nogil=True)
-def _largest(bits, ends, found):
+def _largest(bits, ends, result):
     start = 0
     for piece in range(ends.size):
         most, part = np.uint32(0), bits[start : ends[piece]]
         for i in range(part.size):
             magnitude = np.uint32(part[i] & MAGNITUDE)
             most = magnitude if magnitude > most else most
-        found[piece] = most
+        result[piece] = most
         start = ends[piece]
 
 
-# To add in another order than one by one is what lets a sum be several at a time.
+# "reassoc" allows another order of additions, so the compiler can vectorise the sum.
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _sum_of_magnitudes(part):
     total = np.float32(0)
@@ -84,7 +84,7 @@ def _sum_of_magnitudes(part):
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _sum_of_squares(part):
-    """Of 64 bits: squares of float32 would over- and underflow."""
+    """The sum of squares in 64 bits: squares of float32 would overflow and underflow."""
     total = np.float64(0)
     for i in range(part.size):
         entry = np.float64(part[i])
@@ -93,21 +93,21 @@ def _sum_of_squares(part):
 
 
 @njit(cache=True, nogil=True)
-def _norms(vector, ends, p, found):
+def _norms(vector, ends, p, result):
     start = 0
     for piece in range(ends.size):
-        total = 0.0  # of 64 bits: a layer may have millions of entries
+        total = 0.0  # in 64 bits, since a layer may have millions of entries
         while start < ends[piece]:
             stop = min(ends[piece], start + CACHED)
             total += _sum_of_magnitudes(vector[start:stop]) if p == 1 else _sum_of_squares(vector[start:stop])
             start = stop
-        found[piece] = total if p == 1 else np.sqrt(total)
+        result[piece] = total if p == 1 else np.sqrt(total)
 
 
 @njit(cache=True, nogil=True)
-def _draw(place, first, second):
-    """The uniform number at a place below 2 ** 32, of two keys."""
-    mixed = _mix(np.uint32(_mix(np.uint32(np.uint32(place) ^ first)) ^ second))
+def _draw(index, first, second):
+    """The uniform random number at an index below 2 ** 32, for the keys ``first`` and ``second``."""
+    mixed = _mix(np.uint32(_mix(np.uint32(np.uint32(index) ^ first)) ^ second))
     return np.float32(np.int32(mixed >> np.uint32(8))) * np.float32(2**-24)
 
 
@@ -119,7 +119,7 @@ def _uniform(numbers, first, second):
 
 @njit(cache=True, nogil=True)
 def _mix(x):
-    """Every bit of 32 depends on all of them (the last step of MurmurHash3, by Appleby)."""
+    """A hash of 32 bits in which every bit depends on all bits of x (the last step of MurmurHash3, by Appleby)."""
     x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32(np.uint32(x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(x ^ (x >> np.uint32(16)))
@@ -133,11 +133,11 @@ def _round_down(x, lowest, highest):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _encode(vector, units, ends, lowest, highest, half, bits, at_random, first_key, second_key, packed):
-    """Write codes to ``packed``, which is zero."""
+    """Write codes to ``packed``, which is all zeros."""
     start = piece = 0
-    for place in range(8 // bits):
-        first = place * packed.size
-        shift = np.float32(1 << bits * place)
+    for slot in range(8 // bits):
+        first = slot * packed.size
+        shift = np.float32(1 << bits * slot)
         while start < min(first + packed.size, vector.size):
             while ends[piece] <= start:
                 piece += 1
@@ -156,13 +156,13 @@ def _encode(vector, units, ends, lowest, highest, half, bits, at_random, first_k
 
 @njit(cache=True, nogil=True)
 def _sum(units, packed, ends, lowest, step, bits, fresh, out):
-    """Add what the messages stand for to ``out``, or with ``fresh`` to zeros in its place."""
+    """Add the vectors in the messages to ``out``; with ``fresh``, overwrite ``out`` with their sum."""
     start = piece = 0
     size = packed.shape[1]
-    for place in range(8 // bits):
-        first = place * size
-        mask = np.uint8((1 << bits) - 1 << bits * place)
-        step_here = step / np.float32(1 << bits * place)
+    for slot in range(8 // bits):
+        first = slot * size
+        mask = np.uint8((1 << bits) - 1 << bits * slot)
+        step_here = step / np.float32(1 << bits * slot)
         while start < min(first + size, out.size):
             while ends[piece] <= start:
                 piece += 1

@@ -1,4 +1,4 @@
-"""Float codes: bfloat16, or 8-bit floats in a unit for each block, by torch operations on any device.
+"""Float codes on any device: bfloat16, or 8-bit floats times a unit per block.
 
 Blocks of 8-bit floats are scaled so that their largest magnitude becomes the largest number of the format.
 """
@@ -16,7 +16,7 @@ DTYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "e5m2": torch.flo
 
 
 def encode(vector: Tensor, block: int, code: str) -> Tensor:
-    """``vector``, float32 (n,), as a message, uint8: the units of its blocks, then its codes. bf16 has no units."""
+    """A message, uint8, of ``vector``, float32 (n,): the units of its blocks, then the codes. bf16 has no units."""
     dtype = DTYPES[code]
     if code == "bf16":
         return join(vector.to(dtype))
@@ -26,7 +26,7 @@ def encode(vector: Tensor, block: int, code: str) -> Tensor:
 
 
 def decode(messages: Sequence[Tensor], block: int, code: str, out: Tensor) -> Tensor:
-    """Write the float32 sum of what messages of ``encode`` stand for, added in their order, to ``out``, shape (n,)."""
+    """Write the float32 sum of the vectors in messages of ``encode``, added in order, to ``out``, (n,); return it."""
     out.zero_()
     floats = 0 if code == "bf16" else -(-len(out) // block)
     for message in messages:

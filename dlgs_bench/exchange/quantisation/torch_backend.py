@@ -1,4 +1,4 @@
-"""Quantisation in plain torch operations, on any device."""
+"""Quantisation by torch operations, on any device."""
 
 import math
 
@@ -14,7 +14,7 @@ from dlgs_bench.exchange.randomness import uniform
 def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
     if p == math.inf:
         return torch.segment_reduce(vector.abs(), "max", lengths=_lengths(vector, ends), initial=0, unsafe=True)
-    powers = vector.double().abs_().pow_(p)  # squares of float32 would over- and underflow
+    powers = vector.double().abs_().pow_(p)  # squares of float32 would overflow and underflow
     return (
         torch.segment_reduce(powers, "sum", lengths=_lengths(vector, ends), initial=0, unsafe=True).pow_(1 / p).float()
     )

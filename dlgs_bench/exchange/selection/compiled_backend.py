@@ -1,10 +1,10 @@
-"""Selection at memory speed on one CPU core (GPUs: ``triton_backend``): one compiled pass accumulates, compares,
-compacts.
+"""Selection at memory speed on one CPU core (GPUs: ``triton_backend``).
 
-With the sign bit cleared, the bits of a float32 order as its magnitude does, NaN above all, so thresholds
-are integer comparisons; they cost nothing when written without a branch: always store, and advance the
-place to store to by the comparison's value. Top-K needs no sort of all: a sample gives a bound that
-slightly more than k entries reach, one pass takes those, and what is too much of them is put back.
+One compiled pass accumulates, compares and compacts. With the sign bit cleared, the bits of float32 numbers have the
+order of their magnitudes, with NaN above all, so a comparison with a threshold is an integer comparison. It has no
+branch: the pass stores every entry, and advances the store index by the result of the comparison. Top-K does not sort
+all entries. A sample gives a bound that slightly more than k entries reach. One pass takes these entries, and those in
+excess of k are written back.
 """
 
 import importlib
@@ -17,10 +17,10 @@ from torch import Tensor
 from dlgs_bench.exchange.selection import NAN, Rule, Threshold, TopK, torch_backend
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)
-INFINITY = np.uint32(0x7F800000)  # the magnitudes above it are NaN
-BLOCK = np.uint64(256)  # entries that stay in the first cache between the steps of a pass
+INFINITY = np.uint32(0x7F800000)  # all magnitudes above it are NaN
+BLOCK = np.uint64(256)  # entries that stay in the L1 cache between the steps of a pass
 LINE, STRIDE = 16, 16 * 61  # a sample is one cache line of every 61
-SMALLEST_SAMPLED = 1 << 16  # below, the sample is everything
+SMALLEST_SAMPLED = 1 << 16  # of a smaller vector, the sample is the whole vector
 
 # Counters are unsigned: for signed ones numba adds a test for negative indices to every access.
 ZERO = np.uint64(0)
@@ -28,9 +28,9 @@ ZERO = np.uint64(0)
 
 @njit(cache=True, nogil=True)
 def _take_at_least(corrected, bits, gradient, least, values, indices):
-    """Add ``gradient``, unless empty, to ``corrected`` (its ``bits``) and move the magnitudes >= ``least`` out.
+    """Add ``gradient``, unless it is empty, to ``corrected``, and move the entries whose magnitude is >= ``least``.
 
-    Returns how many, and whether NaN is among them.
+    ``bits``: the same memory as ``corrected``. Returns the number of moved entries, and whether one of them is NaN.
     """
     n, size, nan = ZERO, np.uint64(corrected.size), False
     for start in range(ZERO, size, BLOCK):
@@ -53,7 +53,7 @@ def _take_at_least(corrected, bits, gradient, least, values, indices):
 
 @njit(cache=True, nogil=True)
 def _copy_at_least(bits, least, magnitudes):
-    """Copy the magnitudes >= ``least``; return how many."""
+    """Copy the magnitudes >= ``least``, and return their number."""
     n = ZERO
     for b in bits:
         magnitudes[n] = b & MAGNITUDE
@@ -63,7 +63,7 @@ def _copy_at_least(bits, least, magnitudes):
 
 @njit(cache=True, nogil=True)
 def _put_back_below(bits, values, indices, kth, ties):
-    """Return what is below ``kth`` to ``bits``, and what equals it after the first ``ties``; close the gaps."""
+    """Write the entries below ``kth``, and ties after the first ``ties``, back to ``bits``, and close the gaps."""
     n = 0
     for i in range(values.size):
         magnitude = values[i] & MAGNITUDE
@@ -77,30 +77,32 @@ def _put_back_below(bits, values, indices, kth, ties):
 
 
 def _bits_of(h: float) -> np.uint32:
-    # A zero threshold takes what is not zero: the smallest magnitude above zero has the bits 1.
+    # A threshold of zero selects all entries that are not zero: the smallest magnitude above zero has the bits 1.
     return max(np.uint32(1), np.float32(h).view(np.uint32))
 
 
 def _bound(corrected: np.ndarray, gradient: np.ndarray, k: int) -> np.uint32:
-    """Magnitude bits that k entries of ``corrected`` + gradient or slightly more reach, going by a sample; maybe
-    fewer."""
+    """A bound, as magnitude bits, that slightly more than k entries of ``corrected`` + gradient are expected to reach.
+
+    It is estimated from a sample, so fewer than k entries may reach it.
+    """
     share = k
     if corrected.size >= SMALLEST_SAMPLED:
         corrected, gradient = (
             a[: a.size // STRIDE * STRIDE].reshape(-1, STRIDE)[:, :LINE] for a in (corrected, gradient)
         )
         expected = k * LINE / STRIDE
-        share = int(expected + 4 * expected**0.5 + 4)  # four standard deviations of a count, to be safe
+        share = int(expected + 4 * expected**0.5 + 4)  # four standard deviations above the expected count
     with np.errstate(over="ignore", invalid="ignore"):
         sample = (corrected + gradient if gradient.size else corrected).ravel().view(np.uint32) & MAGNITUDE
     return _kth(sample, share)[0] if share <= sample.size else np.uint32(0)
 
 
 def _kth(magnitudes: np.ndarray, k: int) -> tuple[np.uint32, int]:
-    """The k-th largest of ``magnitudes``, and how many of the first k equal it; reorders them."""
-    place = magnitudes.size - k
-    magnitudes.partition(place)
-    return magnitudes[place], int(np.count_nonzero(magnitudes[place:] == magnitudes[place]))
+    """The k-th largest magnitude, and how many of the k largest are equal to it; reorders ``magnitudes``."""
+    index = magnitudes.size - k
+    magnitudes.partition(index)
+    return magnitudes[index], int(np.count_nonzero(magnitudes[index:] == magnitudes[index]))
 
 
 def _fits(corrected: Tensor) -> bool:
@@ -108,9 +110,9 @@ def _fits(corrected: Tensor) -> bool:
 
 
 def _other(corrected: Tensor):
-    """The module for tensors that are not float32 on CPU."""
+    """The module for tensors that are not float32 on a CPU."""
     if corrected.is_cuda:
-        # By name: a run on a CPU does not execute it, so an edit there must not repeat such a run.
+        # Imported by name: an edit of that module then does not change the fingerprint of a run on CPUs.
         triton_backend = importlib.import_module("dlgs_bench.exchange.selection.triton_backend")
         if triton_backend.fits(corrected):
             return triton_backend
@@ -118,16 +120,16 @@ def _other(corrected: Tensor):
 
 
 def workspace(corrected: Tensor) -> Tensor | None:
-    """As ``torch_backend.room``: int32, shape (2d,). The kernel backs only the pages that are written to."""
+    """Memory for the result of ``take``: int32, shape (2d,). The kernel backs only the pages that are written to."""
     return torch.empty(2 * corrected.numel(), dtype=torch.int32) if _fits(corrected) else None
 
 
 def take(
     corrected: Tensor, rule: Rule, gradient: Tensor | None = None, workspace: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As ``torch_backend.take``; int32 indices, rising. Ties go to the lowest index.
+    """Take entries, as ``torch_backend.take`` does; the indices are int32 and sorted. Of ties, the lowest index wins.
 
-    On CPU, for float32, indices follow the values in memory, so that both can travel as they lie.
+    For float32 on a CPU, the indices follow the values in memory, so both can be sent without a copy.
     """
     if not _fits(corrected) or isinstance(rule, Tensor):
         return _other(corrected).take(corrected, rule, gradient)
@@ -138,10 +140,10 @@ def take(
     values, indices = both.numpy().view(np.uint32)[: bits.size], both.numpy()[bits.size :]
     least = _bits_of(rule.h) if isinstance(rule, Threshold) else _bound(floats, added, rule.k)
     n, nan = _take_at_least(floats, bits, added, least, values, indices)
-    if nan:  # it ranks above every threshold: if there is one, it was taken
+    if nan:  # NaN ranks above every threshold, so every NaN was taken
         raise FloatingPointError(NAN)
     if isinstance(rule, TopK):
-        if n < rule.k:  # the sample misled: take all
+        if n < rule.k:  # the bound was too high: take all entries
             bits[indices[:n]] = values[:n]
             n, _ = _take_at_least(floats, bits, floats[:0], np.uint32(0), values, indices)
         if n > rule.k:
@@ -154,18 +156,18 @@ def take(
 def take_at_most(
     corrected: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``torch_backend.take_at_most``, which does it on CPUs, where no host has a reason to ask."""
+    """Take entries, as ``torch_backend.take_at_most`` does, which also serves CPUs: they are never asynchronous."""
     return _other(corrected).take_at_most(corrected, rule, most, gradient)
 
 
 def kth_magnitude(corrected: Tensor, k: int) -> float:
-    """As ``torch_backend.kth_magnitude``."""
+    """The k-th largest magnitude, as in ``torch_backend.kth_magnitude``."""
     if not _fits(corrected):
         return _other(corrected).kth_magnitude(corrected, k)
     floats = corrected.numpy()
     magnitudes = np.empty(corrected.numel(), np.uint32)
     n = _copy_at_least(floats.view(np.uint32), _bound(floats, floats[:0], k), magnitudes)
-    if n < k:  # the sample misled: all
+    if n < k:  # the bound was too high: copy all magnitudes
         n = _copy_at_least(floats.view(np.uint32), np.uint32(0), magnitudes)
     if (magnitudes[:n] > INFINITY).any():
         raise FloatingPointError(NAN)

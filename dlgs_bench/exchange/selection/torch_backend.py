@@ -1,4 +1,4 @@
-"""Selection in plain torch operations, on any device: the reference."""
+"""Selection by torch operations, on any device; the reference implementation."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,17 @@ from dlgs_bench.exchange.selection import MANY, NAN, Rule, Threshold, TopK
 
 
 def workspace(corrected: Tensor) -> Tensor | None:
-    """Memory for what ``take`` returns, to be handed to it in every step; None if it has no use for any."""
+    """Memory for the result of ``take``, which the caller passes to it in every step; None if ``take`` needs none."""
     return None
 
 
 def take(
     corrected: Tensor, rule: Rule, gradient: Tensor | None = None, workspace: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Take the entries that ``rule`` chooses out of ``corrected``, shape (d,): they become 0 there.
+    """Take the entries that ``rule`` chooses out of ``corrected``, shape (d,), and set them to 0 there.
 
-    Returns their values, shape (n,), and their int64 indices, shape (n,), which lie in ``workspace`` if one is
-    given. ``gradient``, shape (d,), if given, is added to ``corrected`` before.
+    Returns their values, shape (n,), and their int64 indices, shape (n,), in the memory of ``workspace`` if it is
+    given. ``gradient``, shape (d,), if given, is added to ``corrected`` first.
     """
     if gradient is not None:
         corrected.add_(gradient)
@@ -32,11 +32,11 @@ def take(
 def take_at_most(
     corrected: Tensor, rule: TopK | Threshold, most: int, gradient: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``take``, of the first ``most`` entries alone; the others stay in ``corrected``. The host never waits for a
-    device.
+    """Take entries, as ``take`` does, but only the first ``most``; the host does not wait for the device.
 
-    Returns values and indices, shape (most,), and how many entries the rule chose, int64, shape (1,), or ``MANY`` if
-    there is NaN. Behind the last entry are zeros, at any index. ``most`` is a ``TopK``'s k.
+    Returns values and indices, shape (most,), and the number of entries that the rule chose, int64, shape (1,), or
+    ``MANY`` if one of them is NaN. Entries beyond ``most`` stay in ``corrected``. If fewer were chosen, the rest of the
+    result is zeros, at any index. With ``TopK``, ``most`` is k.
     """
     if gradient is not None:
         corrected.add_(gradient)
@@ -52,7 +52,7 @@ def take_at_most(
     filler = indices < 0
     indices = torch.where(filler, indices[0].clamp(min=0), indices)
     values = corrected[indices].masked_fill_(filler, 0)
-    # Where nothing was chosen, what lies at index 0 stays there.
+    # If nothing was chosen, all indices are 0, and the entry at index 0 must not change.
     corrected.index_copy_(0, indices, torch.where(chosen > 0, 0, corrected[:1]).expand(most))
     return values, indices, chosen.masked_fill_(magnitude.amax(0, keepdim=True).isnan(), MANY)
 
@@ -61,12 +61,12 @@ def _indices(corrected: Tensor, rule: Rule) -> Tensor:
     match rule:
         case TopK(k):
             top = torch.topk(corrected.abs(), k, sorted=False)
-            refuse_nan(top.values)  # NaN ranks highest: if there is one, it is among them
+            refuse_nan(top.values)  # NaN ranks highest, so the k largest contain it
             return top.indices
         case Threshold(h):
             magnitude = corrected.abs()
-            refuse_nan(magnitude.max())  # a comparison with NaN is false, so NaN would go unnoticed
-            # Where h is 0 only the non-zero entries count; "> 0" is the same comparison made once.
+            refuse_nan(magnitude.max())  # the maximum is NaN if any entry is; a comparison with NaN is false
+            # With h = 0, only entries that are not zero are chosen.
             mask = magnitude >= h if h > 0 else magnitude > 0
             return mask.nonzero().view(-1)
         case _:
@@ -81,6 +81,6 @@ def kth_magnitude(corrected: Tensor, k: int) -> float:
 
 
 def refuse_nan(magnitudes: Tensor) -> None:
-    """FloatingPointError if there is NaN."""
+    """Raise FloatingPointError if a magnitude is NaN."""
     if magnitudes.isnan().any():
         raise FloatingPointError(NAN)
