@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
 from dlgs_bench.exchange.plugin import about
-from dlgs_bench.training.build import build, check_parameters, evaluating, trained
+from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trained
 from dlgs_bench.training.head import widths
 
 MODEL = {
@@ -35,7 +35,7 @@ LIMIT_S = 900.0  # for one plug-in
 
 def model(name: str) -> dict:
     """Its title, its data set and those that it takes, its layers in the order of exchange, the multiply-adds of one
-    sample, and the columns of each fully connected layer of its head.
+    sample, the columns of each fully connected layer of its head, and how many hidden matrices Muon would update.
 
     Frozen parameters are not among its layers. Models that cannot be built on meta tensors are built on the CPU.
     """
@@ -64,10 +64,11 @@ def _built(module) -> dict:
         takes = [name for name in data.names() if _takes(net, name)]
     _train(module, net, torch.cat([inputs, inputs]), own)  # BatchNorm cannot train on one sample
     layers = [p.numel() for p in trained(net).values()][::-1]
+    matrices = len(hidden_matrices(net))
     with evaluating(net), torch.no_grad():
         head = widths(net, inputs)
     work = {"multiply_adds": counter.get_total_flops() // 2, "head": head, "takes": takes}
-    return {"layers": layers, "parameters": sum(layers)} | work
+    return {"layers": layers, "parameters": sum(layers), "matrices": matrices} | work
 
 
 def _train(module, net: torch.nn.Module, inputs: torch.Tensor, own: type[data.DataSet]) -> None:

@@ -9,7 +9,8 @@ from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
 
 MOST = 8  # variants beside uncompressed in one trial, each of which keeps residuals
 MEASURED = Measurement(blocks=1, repeats=1, width=0.05, budget_s=25)
-TIMED_BY = ("model", "data", "stand_in", "batch", "momentum", "weight_decay", "precision")  # fields of Training
+# Fields of Training.
+TIMED_BY = ("model", "data", "stand_in", "batch", "optimizer", "momentum", "betas", "weight_decay", "precision")
 
 
 @dataclass(frozen=True)

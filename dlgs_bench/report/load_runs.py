@@ -11,7 +11,7 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import amortised
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
-SPEC += ("precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
+SPEC += ("optimizer", "precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # of methods, with their defaults; empty for those without
 # Of a testbed: its slowest link, its fastest, the slowest measured; from host to host, there and back measured.
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")

@@ -13,6 +13,7 @@ from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 ENGINE_SUMS = "engine"  # dlgs_bench.spec.Scheme.collective: dense sums are the engine's own
 USUAL_PRECISION = "float32"  # dlgs_bench.spec.Training.precision
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}  # older tables have no such column
 
 
 def run_columns(row, names: Names) -> dict[str, str]:
@@ -27,6 +28,7 @@ def run_columns(row, names: Names) -> dict[str, str]:
         "Collective": row["collective"],
         "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
         "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
+        "Optimizer": OPTIMIZERS.get(row.get("optimizer"), "SGD"),
         "Precision": row.get("precision", USUAL_PRECISION),
         "Data": data_title(row),
     }
@@ -35,8 +37,8 @@ def run_columns(row, names: Names) -> dict[str, str]:
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
     collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
-    links' latency if some have one, the precision unless all computed in float32, what disturbed a run if something
-    did, the source of kept runs and warnings if there are any."""
+    links' latency if some have one, the optimizer unless SGD trains everything, the precision unless all computed in
+    float32, what disturbed a run if something did, the source of kept runs and warnings if there are any."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
@@ -44,6 +46,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Workers": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
         "Latency (ms)": lambda column: (column == "").all(),
+        "Optimizer": lambda column: (column == "SGD").all(),
         "Precision": lambda column: (column == USUAL_PRECISION).all(),
         "Disturbed": lambda column: (column == "").all(),
         "Kept run": lambda column: (column == "").all(),
