@@ -34,8 +34,9 @@ LIMIT_S = 900.0  # for one plug-in
 
 
 def model(name: str) -> dict:
-    """Its title, its data set and those that it takes, its layers in the order of exchange, the multiply-adds of one
-    sample, the columns of each fully connected layer of its head, and how many hidden matrices Muon would update.
+    """Its title, its data set and the metric of it, the data sets that it takes, its layers in the order of
+    exchange, the multiply-adds of one sample, the columns of each fully connected layer of its head, and how many
+    hidden matrices Muon would update.
 
     Frozen parameters are not among its layers. Models that cannot be built on meta tensors are built on the CPU.
     """
@@ -48,7 +49,7 @@ def model(name: str) -> dict:
             found = _built(module)
     except Exception:  # such as .item(), a branch on a value, a buffer made by numpy
         found = _built(module)
-    return {"title": module.TITLE, "data": module.DATA} | found
+    return {"title": module.TITLE, "data": module.DATA, "metric": data.load(module.DATA).metric} | found
 
 
 def _built(module) -> dict:

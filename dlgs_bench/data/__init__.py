@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -34,11 +34,12 @@ class Shard:
 class DataSet(ABC):
     """Training and test samples on a device; one object serves one worker.
 
-    ``title``: the name to show. ``train_size``, ``test_size``: samples. ``classes``: targets are 0 .. classes - 1; a
-    model with fewer outputs is then refused before anything runs.
+    ``title``: the name to show. ``metric``: what tables show next to losses. ``train_size``, ``test_size``: samples.
+    ``classes``: targets are 0 .. classes - 1; a model with fewer outputs is then refused before anything runs.
     """
 
     title: ClassVar[str]
+    metric: ClassVar[Literal["accuracy", "perplexity"]] = "accuracy"
     classes: ClassVar[int | None] = None
     train_size: int
     test_size: int

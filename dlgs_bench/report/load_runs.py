@@ -114,18 +114,20 @@ def read_points(paths: list) -> pd.DataFrame:
 
     ``density``, ``bits_per_entry``: means over these steps; ``squared_error``, ``squared_mean``: sums over those of
     them in which the aggregate was held against the true mean, empty where there are none.
+    ``test_perplexity``: exp(test loss) of models of text, empty for others.
     """
     stretches = pd.concat([_stretches(Path(path)) for path in paths], ignore_index=True)
     return pd.concat([read(paths), stretches], axis=1)
 
 
 def _stretches(points: Path) -> pd.DataFrame:
-    ends = pd.read_csv(points)["step"]
-    iterations = pd.read_csv(points.with_name("iterations.csv"))
-    entries = plugins.describe("models", about_run(points.parent)["model"])["parameters"]
-    stretches = iterations.groupby(ends.searchsorted(iterations["step"]))
+    rows, iterations = pd.read_csv(points), pd.read_csv(points.with_name("iterations.csv"))
+    model = plugins.describe("models", about_run(points.parent)["model"])
+    stretches = iterations.groupby(rows["step"].searchsorted(iterations["step"]))
     sums = stretches[["squared_error", "squared_mean"]].sum(min_count=1)
-    return sums.assign(density=stretches["density"].mean(), bits_per_entry=8 * stretches["sent_bytes"].mean() / entries)
+    bits = 8 * stretches["sent_bytes"].mean() / model["parameters"]
+    perplexity = np.exp(rows["test_loss"].to_numpy()) if model["metric"] == "perplexity" else np.nan
+    return sums.assign(density=stretches["density"].mean(), bits_per_entry=bits, test_perplexity=perplexity)
 
 
 def about_run(folder: Path, label: str = "") -> dict:

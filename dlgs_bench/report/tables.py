@@ -38,7 +38,8 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     """The refresh interval is shown if something has one, the topology unless it is all-gather everywhere, the
     collective unless the engine makes all dense sums, the workers and the links' rate unless all rows share them, the
     links' latency if some have one, the optimizer unless SGD trains everything, the precision unless all computed in
-    float32, what disturbed a run if something did, the source of kept runs and warnings if there are any."""
+    float32, the perplexity if something trained on text, what disturbed a run if something did, the source of kept runs
+    and warnings if there are any."""
     usual = {
         "Refresh every": lambda column: (column == "").all(),
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
@@ -48,6 +49,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Latency (ms)": lambda column: (column == "").all(),
         "Optimizer": lambda column: (column == "SGD").all(),
         "Precision": lambda column: (column == USUAL_PRECISION).all(),
+        "Test perplexity": lambda column: (column == "").all(),
         "Disturbed": lambda column: (column == "").all(),
         "Kept run": lambda column: (column == "").all(),
         "Warning": lambda column: (column == "").all(),
