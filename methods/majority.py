@@ -18,9 +18,9 @@ class Majority(Method):
     Efficient and Fault Tolerant, ICLR 2019, Algorithm 1).
 
     The paper's server is shared out: each worker counts the votes of one part of the bucket, and sends the result to
-    all. ``momentum`` 0.9 is the paper's Signum: the signs are those of momentum * v + gradient. The optimizer's momentum
-    is off, and its weight decay acts on the weights directly. A zero votes for plus, and ties are broken at random; both
-    are our choice. The aggregate is +-1, so learning rates are as small as 0.0001.
+    all. ``momentum`` 0.9 is the paper's Signum: the signs are those of momentum * v + gradient. The optimizer's
+    momentum is off, and its weight decay acts on the weights directly. A zero votes for plus, and ties are broken at
+    random; both are our choice. The aggregate is +-1, so learning rates are as small as 0.0001.
     """
 
     title = "signSGD, majority vote"

@@ -486,3 +486,30 @@ def test_arc_top_k_sends_rows_and_a_sketch_whatever_the_number_of_workers(measur
         entries = 50 * 64 + 1000 * 4
         what = f"bytes that a worker of {workers} sends / of the rows and the sketch"
         measured("arctopk", what, transport.sent_bytes / (4 * entries), at_least=1, at_most=1)
+
+
+# DeMo that picks entries
+
+
+@pytest.mark.parametrize("pick", ["random", "stride"])
+def test_demo_that_picks_entries_takes_out_of_every_delta_what_it_sends(pick):
+    steps, lr = shares(3, 2, 1000), at(1).lr
+    workers = run("demo", steps, ((40, 25),), pick=pick, chunk=10, top=5, sign=False, decay=1.0)
+    deltas = [torch.zeros(1000) for _ in workers]
+    for step, aggregate in zip(steps, workers[0].aggregates, strict=True):
+        deltas = [delta + lr * share for delta, share in zip(deltas, step, strict=True)]
+        sent = aggregate != 0
+        assert sent.sum() == 50  # one of 20
+        torch.testing.assert_close(lr * aggregate[sent], mean(deltas)[sent])
+        deltas = [delta.masked_fill(sent, 0) for delta in deltas]
+    for worker, delta in zip(workers, deltas, strict=True):
+        torch.testing.assert_close(worker.method.momenta[0], delta)
+
+
+def test_demos_stride_reaches_every_entry_once_and_its_draw_does_not(measured):
+    gradients = [[torch.ones(1000)] for _ in range(20)]
+    for pick, low, high in (("stride", 1, 1), ("random", 0.5, 0.8)):
+        aggregates = torch.stack(run("demo", gradients, ((40, 25),), pick=pick, chunk=10, top=5)[0].aggregates)
+        reached = (aggregates != 0).any(0).float().mean()
+        what = f"entries that n steps reach where one of n is sent, {pick}"
+        measured("demo", what, reached, at_least=low, at_most=high)
