@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
 from dlgs_bench.exchange.plugin import about
-from dlgs_bench.training.build import build, check_parameters, evaluating, trained, without_values
+from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trained, without_values
 from dlgs_bench.training.head import widths
 
 MODEL = {
@@ -36,15 +36,17 @@ LIMIT_S = 900.0  # for one plug-in
 def model(name: str) -> dict:
     """The description of a model.
 
-    It has the title, the model's data set and all data sets that the model accepts (``takes``), the entries of each
-    layer in the order of exchange, the multiply-adds of one sample, and the columns of each fully connected layer of
-    its head. Frozen parameters are left out.
+    It has the title, the model's data set, the metric of this data set and all data sets that the model accepts (``takes``), the entries of each
+    layer in the order of exchange, the multiply-adds of one sample, the columns of each fully connected layer of its
+    head, and the number of hidden matrices, which Muon would update. Frozen parameters are left out.
     """
     module = plugins.load("models", name)
     for attribute, meaning in MODEL.items():
         if not hasattr(module, attribute):
             raise ValueError(f"{attribute} is missing: {meaning}")
-    return {"title": module.TITLE, "data": module.DATA} | without_values(lambda: _sizes(module))
+    return {"title": module.TITLE, "data": module.DATA, "metric": data.load(module.DATA).metric} | without_values(
+        lambda: _sizes(module)
+    )
 
 
 def _sizes(module) -> dict:
@@ -60,10 +62,11 @@ def _sizes(module) -> dict:
         takes = [name for name in data.names() if _takes(net, name)]
     _train(module, net, torch.cat([inputs, inputs]), data_set)  # BatchNorm cannot train on one sample
     layers = [p.numel() for p in trained(net).values()][::-1]
+    matrices = len(hidden_matrices(net))
     with evaluating(net), torch.no_grad():
         head = widths(net, inputs)
     work = {"multiply_adds": counter.get_total_flops() // 2, "head": head, "takes": takes}
-    return {"layers": layers, "parameters": sum(layers)} | work
+    return {"layers": layers, "parameters": sum(layers), "matrices": matrices} | work
 
 
 def _train(module, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[data.DataSet]) -> None:

@@ -31,7 +31,9 @@ class Training:
     train_steps: int = 0  # if above 0, used instead of train_epochs
     lr: float = 0.1
     lr_steps: tuple[float, ...] = ()
-    momentum: float = 0.9
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
+    momentum: float = 0.9  # of sgd and muon
+    betas: tuple[float, float] = (0.9, 0.999)  # of adamw and muon
     weight_decay: float = 1e-4
     warmup_epochs: float = 0
     seed: int = 0

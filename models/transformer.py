@@ -18,22 +18,23 @@ BLOCKS = 6
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self):
+    def __init__(self, width: int, heads: int):
         super().__init__()
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, length, _ = x.shape
-        q, k, v = self.qkv(x).view(n, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        n, length, width = x.shape
+        q, k, v = self.qkv(x).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).reshape(n, length, WIDTH))
+        return self.out(mixed.transpose(1, 2).reshape(n, length, width))
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, width: int, heads: int):
         super().__init__()
-        self.norm1, self.attention = nn.LayerNorm(WIDTH), Attention()
-        self.norm2, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -43,11 +44,11 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), t up to LENGTH."""
 
-    def __init__(self):
+    def __init__(self, width: int, heads: int, blocks: int):
         super().__init__()
-        self.token, self.position = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, TOKENS, bias=False)
+        self.token, self.position = nn.Embedding(TOKENS, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, TOKENS, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -55,13 +56,13 @@ class Transformer(nn.Module):
         return self.head(self.norm(x)).transpose(1, 2)
 
 
-def build() -> nn.Module:
-    model = Transformer()
+def build(width: int = WIDTH, heads: int = HEADS, blocks: int = BLOCKS) -> nn.Module:
+    model = Transformer(width, heads, blocks)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             # What blocks add to the residual sum is scaled down, so that the sum's variance stays near 1.
             added = name.endswith(("out.weight", "down.weight"))
-            nn.init.normal_(parameter, std=0.02 / (2 * BLOCKS) ** 0.5 if added else 0.02)
+            nn.init.normal_(parameter, std=0.02 / (2 * blocks) ** 0.5 if added else 0.02)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return model

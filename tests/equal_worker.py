@@ -20,6 +20,7 @@ from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
 from dlgs_bench.training.session import Session, make_method
 
 STEPS = 4
+TRAINING = Training("small", momentum=0.9)
 CPU = torch.device("cpu")
 
 
@@ -30,9 +31,15 @@ def small_model() -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-SMALL = ModuleType("models.small")
-SMALL.build, SMALL.loss = small_model, F.cross_entropy
-sys.modules[SMALL.__name__] = SMALL  # where ``plugins.load`` finds it
+def perceptron() -> nn.Module:
+    """Two fully connected layers, of which one is hidden: a matrix for Muon."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
+for name, build in {"small": small_model, "perceptron": perceptron}.items():
+    module = ModuleType(f"models.{name}")
+    module.build, module.loss = build, F.cross_entropy
+    sys.modules[module.__name__] = module  # where ``plugins.load`` finds it
 
 
 class Noise:
@@ -47,13 +54,16 @@ class Noise:
         return images.to(self._device), labels.to(self._device)
 
 
-def session_of(comm, method: str, topology: str = "allgather", collective: str = "engine") -> Session:
+def session_of(
+    comm, method: str, topology: str = "allgather", collective: str = "engine",
+    training: Training = TRAINING,
+) -> Session:  # fmt: skip
     """A session that has prepared the method, at ratio 0.1, or with an exchange of weights after the last step."""
     given = {"ratio": 0.1, "local_steps": STEPS}
     options = {key: value for key, value in given.items() if key in plugins.fields(method)}
     scheme = Scheme(method=method, options=options, topology=topology, collective=collective)
-    spec = RunSpec("accuracy", Training("small", momentum=0.9), scheme)
-    spec = RunSpec("accuracy", spec.training, scheme, Cluster(workers=comm.world_size - spec.topology.servers))
+    servers = RunSpec("accuracy", training, scheme).topology.servers
+    spec = RunSpec("accuracy", training, scheme, Cluster(workers=comm.world_size - servers))
     session = Session(spec, comm, Noise(), CPU)
     session.prepare(method, make_method(method, options))
     return session

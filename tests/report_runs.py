@@ -33,7 +33,8 @@ PARTS = ("forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_
 def describe(kind: str, name: str) -> dict:
     """In the place of ``dlgs_bench.plugins.describe``, which loads torch."""
     if kind == "models":
-        parameters = {"parameters": sum(LAYERS), "layers": LAYERS}
+        metric = "perplexity" if name == "transformer" else "accuracy"
+        parameters = {"parameters": sum(LAYERS), "layers": LAYERS, "metric": metric}
         return parameters | {"title": MODELS[name], "multiply_adds": 4e9 if name == "resnet50" else 1e8}
     if kind == "collectives":
         return {"rounds": {"halving-doubling": {"2": 2, "8": 6}, "ring": {"2": 2, "8": 14}}.get(name, {})}

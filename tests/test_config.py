@@ -154,6 +154,35 @@ MISTAKES = {
     "studies.methods.lr: no variant 'dgls' .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
     "timing.launches: 1000000000 is not valid; give how often": {"timing": {"ratios": [0.1], "launches": 10**9}},
     "models: the key 18 is not text; put it in quotes": {"models": {18: RECIPE}},
+    "models.resnet20.optimizer: 'adam' is not valid; give one of: sgd, adamw, muon": {
+        "models": {"resnet20": RECIPE | {"optimizer": "adam"}}
+    },
+    r"models.resnet20.betas: \[0.9\] is not valid; give of adamw and muon, a list of two numbers": {
+        "models": {"resnet20": RECIPE | {"betas": [0.9]}}
+    },
+    "models.resnet20.momentum: a key of sgd and muon, and optimizer is adamw; leave it out": {
+        "models": {"resnet20": RECIPE | {"optimizer": "adamw", "momentum": 0.9}}
+    },
+    "models.resnet20.betas: a key of adamw and muon, and optimizer is sgd; leave it out": {
+        "models": {"resnet20": RECIPE | {"betas": [0.9, 0.99]}}
+    },
+    "models.resnet20.optimizer: muon updates matrices of hidden layers, and resnet20 has none; give adamw": {
+        "models": {"resnet20": RECIPE | {"optimizer": "muon"}}
+    },
+    "models.resnet20.optimizer: adamw has momentum, and dgc applies its own; leave dgc out, or give sgd": {
+        "models": {"resnet20": RECIPE | {"optimizer": "adamw"}},
+        "methods": ["none", "dgc"],
+        "topologies": ["allgather"],
+    },
+    "models.resnet20.optimizer: adamw does not run on a server; leave topology ps-weights out, or give sgd": {
+        "models": {"resnet20": RECIPE | {"optimizer": "adamw"}},
+        "topologies": ["ps-weights"],
+    },
+    "studies.servers: models.resnet20.optimizer: adamw does not run on a server": {
+        "models": {"resnet20": RECIPE | {"optimizer": "adamw"}},
+        "topologies": ["allgather"],
+        "network": "testbed",
+    },
 }
 
 
@@ -297,6 +326,24 @@ def test_whole_configurations_are_taken_or_refused_in_one_line():
 
     hold()
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize(
+    "recipe, expected",
+    [
+        ({}, ("sgd", 0.9, (0.9, 0.999))),
+        ({"optimizer": "adamw", "betas": [0.9, 0.95]}, ("adamw", 0.9, (0.9, 0.95))),
+        ({"optimizer": "muon"}, ("muon", 0.95, (0.9, 0.999))),
+    ],
+)
+def test_the_runs_of_a_model_have_the_optimizer_of_its_recipe(recipe, expected):
+    values = read("transformer")
+    values["models"]["transformer"] |= recipe
+    loaded = config.load(values, "c")
+    specs = [*loaded.runs.values(), *(spec for spec in loaded.calibrations.values() if spec.kind == "layers")]
+    assert {(one.training.optimizer, one.training.momentum, one.training.betas) for one in specs} == {expected}
+    methods = {one.scheme.method for one in loaded.studies["methods"].values()}
+    assert ("dgc" in methods) == (not recipe)  # the study trains and times all methods that it can
 
 
 def test_variants_that_are_not_run_are_named():

@@ -313,6 +313,7 @@ def test_figures_are_the_papers_for_its_models_and_named_for_others():
         ("figure12", "vgg16", "breakdown"),
         ("accuracy-transformer", "transformer", "train_accuracy"),
         ("loss-transformer", "transformer", "train_loss"),
+        ("perplexity-transformer", "transformer", "test_perplexity"),
         ("breakdown-transformer", "transformer", "breakdown"),
     ]
     assert drawn["figure07"].about == "Figure 7: training accuracy of VGG16."

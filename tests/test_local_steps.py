@@ -31,11 +31,14 @@ WHOLE = {"outer_lr": 1.0, "outer_momentum": 0.0}  # DiLoCo that takes the mean o
 LOCAL = ["diloco", "sparseloco"]
 
 
-def trained(name: str, steps: int, workers: int = 2, momentum: float = 0.0, **options) -> list[Session]:
-    """Every worker's session of the small model after these steps."""
+PLAIN, MOMENTUM = Training("small", momentum=0.0), Training("small", momentum=0.9)
+
+
+def trained(name: str, steps: int, workers: int = 2, training: Training = PLAIN, **options) -> list[Session]:
+    """Every worker's session after these steps, of the small model unless given."""
 
     def work(comm) -> Session:
-        spec = RunSpec("accuracy", Training("small", momentum=momentum), cluster=Cluster(workers=workers))
+        spec = RunSpec("accuracy", training, cluster=Cluster(workers=workers))
         session = Session(spec, comm, Noise(), CPU)
         session.prepare(name, make(name, **options))
         return go_on(session, steps)
@@ -70,13 +73,23 @@ def test_diloco_sends_the_dense_bytes_once_in_so_many_steps(measured):
 
 def test_workers_are_apart_between_exchanges_and_together_after_each():
     for name in LOCAL:
-        first, second = trained(name, 2, momentum=0.9, local_steps=3)
+        first, second = trained(name, 2, training=MOMENTUM, local_steps=3)
         assert not torch.equal(first.flat.parameters, second.flat.parameters)
         assert all(session.exchanges[name].apart for session in (first, second))
-        first, second = trained(name, 3, momentum=0.9, local_steps=3)
+        first, second = trained(name, 3, training=MOMENTUM, local_steps=3)
         assert torch.equal(first.flat.parameters, second.flat.parameters)
         assert not torch.equal(first.optimizer.velocity, second.optimizer.velocity)  # the inner one is each worker's
         assert not first.exchanges[name].apart
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_any_inner_optimizer_takes_local_steps(optimizer):
+    """An exchange that takes the mean of the weights, against the weights of workers that never exchanged."""
+    training = Training("perceptron", optimizer=optimizer, lr=0.01)
+    alone = [session.flat.parameters for session in trained("diloco", 3, training=training, local_steps=9)]
+    together = trained("diloco", 3, training=training, local_steps=3, **WHOLE)[0].flat.parameters
+    assert not torch.equal(*alone)
+    torch.testing.assert_close(together, sum(alone) / 2, rtol=1e-5, atol=1e-6)
 
 
 @given(every=st.integers(1, 4), workers=st.integers(1, 3), seed=st.integers(0, 2**16))
@@ -129,8 +142,8 @@ def test_diloco_steps_as_torchs_sgd_with_nesterov_momentum():
 
 
 def test_sparseloco_that_sends_all_and_keeps_nothing_is_diloco_without_momentum(measured):
-    sparse = trained("sparseloco", 4, 3, momentum=0.9, local_steps=2, top=4096, decay=0.0, bits=32)[0]
-    dense = trained("diloco", 4, 3, momentum=0.9, local_steps=2, **WHOLE)[0]
+    sparse = trained("sparseloco", 4, 3, training=MOMENTUM, local_steps=2, top=4096, decay=0.0, bits=32)[0]
+    dense = trained("diloco", 4, 3, training=MOMENTUM, local_steps=2, **WHOLE)[0]
     error = (moved(sparse) - moved(dense)).abs().max() / moved(dense).abs().max()
     what = "largest difference from DiLoCo without outer momentum / its largest move, k = all"
     measured("sparseloco", what, error, at_most=1e-3)

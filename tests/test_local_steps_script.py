@@ -72,6 +72,26 @@ def test_without_a_process_group_there_is_one_worker():
 
 
 @pytest.mark.unit
+def test_muon_may_be_the_inner_optimizer():
+    """One worker that exchanges and takes its own weights trains as one that never exchanges."""
+    weights = []
+    for every in (3, 100):
+        model = built()
+        for vector in (p for p in model.parameters() if p.dim() == 1):
+            vector.requires_grad_(False)
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        optimizer = torch.optim.Muon(matrices, lr=0.02)
+        with LocalSteps(model, optimizer, "diloco", local_steps=every, outer_lr=1.0, outer_momentum=0.0) as sync:
+            for step in range(7):
+                inner_step(model, optimizer, step, 0)
+                sync.step()
+        weights.append([matrix.detach() for matrix in matrices])
+    for one, other, start in zip(*weights, (p for p in built().parameters() if p.dim() == 2), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert (one - start).abs().max() > 1e-2
+
+
+@pytest.mark.unit
 def test_the_documentation_says_how():
     model, batches = built(), [(torch.randn(5, 6), torch.randint(0, 3, (5,))) for _ in range(30)]
     names = {"model": model, "optimizer": adamw(model), "batches": batches}

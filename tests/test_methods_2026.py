@@ -388,3 +388,128 @@ def test_power_sgd_never_sends_a_gradient_that_is_orthogonal_to_its_last_factors
             at_least=bounds[0],
             at_most=bounds[1],
         )
+
+
+# signSGD with majority vote
+
+
+@pytest.mark.parametrize("size", [2, 1000])
+def test_the_majority_decides_every_sign_and_ties_are_broken_at_random(size):
+    """With 5 workers and with 4; a part of a bucket of 2 entries is empty."""
+    for workers in (4, 5):
+        step = shares(1, workers, size)[0]
+        found = run("majority", [step])[0].aggregates[0]
+        votes = sum(share.sign() for share in step)
+        assert set(found.tolist()) <= {-1.0, 1.0} and torch.equal(found[votes != 0], votes.sign()[votes != 0])
+        tied = found[votes == 0]
+        assert len(tied) == 0 or size == 2 or 0.4 < (tied > 0).float().mean() < 0.6
+
+
+def test_a_vote_costs_a_bit_up_and_a_bit_down_whatever_the_number_of_workers(measured):
+    """The claim: 32 times fewer bits than float32. A worker hands over a bit an entry: votes and counted votes."""
+    for workers in (2, 8):
+        transport = run("majority", shares(1, workers, 80_000))[0].transport
+        payload = transport.sent_bytes - COUNT_BYTES  # the gather's length
+        what = f"bits that a worker of {workers} sends an entry"
+        measured("majority", what, 8 * payload / 80_000, at_least=1, at_most=1)
+
+
+def test_signum_votes_by_the_signs_of_momenta():
+    steps, momenta = shares(4, 3, 500), [torch.zeros(500) for _ in range(3)]
+    found = run("majority", steps, momentum=0.9)[0].aggregates
+    for step, aggregate in zip(steps, found, strict=True):
+        momenta = [0.9 * momentum + share for momentum, share in zip(momenta, step, strict=True)]
+        assert torch.equal(aggregate, sum(momentum.sign() for momentum in momenta).sign())
+
+
+def test_one_worker_of_nine_cannot_turn_the_vote(measured):
+    """The claim: robust where fewer than half of the workers are adversaries. Every entry is 1, with noise of 1."""
+    step = [1 + 9 * share for share in shares(1, 9, 10_000)[0]]
+    step[4] = -1e6 * step[4]
+    right = (run("majority", [step])[0].aggregates[0] > 0).float().mean()
+    what = "entries with the right sign, one of 9 workers sends -1e6 times its gradient"
+    measured("majority", what, right, at_least=0.9)
+    mean_right = (mean(step) > 0).float().mean()
+    measured("majority", f"{what}, mean of gradients", mean_right, at_most=0.3)
+
+
+def test_signs_without_error_feedback_go_against_a_skewed_gradient(measured):
+    """The counterexample in Karimireddy et al., 2019: 4 with probability 1/4, else -1; the mean is 1/4."""
+    drawn = torch.rand(400, 1, 100, generator=torch.Generator().manual_seed(0))
+    steps = [[torch.where(one < 0.25, 4.0, -1.0) for one in step] for step in drawn]
+    for name, bounds in (("majority", {"at_most": -0.4}), ("efsign", {"at_least": 0.2})):
+        aggregates = torch.stack(run(name, steps)[0].aggregates)
+        measured(name, "mean aggregate of a skewed gradient with mean 0.25", aggregates.mean(), **bounds)
+
+
+# ARC-Top-K
+
+
+def test_arc_top_k_sums_the_rows_with_the_largest_sketches_of_the_sum():
+    steps, shape = shares(4, 3, 40 * 25), (40, 25)
+    workers = run("arctopk", steps, (shape,))
+    kept = [torch.zeros(shape) for _ in range(3)]
+    for number, step in enumerate(steps, start=1):
+        kept = [residual + share.view(shape) for residual, share in zip(kept, step, strict=True)]
+        bucket = Bucket(0, step[0], (shape,))
+        sketch = mean(kept) @ workers[0].method.directions(bucket, at(number))
+        chosen = sketch.norm(dim=1).topk(4).indices
+        expected = torch.zeros(shape).index_copy(0, chosen, mean(kept)[chosen])
+        torch.testing.assert_close(workers[0].aggregates[number - 1].view(shape), expected)
+        kept = [residual.index_fill(0, chosen, 0) for residual in kept]
+    for worker, residual in zip(workers, kept, strict=True):
+        torch.testing.assert_close(worker.residual.view(shape), residual)
+
+
+def test_arc_top_k_finds_the_largest_rows_of_the_sum_although_workers_differ(measured):
+    """The claim: the sketch preserves what is significant in the sum. Rows differ in scale; workers are independent."""
+    shape, k = (1000, 64), 50
+    scales = torch.randn(1000, 1, generator=torch.Generator().manual_seed(1)).exp()
+    step = [(share.view(shape) * scales).view(-1) for share in shares(1, 8, 64_000)[0]]
+    energy = run("arctopk", [step], (shape,), ratio=k / 1000)[0].aggregates[0].square().sum()
+    best = mean(step).view(shape).square().sum(1).topk(k).values.sum()
+    measured("arctopk", "energy captured / by the largest rows of the sum, 8 workers", energy / best, at_least=0.7)
+
+
+def test_arc_top_k_wastes_nothing_on_rows_that_cancel():
+    step = shares(1, 2, 1000)[0]
+    step[0][7 * 25 : 8 * 25] = 1000
+    step[1][7 * 25 : 8 * 25] = -1000
+    aggregate = run("arctopk", [step], ((40, 25),))[0].aggregates[0].view(40, 25)
+    assert not aggregate[7].any() and (aggregate.abs().sum(1) > 0).sum() == 4
+
+
+def test_arc_top_k_sends_rows_and_a_sketch_whatever_the_number_of_workers(measured):
+    for workers in (1, 8):
+        step = shares(1, workers, 64_000)
+        transport = run("arctopk", step, ((1000, 64),), ratio=0.05)[0].transport
+        entries = 50 * 64 + 1000 * 4
+        what = f"bytes that a worker of {workers} sends / of the rows and the sketch"
+        measured("arctopk", what, transport.sent_bytes / (4 * entries), at_least=1, at_most=1)
+
+
+# DeMo that picks entries
+
+
+@pytest.mark.parametrize("pick", ["random", "stride"])
+def test_demo_that_picks_entries_takes_out_of_every_delta_what_it_sends(pick):
+    steps, lr = shares(3, 2, 1000), at(1).lr
+    workers = run("demo", steps, ((40, 25),), pick=pick, chunk=10, top=5, sign=False, decay=1.0)
+    deltas = [torch.zeros(1000) for _ in workers]
+    for step, aggregate in zip(steps, workers[0].aggregates, strict=True):
+        deltas = [delta + lr * share for delta, share in zip(deltas, step, strict=True)]
+        sent = aggregate != 0
+        assert sent.sum() == 50  # one of 20
+        torch.testing.assert_close(lr * aggregate[sent], mean(deltas)[sent])
+        deltas = [delta.masked_fill(sent, 0) for delta in deltas]
+    for worker, delta in zip(workers, deltas, strict=True):
+        torch.testing.assert_close(worker.method.momenta[0], delta)
+
+
+def test_demos_stride_reaches_every_entry_once_and_its_draw_does_not(measured):
+    gradients = [[torch.ones(1000)] for _ in range(20)]
+    for pick, low, high in (("stride", 1, 1), ("random", 0.5, 0.8)):
+        aggregates = torch.stack(run("demo", gradients, ((40, 25),), pick=pick, chunk=10, top=5)[0].aggregates)
+        reached = (aggregates != 0).any(0).float().mean()
+        what = f"entries that n steps reach where one of n is sent, {pick}"
+        measured("demo", what, reached, at_least=low, at_most=high)

@@ -44,6 +44,10 @@ def test_the_transformer_has_about_ten_million_parameters_in_other_shapes():
     assert found["multiply_adds"] == module.LENGTH * (weights + attention)
 
 
+def test_the_small_transformer_is_the_same_with_fewer_parameters():
+    assert describe.model("transformer_small")["parameters"] == 867_072
+
+
 def test_the_transformer_does_not_look_ahead():
     torch.manual_seed(0)
     model = plugins.load("models", "transformer").build().eval()

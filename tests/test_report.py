@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
@@ -185,6 +186,20 @@ def test_a_curve_has_a_line_for_each_variant(report, value, label):
     text = report.figure("scripts/curve.py", value, inputs, model=model, value=value)
     assert label in text and MODELS[model] in text
     assert all(variant in text for variant, *_ in VARIANTS.values())
+
+
+def test_a_model_of_text_has_a_perplexity_and_no_other_model_has(report):
+    table, shown = report.table("scripts/table1.py", "perplexity", accuracy=report.tidy["accuracy"], kept=[])
+    points = pd.read_csv(report.tidy["accuracy"])
+    last = points[(points["model"] == "transformer") & (points["step"] == points["step"].max())]
+    expected = np.exp(last["test_loss"]).groupby(last["variant"]).mean()
+    rows = table[table["model"] == "transformer"].set_index("variant")
+    assert rows["test_perplexity"].to_dict() == pytest.approx(expected.to_dict(), rel=1e-4)
+    assert table.loc[table["model"] != "transformer", "test_perplexity"].isna().all()
+    assert "| Test perplexity " in shown and "exponential of the test loss" in shown
+    about = {"model": "transformer", "value": "test_perplexity"}
+    text = report.figure("scripts/curve.py", "perplexity", Items(tidy=report.tidy["accuracy"], kept=[]), **about)
+    assert "test perplexity" in text and all(variant in text for variant, *_ in VARIANTS.values())
 
 
 def test_a_curve_has_a_line_for_each_ratio(report):

@@ -19,6 +19,7 @@ from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch import gpus as devices
 from dlgs_bench.launch import nodes, testbed
+from dlgs_bench.spec import RunSpec
 
 PAGE = b"<!doctype html"  # the beginning of a report
 PER_CORE = 16  # processes per core: with more, they mostly wait for each other
@@ -83,6 +84,33 @@ def recipes(values: dict) -> str | None:
             return f"models.{name}.lr_steps: {steps} is not valid; give epochs that rise up to {epochs:g}"
         if model["warmup_epochs"] > epochs:
             return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} of {epochs:g} epochs; give fewer"
+    return None
+
+
+def optimizers(values: dict) -> str | None:
+    """The keys of a recipe that another optimizer has, and runs that need SGD."""
+    for name, model in values["models"].items():
+        optimizer = model["optimizer"]
+        for key in ("momentum", "betas"):
+            if key in model and key not in grid.OF_OPTIMIZER[optimizer]:
+                owners = " and ".join(other for other, keys in grid.OF_OPTIMIZER.items() if key in keys)
+                return f"models.{name}.{key}: a key of {owners}, and optimizer is {optimizer}; leave it out"
+        if optimizer == "muon" and not plugins.describe("models", name)["matrices"]:
+            return f"models.{name}.optimizer: muon updates matrices of hidden layers, and {name} has none; give adamw"
+    return needs_sgd(grid.expand(values))
+
+
+def needs_sgd(runs: dict[str, RunSpec]) -> str | None:
+    """What is wrong with the optimizers of the runs of a configuration or of a study, in one line."""
+    for spec in runs.values():
+        if spec.training.optimizer == "sgd":
+            continue
+        key = f"models.{spec.training.model}.optimizer: {spec.training.optimizer}"
+        for one in spec.members.values():
+            if one.topology.owner == "server":
+                return f"{key} does not run on a server; leave topology {one.topology.name} out, or give sgd"
+            if plugins.describe("methods", one.scheme.method)["needs_sgd"]:
+                return f"{key} has momentum, and {one.variant} applies its own; leave {one.variant} out, or give sgd"
     return None
 
 
@@ -400,6 +428,7 @@ OF_CONFIGURATIONS = (
     topologies,
     collective,
     trained,
+    optimizers,
     plans,
     wire,
     hosts,

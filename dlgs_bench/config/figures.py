@@ -1,4 +1,4 @@
-"""The figures of every model: two curves of its accuracy runs and one breakdown of its timing runs. No torch."""
+"""The figures of every model: curves of its accuracy runs and one breakdown of its timing runs. No torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from dlgs_bench import plugins
 VALUES = {
     "train_accuracy": ("accuracy", "training accuracy of"),
     "train_loss": ("loss", "training loss of"),
+    "test_perplexity": ("perplexity", "test perplexity of"),  # of text alone
     "breakdown": ("breakdown", "one iteration of"),
 }
 
@@ -24,9 +25,17 @@ class Figure:
 
 
 def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int], timed: bool) -> dict[str, Figure]:
-    """File name -> figure, for these models; ``numbers``: (model, value) -> number of the figure in the paper."""
-    values = [value for value in VALUES if timed or value != "breakdown"]
-    return dict(_figure(model, value, numbers.get((model, value))) for model in models for value in values)
+    """The figures of these models, by the name of their files; ``numbers``: the paper's, by model and value."""
+    return dict(
+        _figure(model, value, numbers.get((model, value))) for model in models for value in _values(model, timed)
+    )
+
+
+def _values(model: str, timed: bool) -> list[str]:
+    left_out = set() if timed else {"breakdown"}
+    if plugins.describe("models", model)["metric"] != "perplexity":
+        left_out.add("test_perplexity")
+    return [value for value in VALUES if value not in left_out]
 
 
 def _figure(model: str, value: str, number: int | None) -> tuple[str, Figure]:

@@ -19,6 +19,12 @@ LAYERS_S = 12  # budget of a calibration of layers, with its start
 IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 PLANNED = "planned"  # the bucketing of a baseline by the configuration's planner
 LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
+# The keys of a recipe that only some optimizers have, with their defaults.
+OF_OPTIMIZER = {
+    "sgd": {"momentum": 0.9},
+    "adamw": {"betas": [0.9, 0.999]},
+    "muon": {"momentum": 0.95, "betas": [0.9, 0.999]},
+}
 
 
 def expand(values: dict) -> dict[str, RunSpec]:
@@ -397,7 +403,10 @@ def _training(values: dict, model: str, stand_in: str, **more) -> Training:
     """
     data, recipe = data_of(values, model), values["models"][model]
     stands_in = data == IMAGENET and not values["data"]["imagenet"]
-    shared = {key: recipe[key] for key in ("batch", "momentum", "weight_decay")}
+    shared = {key: recipe[key] for key in ("batch", "optimizer", "weight_decay")}
+    shared |= {key: recipe.get(key, default) for key, default in OF_OPTIMIZER[recipe["optimizer"]].items()}
+    if "betas" in shared:
+        shared["betas"] = tuple(shared["betas"])
     return Training(model, stand_in if stands_in else data, stands_in, **shared | more)
 
 

@@ -73,10 +73,12 @@ def load(values: dict, where: str) -> Config:
         calibrations = grid.calibrations(values)
         for one in studies.changed(values):
             calibrations = grid.calibrations(one, calibrations)
-        return Config(
-            values, grid.expand(values), calibrations, studies.runs(values), warning and f"{where}: {warning}"
-        )
-    except ConfigError as error:  # raised by a study
+        of_studies = studies.runs(values)
+        for study, runs in of_studies.items():
+            if why := checks.needs_sgd(runs):
+                raise ConfigError(f"studies.{study}: {why}")
+        return Config(values, grid.expand(values), calibrations, of_studies, warning and f"{where}: {warning}")
+    except ConfigError as error:  # a study's own
         raise ConfigError(f"{where}: {error}") from None
 
 

@@ -11,7 +11,8 @@ from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
 
 MOST = 8  # variants in one trial in addition to uncompressed; each needs memory for its residuals
 MEASURED = Measurement(blocks=1, repeats=1, width=0.05, budget_s=25)
-TIMED_BY = ("model", "data", "stand_in", "batch", "momentum", "weight_decay", "precision")  # fields of Training
+# Fields of Training.
+TIMED_BY = ("model", "data", "stand_in", "batch", "optimizer", "momentum", "betas", "weight_decay", "precision")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -34,11 +34,12 @@ class Shard:
 class DataSet(ABC):
     """Training and test samples on a device, for one worker.
 
-    ``title``: the name in tables and figures. ``train_size``, ``test_size``: numbers of samples. ``classes``: targets
+    ``title``: the name in tables and figures. ``metric``: what tables show next to losses. ``train_size``, ``test_size``: numbers of samples. ``classes``: targets
     are from 0 to ``classes`` - 1, and a model with fewer outputs is refused before anything runs.
     """
 
     title: ClassVar[str]
+    metric: ClassVar[Literal["accuracy", "perplexity"]] = "accuracy"
     classes: ClassVar[int | None] = None
     train_size: int
     test_size: int

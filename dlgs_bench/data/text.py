@@ -22,6 +22,7 @@ class Text(DataSet):
     """
 
     title = "Python's documentation (bytes)"
+    metric = "perplexity"
     classes = 256
 
     def __init__(self, root: Path, device: torch.device):

@@ -38,6 +38,7 @@ def about(name: str) -> dict:
         "cost_depends_on_shapes": cls.cost_depends_on_shapes,
         "baseline": cls.baseline,
         "uncompressed": cls.exact_when == {} and cls.baseline,
+        "needs_sgd": cls.owns_momentum or cls.decay_joins_gradient,
         "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
     }
 

@@ -11,7 +11,7 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import amortised
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
-SPEC += ("precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
+SPEC += ("optimizer", "precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # options of methods; empty for a method without the option
 # Of a testbed: the slowest link, the fastest link, the slowest measured rate, the latency and the measured round trip.
 LINKS = ("rate_mbit", "fastest_mbit", "measured_mbit", "latency_ms", "round_trip_ms")
@@ -123,7 +123,8 @@ def read_points(paths: list) -> pd.DataFrame:
     """All points of accuracy runs, as ``read``, with columns about the steps since the previous point.
 
     ``density``, ``bits_per_entry``: means over these steps. ``squared_error``, ``squared_mean``: sums over the steps in
-    which the aggregate was compared with the true mean; empty if there are none.
+    which the aggregate was compared with the true mean; empty if there are none. ``test_perplexity``: exp(test loss) of models of text, empty
+    for others.
     """
     steps_before = pd.concat([_steps_before_points(Path(path)) for path in paths], ignore_index=True)
     return pd.concat([read(paths), steps_before], axis=1)
@@ -131,12 +132,13 @@ def read_points(paths: list) -> pd.DataFrame:
 
 def _steps_before_points(points: Path) -> pd.DataFrame:
     """One row per point of a run, with the columns that ``read_points`` adds."""
-    ends = pd.read_csv(points)["step"]
-    iterations = pd.read_csv(points.with_name("iterations.csv"))
-    entries = plugins.describe("models", about_run(points.parent)["model"])["parameters"]
-    steps = iterations.groupby(ends.searchsorted(iterations["step"]))
+    rows, iterations = pd.read_csv(points), pd.read_csv(points.with_name("iterations.csv"))
+    model = plugins.describe("models", about_run(points.parent)["model"])
+    steps = iterations.groupby(rows["step"].searchsorted(iterations["step"]))
     sums = steps[["squared_error", "squared_mean"]].sum(min_count=1)
-    return sums.assign(density=steps["density"].mean(), bits_per_entry=8 * steps["sent_bytes"].mean() / entries)
+    bits = 8 * steps["sent_bytes"].mean() / model["parameters"]
+    perplexity = np.exp(rows["test_loss"].to_numpy()) if model["metric"] == "perplexity" else np.nan
+    return sums.assign(density=steps["density"].mean(), bits_per_entry=bits, test_perplexity=perplexity)
 
 
 def last_points(points: pd.DataFrame) -> pd.DataFrame:

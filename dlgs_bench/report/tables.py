@@ -13,6 +13,7 @@ from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 ENGINE_SUMS = "engine"  # dlgs_bench.spec.Scheme.collective: the engine makes dense sums
 USUAL_PRECISION = "float32"  # dlgs_bench.spec.Training.precision
+OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}  # older tables have no such column
 
 
 def run_columns(row, names: Names) -> dict[str, str]:
@@ -27,6 +28,7 @@ def run_columns(row, names: Names) -> dict[str, str]:
         "Collective": row["collective"],
         "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
         "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
+        "Optimizer": OPTIMIZERS.get(row.get("optimizer"), "SGD"),
         "Precision": row.get("precision", USUAL_PRECISION),
         "Data": data_title(row),
     }
@@ -41,7 +43,9 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Workers": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
         "Latency (ms)": lambda column: (column == "").all(),
+        "Optimizer": lambda column: (column == "SGD").all(),
         "Precision": lambda column: (column == USUAL_PRECISION).all(),
+        "Test perplexity": lambda column: (column == "").all(),
         "Disturbed": lambda column: (column == "").all(),
         "Kept run": lambda column: (column == "").all(),
         "Warning": lambda column: (column == "").all(),

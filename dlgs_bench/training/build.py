@@ -64,6 +64,13 @@ def trained(net: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
 
+def hidden_matrices(net: nn.Module) -> dict[str, nn.Parameter]:
+    """The trained parameters with two dimensions, by name, without embeddings and the last fully connected layer."""
+    outer = [layer.weight for layer in net.modules() if isinstance(layer, nn.Embedding)]
+    outer += [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)][-1:]
+    return {name: p for name, p in trained(net).items() if p.dim() == 2 and all(p is not one for one in outer)}
+
+
 def check_parameters(net: nn.Module) -> None:
     """Raise ValueError in one line unless the parameters can be trained in one flat float32 tensor."""
     parameters = trained(net)

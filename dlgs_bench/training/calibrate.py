@@ -21,10 +21,10 @@ from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.spec import LaunchSettings, RunSpec
+from dlgs_bench.spec import LaunchSettings, RunSpec, Training
 from dlgs_bench.training.build import build, trained, without_values
 from dlgs_bench.training.clock import Clock, moment, seconds
-from dlgs_bench.training.optimizer import SGD
+from dlgs_bench.training.optimizer import optimizer_of
 from dlgs_bench.training.rows import joined
 from dlgs_bench.training.session import Session, decide, make_method
 from dlgs_bench.training.timed import phase_share, since_start_s, timed_steps
@@ -276,7 +276,8 @@ def _exchange_without_model(
     groups = [(i, i + 1) for i in range(len(buckets))]
     own_transport = transport(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
-        return ServerExchange(method, groups, buckets, own_transport, flat, SGD(torch.zeros_like(flat), 0.0, 0.9, 0.0))
+        optimizer = optimizer_of(Training(lr=0.0, weight_decay=0.0), torch.zeros_like(flat))
+        return ServerExchange(method, groups, buckets, own_transport, flat, optimizer)
     matrix = torch.randn(128, 128, device=flat.device)
 
     def product() -> None:  # about 0.1 ms

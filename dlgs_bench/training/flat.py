@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dlgs_bench.exchange.flat import FlatGradients, layout
-from dlgs_bench.training.build import trained
+from dlgs_bench.training.build import hidden_matrices, trained
 
 
 class FlatModel(FlatGradients):
@@ -23,6 +23,10 @@ class FlatModel(FlatGradients):
         self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
         for (p, _), start in zip(self.views, self.starts, strict=False):
             p.data = self.parameters.as_strided(p.shape, layout(p), start)
+
+    def matrices(self) -> list[Tensor]:
+        """The weights of hidden layers that are matrices, as views of ``parameters``."""
+        return [p.detach() for p in hidden_matrices(self.model).values()]
 
     def checksum(self) -> str:
         """CRC-32 of all parameters. Runs with equal checksums ended with the same bits."""

@@ -22,7 +22,7 @@ from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.head import cut_off, outputs, slice_of
-from dlgs_bench.training.optimizer import SGD
+from dlgs_bench.training.optimizer import optimizer_of
 
 KINDS = ("features", "columns", "input_gradients", "backbone_gradients")  # kinds of messages
 NEVER = float("-inf")
@@ -41,7 +41,7 @@ class Worker:
     def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training):
         self.layout, self.comm = layout, comm
         self.flat = FlatModel(part)
-        self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
+        self.optimizer = optimizer_of(training, self.flat.parameters)
         self.begin()
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.error_probe import ErrorProbe
 from dlgs_bench.training.finite_check import FiniteCheck
 from dlgs_bench.training.flat import FlatModel
-from dlgs_bench.training.optimizer import SGD
+from dlgs_bench.training.optimizer import optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
 
 _SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
@@ -54,7 +54,7 @@ class Session:
         self._broadcast_frozen()
         torch.manual_seed(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers
         self.shard = Shard(training.batch, workers, comm.rank, training.seed)
-        self.optimizer = SGD(self.flat.parameters, training.lr, training.momentum, training.weight_decay)
+        self.optimizer = optimizer_of(training, self.flat.parameters, self.flat.matrices())
         self.clock = Clock(device)
         self.exchanges: dict[str, Exchange] = {}
         self._joining_decay = 0.0
@@ -166,8 +166,12 @@ class Session:
     def _set_momentum_and_decay(self, method: Method) -> None:
         """Leave momentum to the method or to the optimizer, never to both; the same for weight decay."""
         training = self.spec.training
-        self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
-        self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
+        if training.optimizer == "sgd":
+            self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
+            self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
+        elif method.owns_momentum or method.decay_joins_gradient:
+            name = type(method).__name__
+            raise ValueError(f"optimizer: {training.optimizer} cannot leave its momentum to {name}; give sgd")
         self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
     def local_gradient(self, listener=None, begun: Callable[[], None] = lambda: None) -> None:
@@ -239,7 +243,7 @@ class Session:
             "sums": self.sums,
             "rows": self.rows,
             "parameters": self.flat.parameters,
-            "velocity": self.optimizer.velocity,
+            "optimizer": self.optimizer.state_dict(),
             "buffers": list(self.flat.model.buffers()),
             "methods": {variant: exchange.method.state_dict() for variant, exchange in self.exchanges.items()},
             "random": self._random_states(),
@@ -253,11 +257,11 @@ class Session:
             setattr(self, name, state[name])
         self.sums.copy_(state["sums"])
         self.flat.parameters.copy_(state["parameters"])
-        self.optimizer.velocity.copy_(state["velocity"])
-        for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
-            buffer.copy_(saved)
-        for variant, saved in state["methods"].items():
-            self.exchanges[variant].method.load_state_dict(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        for buffer, kept in zip(self.flat.model.buffers(), state["buffers"], strict=True):
+            buffer.copy_(kept)
+        for variant, kept in state["methods"].items():
+            self.exchanges[variant].method.load_state_dict(kept)
         self._begun = time.perf_counter() - state["elapsed_s"]
         torch.set_rng_state(state["random"]["cpu"])
         if "cuda" in state["random"]:

@@ -1,4 +1,4 @@
-"""Accuracy runs: synchronous data-parallel SGD with a method between backward and the optimizer.
+"""Accuracy runs: synchronous data-parallel training with a method between backward and the optimizer.
 
 This is the training of the paper's Section 3.4. One step is ``Session.step``.
 """

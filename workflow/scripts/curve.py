@@ -12,7 +12,11 @@ from dlgs_bench.report import captions, kept, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
-VALUES = {"train_accuracy": ("training accuracy (%)", 100), "train_loss": ("training loss", 1)}
+VALUES = {
+    "train_accuracy": ("training accuracy (%)", 100),
+    "train_loss": ("training loss", 1),
+    "test_perplexity": ("test perplexity", 1),
+}
 SIZE = (5.4, 3.9)  # inches of a panel
 
 

@@ -14,7 +14,8 @@ from dlgs_bench.report.load_runs import ABOUT, LINKS, WHEN
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
-VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "density", "bits_per_entry", "vnmse"]
+VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "test_perplexity"]
+VALUES += ["density", "bits_per_entry", "vnmse"]
 # The columns that identify a row: they are equal for all seeds, and decide the numbers.
 KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
 
@@ -45,6 +46,8 @@ def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> p
 
 
 def cell(row, value: str, scale: int) -> str:
+    if pd.isna(row[value]):
+        return ""
     digits = 1 if scale == 100 else 2
     text, sd = f"{row[value] * scale:.{digits}f}", row[f"{value}_sd"]
     return text if pd.isna(sd) else f"{text} ± {sd * scale:.{digits}f}"
@@ -57,6 +60,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Training accuracy (%)": cell(row, "train_accuracy", 100),
             "Training loss": cell(row, "train_loss", 1),
             "Test accuracy (%)": cell(row, "test_accuracy", 100),
+            "Test perplexity": cell(row, "test_perplexity", 1),
             "Density": tables.number(row["density"]),
             "Bits an entry": tables.number(row["bits_per_entry"]),
             "vNMSE": tables.error(row["vnmse"]),
@@ -75,6 +79,8 @@ def main(snakemake) -> None:
     table = names.arrange(build(points))
     own = points[points["kept"] == ""]  # the column "Kept run" describes the others
     caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
+    if table["test_perplexity"].notna().any():
+        caption += " Test perplexity is the exponential of the test loss; a token is a byte."
     short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
     if short:
         caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."

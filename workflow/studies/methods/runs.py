@@ -17,7 +17,10 @@ def asked(values: dict) -> dict:
     given = study["variants"] | values["variants"]
     wanted = study["methods"]
     if wanted == "all":
-        wanted = [*plugins.usable("methods"), *(name for name in given if name not in plugins.names("methods"))]
+        sgd = all(model["optimizer"] == "sgd" for model in values["models"].values())
+        usable = plugins.usable("methods")
+        wanted = [name for name in usable if sgd or not plugins.describe("methods", name)["needs_sgd"]]
+        wanted += [name for name in given if name not in plugins.names("methods")]
     with_variants = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
     wrong = variants.problem(with_variants)
     if wrong:

@@ -1,4 +1,5 @@
-"""An accuracy run of ResNet-20 for each published accuracy and seed; none if the model or a method is missing."""
+"""An accuracy run of ResNet-20 for each published accuracy and seed; none if the model or a method is missing, or if
+another optimizer than SGD trains the model."""
 
 import csv
 from pathlib import Path
@@ -14,7 +15,9 @@ PUBLISHED, MODEL = Path(__file__).with_name("published.csv"), "resnet20"
 def runs(values: dict) -> dict[str, RunSpec]:
     with PUBLISHED.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    if MODEL not in values["models"] or not {row["method"] for row in rows} <= set(plugins.usable("methods")):
+    if values["models"].get(MODEL, {}).get("optimizer") != "sgd":
+        return {}
+    if not {row["method"] for row in rows} <= set(plugins.usable("methods")):
         return {}
     study = values["studies"]["published"]
     samples = {"evaluations": 1, "test_samples": study["test_samples"], "final_test_samples": study["test_samples"]}

@@ -1,0 +1,63 @@
+"""signSGD with majority vote: every entry of the aggregate is the sign that most workers have there."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange.packing import pack, unpack
+from dlgs_bench.exchange.randomness import uniform
+from dlgs_bench.exchange.steps import state_for, to_each
+
+
+@dataclass
+class Majority(Method):
+    """One bit up and one bit down for each entry (Bernstein et al., signSGD with Majority Vote is Communication
+    Efficient and Fault Tolerant, ICLR 2019, Algorithm 1).
+
+    The paper's server is shared out: each worker counts the votes of one part of the bucket, and sends the result to
+    all. ``momentum`` 0.9 is the paper's Signum: the signs are those of momentum * v + gradient. The optimizer's
+    momentum is off, and its weight decay acts on the weights directly. A zero votes for plus, and ties are broken at
+    random; both are our choice. The aggregate is +-1, so learning rates are as small as 0.0001.
+    """
+
+    title = "signSGD, majority vote"
+    scope = "size"
+    owns_momentum = True
+    keeps_signs = True
+    state = ("velocities",)
+
+    momentum: Annotated[float, ">= 0"] = 0.0
+    seed: int = 0
+    velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
+        return 2
+
+    def exchange(self, bucket: Bucket, context: StepContext):
+        vector = bucket.gradient
+        if self.momentum:
+            vector = state_for(self.velocities, bucket.index, vector).mul_(self.momentum).add_(vector)
+        parts = vector.tensor_split(context.workers)
+        mine = len(parts[context.rank])
+        ballots = [_packed(part >= 0) for part in parts]
+        received = yield from to_each(ballots, context, bucket.size - mine, lengths_known=True)
+        votes = torch.stack([_unpacked(message, mine) for message in received]).sum(0)
+        tie = uniform(vector.device, mine, self.seed, context.step, bucket.index, context.rank) < 0.5
+        won = torch.where(2 * votes == context.workers, tie, 2 * votes > context.workers)
+        gathered = yield Gather(_packed(won), entries=mine)
+        for part, message in zip(bucket.gradient.tensor_split(context.workers), gathered, strict=True):
+            part.copy_(_unpacked(message, len(part)))
+        return bucket.gradient.mul_(2).sub_(1)
+
+
+def _packed(positive: Tensor) -> Tensor:
+    """Bools as a message, 8 in a byte."""
+    return pack(positive.new_empty(0, dtype=torch.float32), positive.to(torch.uint8), 1)
+
+
+def _unpacked(message: Tensor, size: int) -> Tensor:
+    """The bools of a message of ``_packed``, uint8, shape (size,)."""
+    return unpack(message, 0, 1, size)[1]
