@@ -281,14 +281,16 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
     return high
 
 
+def exchange_s(job: Job, there: Network) -> float:
+    """Seconds of an exchange of weights: they are summed in one bucket of float32."""
+    return float(projected(job, there)["all-reduce"](sum(job.sizes)))
+
+
 def local_steps(job: Job, there: Network, least: float) -> int:
     """How many steps each worker makes alone between two exchanges of weights, so that ``least`` of the time is
-    computing.
-
-    The weights are summed in one bucket of float32, and nothing is computed meanwhile.
+    computing. Nothing is computed during an exchange.
     """
-    sum_s = float(projected(job, there)["all-reduce"](sum(job.sizes)))
-    return max(1, math.ceil(least / (1 - least) * sum_s / job.alone_s - 1e-9))
+    return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
 
 
 def interval(dense: JobModel, there: Network) -> tuple[float, list[str]]:
