@@ -47,6 +47,7 @@ FITTED_BETWEEN = (1e-3, 1e9)
 ON_GPUS = WITHIN**2  # the factor that advise states on GPUs, where nothing was checked
 FITTED, OPEN, HOLDS, BROKEN = "input", "cannot be told", "bound holds", "bound broken"
 CLOSE, STATED, WRONG, REVERSED = "close", "in the stated interval", "wrong", "wrong direction"
+JUDGED = (CLOSE, STATED, WRONG, REVERSED)
 COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", WRONG: "#D55E00", REVERSED: "#D55E00", HOLDS: "#0072B2"}
 
 
@@ -177,7 +178,7 @@ def _rounded(value: float) -> float:
 
 def summary(rows: list[dict]) -> str:
     """What the table says, in sentences."""
-    told = [row for row in rows if row["verdict"] in (CLOSE, STATED, WRONG, REVERSED)]
+    told = [row for row in rows if row["verdict"] in JUDGED]
     errors = [abs(row["error"]) for row in told]
     worst = max(told, key=lambda row: abs(row["error"]))
     counts = Counter(row["verdict"] for row in rows)
@@ -185,7 +186,7 @@ def summary(rows: list[dict]) -> str:
         f"Of {len(rows)} cases, {len(told)} are predictions with a published result: median error "
         f"{statistics.median(errors):.0%}, worst {worst['error']:+.0%} ({worst['case']}). {counts[CLOSE]} are within a "
         f"factor of {WITHIN}, {counts[STATED]} more within {ON_GPUS:.2f}, {counts[WRONG]} are farther off, and "
-        f"{counts[REVERSED]} have the wrong direction. {counts[HOLDS]} of {counts[HOLDS] + counts[BROKEN]} bounds hold. "
+        f"{counts[REVERSED]} have the wrong direction. {counts[HOLDS]} bounds hold, {counts[BROKEN]} do not. "
         f"{counts[FITTED]} cases fix an input. {counts[OPEN]} cannot be told."
     )
 
@@ -199,7 +200,7 @@ def page(rows: list[dict], cases: dict[str, dict]) -> str:
             "Quantity": QUANTITIES[row["quantity"]][0],
             "Theirs": _shown(row["theirs"]),
             "Ours": ("at most " if cases[row["case"]]["kind"] == "bound" else "") + _shown(row["ours"]),
-            "Error": f"{row['error']:+.0%}" if row["verdict"] in (CLOSE, STATED, WRONG, REVERSED) else "",
+            "Error": f"{row['error']:+.0%}" if row["verdict"] in JUDGED else "",
             "Verdict": row["verdict"],
             "Assumed": cases[row["case"]]["assumed"],
             "Not published": cases[row["case"]]["missing"],
@@ -229,7 +230,7 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     style.plain_log(axes.xaxis)
-    axes.set_xlabel(f"our time model / measurement. Grey: factors of {WITHIN} and {ON_GPUS:.2f}. Triangles: upper bounds")
+    axes.set_xlabel(f"our time model / measurement (grey: within {WITHIN} and {ON_GPUS:.2f}; triangles: upper bounds)")
     style.open_frame(axes)
     figure.savefig(path, format="svg", metadata={"Date": None})
 

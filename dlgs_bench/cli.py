@@ -25,7 +25,18 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status: 0, or 2 for a wrong call."""
+    """Run one command; the exit status: 0, or 2 for a wrong call. A closed pipe is no error."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str] | None) -> int:
     name, *rest = sys.argv[1:] if arguments is None else arguments or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
@@ -43,13 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         why = f"{error.name} is missing; run it from a clone of the repository, with its environment (make env)"
         print(f"dlgs-bench {name}: {why}", file=sys.stderr)
         return 2
-    try:
-        status = command.main([*first, *rest]) or 0
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return status
+    return command.main([*first, *rest]) or 0
 
 
 if __name__ == "__main__":

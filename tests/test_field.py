@@ -1,4 +1,4 @@
-"""The comparison with published measurements: it repeats, names its sources, and its verdicts follow from its numbers."""
+"""Published measurements against our time model: the table repeats, and its verdicts follow from its numbers."""
 
 import csv
 import math

@@ -283,24 +283,92 @@ def test_a_bad_option_is_one_line(capsys, options):
     refused(capsys, RECORDED, *options)
 
 
-def test_a_bad_profile_is_one_line(capsys, tmp_path):
-    path, good = tmp_path / "profile.json", RECORDED.read_text()
-    refused(capsys, path)
-    for text in ("", good[: len(good) // 2], good.replace('"version": 1', '"version": 2', 1),
-                 good.replace('"steps": 10', '"steps": NaN', 1)):  # fmt: skip
-        path.write_text(text)
-        assert str(path) in refused(capsys, path)
+def changed(*way, **values):
+    """A change of a profile: what it has at ``way`` gets these ``values``; a value of None deletes its key."""
+
+    def change(profile: dict) -> str:
+        place = profile
+        for step in way:
+            place = place[step]
+        for key, value in values.items():
+            if value is None:
+                del place[key]
+            else:
+                place[key] = value
+        return json.dumps(profile)
+
+    return change
+
+
+GOOD = RECORDED.read_text()
+EMPTY = [{"shape": [0, 3], "dtype": "float32", "arrived_s": 0.001}]
+LATE = [{"shape": [3], "dtype": "float32", "arrived_s": None}]
+STILL = {part: {"median_s": 0, "low_s": 0, "high_s": 0} for part in PARTS}
+# What is wrong -> the text of the file, or a change of a good profile; and a part of the line that says so.
+BAD_PROFILES = {
+    "empty file": ("", "is not valid JSON"),
+    "cut file": (GOOD[: len(GOOD) // 2], "is not valid JSON"),
+    "last brace missing": (GOOD.rstrip().removesuffix("}"), "is not valid JSON"),
+    "not JSON": ("format: dlgs-bench profile", "is not valid JSON"),
+    "not text": (b"\x80\x03}q\x00", "is not text"),
+    "nested too deeply": ("[" * 10**5, "nested too deeply"),
+    "a list": ("[]", "format: this is not a profile"),
+    "null": ("null", "format: this is not a profile"),
+    "another file": ('{"spec": {}, "files": {}}', "format: this is not a profile"),
+    "newer version": (changed(version=2), "version: 2 is not 1"),
+    "version as text": (changed(version="1"), "version: '1' is not 1"),
+    "no version": (changed(version=None), "version: None is not 1"),
+    "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),
+    "infinity": (changed("times", "backward", median_s=math.inf), "Infinity is not a number"),
+    "a number beyond floats": (GOOD.replace('"median_s": ', '"median_s": 1e999, "_": ', 1), "inf is not a finite"),
+    "negative time": (changed("times", "forward", median_s=-0.1), "times.forward.median_s: -0.1 is less than 0"),
+    "gradient before backward": (changed("parameters", 0, arrived_s=-1e-3), "parameters[0].arrived_s: -0.001 is less"),
+    "time as text": (changed("times", "loss", low_s="1 ms"), "times.loss.low_s: '1 ms' is not of type number"),
+    "true as a number": (changed("job", steps=True), "job.steps: True is not of type integer"),
+    "list instead of object": (changed(times=[]), "times: [] is not of type object"),
+    "key missing": (changed(methods=None), "profile: the key methods is missing"),
+    "part missing": (changed("times", optimizer=None), "times: the key optimizer is missing"),
+    "unknown key": (changed("job", gpus=8), "'job.gpus': the key is not known"),
+    "unknown type of gradients": (changed("parameters", 0, dtype="int8"), "parameters[0].dtype: 'int8' is not"),
+    "fractional size": (changed("parameters", 0, shape=[1.5]), "parameters[0].shape[0]: 1.5 is not of type integer"),
+    "no parameters": (changed(parameters=[]), "parameters: the list is empty"),
+    "empty tensors": (changed(parameters=EMPTY), "parameters: they have no entry"),
+    "no gradients": (changed(parameters=LATE), "parameters: no gradient arrived"),
+    "no computing": (changed(times=STILL, parameters=[EMPTY[0] | {"shape": [3], "arrived_s": 0}]), "computing takes 0"),
+    "no workers": (changed("job", workers=0), "job.workers: 0 is less than 1"),
+    "other world size": (changed("job", workers=3), "network[0].workers: 2 is not job.workers, which is 3"),
+    "no network": (changed(network=[]), "network: all-gather, all-reduce, message is missing for 2 workers"),
+    "free message": (changed("network", 0, seconds=0), "network[0].seconds: 0 is not greater than 0"),
+    "unknown scope": (changed("methods", 0, scope="all"), "methods[0].scope: 'all' is not model or"),
+    "method without samples": (changed("methods", 0, samples=[]), "methods[0].samples: the list is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PROFILES)
+def test_a_bad_profile_is_one_line(capsys, tmp_path, kind):
+    wrong, expected = BAD_PROFILES[kind]
+    path = tmp_path / "profile.json"
+    text = wrong(json.loads(GOOD)) if callable(wrong) else wrong
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    line = refused(capsys, path)
+    assert line.startswith(f"dlgs-bench advise: {path}: ") and expected in line
+
+
+def test_a_file_that_cannot_be_read_is_one_line(capsys, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "Is a directory"), (loop, "symbolic links")):
+        line = refused(capsys, path)
+        assert line.startswith(f"dlgs-bench advise: {path}: cannot be read: ") and why in line
+
+
+def test_a_profile_of_one_process_needs_workers_and_a_rate(capsys, tmp_path):
+    path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_of(workers=1)))
     assert "--workers" in refused(capsys, path)
     assert "--link-mbit" in refused(capsys, path, "--workers", "4")
     assert "one process" in answer(capsys, path, "--workers", "4", "--link-mbit", "1000")
     assert "left it out" in refused(capsys, path, "--methods", "local")
-    for wrong in (
-        profile_of(part_s=0.0),
-        profile_of() | {"parameters": [{"shape": [0], "dtype": "float32", "arrived_s": 0}]},
-    ):
-        path.write_text(json.dumps(wrong))
-        refused(capsys, path)
 
 
 def numbers(value, at=()):
