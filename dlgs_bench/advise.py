@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dlgs_bench.errors import shown
 from dlgs_bench.timemodel import job_advice
-from dlgs_bench.timemodel.checked_range import WITHIN
+from dlgs_bench.timemodel.checked_range import CHECKED, WITHIN
 from dlgs_bench.timemodel.iterations import COMPUTING
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
 from dlgs_bench.timemodel.job_profile import load
@@ -201,13 +201,21 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
 
 
 def _inverse(known: Sequence[JobModel], there: Network) -> str:
+    low, high = CHECKED["Mb/s"]
+
+    def marked(rate: float) -> str:
+        return _mbit(rate) if low <= rate <= high else f"{_mbit(rate)} *"
+
     cells = [["Method", f"Link for {REACHED:.0%} computing", "Pays below"]]
     for row in job_advice.inverse(known, there):
-        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or _mbit(row["needed_mbit"])
+        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         below = row["pays_below_mbit"]
-        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or _mbit(below)
+        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
         cells.append([row["title"], needed, pays])
-    return f"Which links {there.workers} workers need:\n" + _table(cells)
+    text = f"Which links {there.workers} workers need:\n{_table(cells)}"
+    if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
+        text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less certain."
+    return text
 
 
 def _local_steps(dense: JobModel, there: Network) -> str:
@@ -277,6 +285,7 @@ def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     for model in known:
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
         right.plot(rates, used, label=model.title)
+    right.axvspan(*CHECKED["Mb/s"], color="0.93", zorder=0, label="links that were checked")
     right.axhline(REACHED, color="grey", linestyle=":")
     right.axvline(there.rate_mbit, color="grey", linestyle=":")
     right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")

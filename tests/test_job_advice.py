@@ -209,7 +209,7 @@ def test_gradients_of_16_bits_are_half_the_bytes():
 def test_the_interval_and_the_range_are_those_of_the_checked_cases():
     cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
     assert advice.margin(cases) == pytest.approx(WITHIN, abs=0.005)
-    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "iteration_s"), strict=True)
+    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "iteration_s"), strict=True)
     for bounds, column in columns:
         assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)
 
@@ -219,7 +219,7 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
     dense = by_name(profile)["none"]
     assert job_advice.interval(dense, Network(2, 500)) == (WITHIN, [])
-    for there in (Network(5, 500), Network(2, 99), Network(2, 1001)):
+    for there in (Network(5, 500), Network(2, 99), Network(2, 1001), Network(2, 500, 6)):
         factor, (reason,) = job_advice.interval(dense, there)
         assert factor > WITHIN and "checked" in reason
     profile["job"]["device"] = "cuda"
@@ -228,6 +228,32 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile["job"]["device"], profile["times"]["iteration"]["median_s"] = "cpu", 10.0
     factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
     assert factor > 10 and "recorded" in reason
+
+
+@examples(1)
+@given(st.integers(2, 8), st.floats(10, 10_000), st.floats(0, 10), st.floats(1e-4, 1))
+def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate_mbit, latency_ms, part_s):
+    profile, there = profile_of(part_s=part_s), Network(workers, rate_mbit, latency_ms)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    known = job_advice.models(profile)
+    values = (workers, rate_mbit, latency_ms, known[0].iteration_s(there))
+    inside = all(low <= value <= high for (low, high), value in zip(CHECKED.values(), values, strict=True))
+    text = advise._report(profile, known, there)
+    assert ("Warning: " in text) != inside
+    for row in job_advice.rank(known, there, WITHIN if inside else WITHIN**2):
+        assert f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]" in text or row["name"] == "none"
+
+
+def test_a_rate_outside_the_checked_range_is_marked(capsys):
+    lines = answer(capsys, RECORDED, "--link-mbit", "500").splitlines()
+    begin, end = (next(n for n, line in enumerate(lines) if line.startswith(word)) for word in ("Which", "Local"))
+    text = "\n".join(line for line in lines[begin:end] if "checked" not in line)
+    rates = re.findall(r"([\d.,]+) Mb/s( \*)?", text)
+    assert {bool(mark) for _, mark in rates} == {True, False}
+    for rate, mark in rates:
+        assert bool(mark) != (100 <= float(rate.replace(",", "")) <= 1000)
+    assert any(line.startswith("* Outside the rates that were checked, 100 to 1000 Mb/s") for line in lines)
+
 
 
 def answer(capsys, *arguments) -> str:
