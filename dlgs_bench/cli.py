@@ -13,6 +13,7 @@ from dlgs_bench import __version__
 # name -> (module, its first arguments, what it does)
 COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "advise": ("dlgs_bench.advise", [], "whether compressing pays for a job, from its profile"),
+    "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
     "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
     "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
     "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),

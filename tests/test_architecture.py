@@ -60,6 +60,7 @@ MAY_IMPORT = {
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "buckets comm errors exchange plugins stats timemodel topology",
         "advise": "errors timemodel",
+        "rehearse": "advise engines errors launch spec stats timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
         "config": "buckets data engines errors fingerprint launch plugins spec timemodel topology",
