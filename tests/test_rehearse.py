@@ -24,7 +24,7 @@ def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange():
         one, other = world.run(rehearsal.rehearse, rehearse.request(known, THERE, 2))
     assert [row["seconds"] for row in one] == [row["seconds"] for row in other]  # of the slowest
     assert [(row["method"], row["block"]) for row in one] == [(m.name, b) for b in (1, 2) for m in known]
-    assert all(row["seconds"] >= job.alone_s for row in one)
+    assert all(row["seconds"] >= job.alone_s * (1 - 1e-9) for row in one)
     sent = {row["method"]: row["sent_bytes"] for row in one}
     dense = 4 * sum(job.sizes)
     assert (sent["none"], sent["cast"]) == (dense, dense // 2) and 0 < sent["topk"] < dense / 10
@@ -73,8 +73,8 @@ def test_gradients_of_16_bits_are_refused(capsys, tmp_path):
 def test_a_profile_is_rehearsed_over_slowed_links(capsys):
     if testbed.available():
         pytest.skip(f"no testbed here: {testbed.available()}")
-    call = [str(RECORDED), "--workers", "2", "--link-mbit", "400", "--methods", "topk", "--slowdown", "3", "--blocks", "3"]
-    assert rehearse.main(call) == 0
+    options = "--workers 2 --link-mbit 400 --methods topk --slowdown 3 --blocks 3".split()
+    assert rehearse.main([str(RECORDED), *options]) == 0
     text = capsys.readouterr().out
     for title in ("uncompressed", "16 bits", "Top-K"):
         (line,) = [line for line in text.splitlines() if line.startswith(title)]
