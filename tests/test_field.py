@@ -64,7 +64,7 @@ def test_no_verdict_contradicts_its_numbers(cases, kept):
 
 
 def test_a_prediction_is_never_made_from_its_own_measurement(cases, kept):
-    """Else it would be right by construction. Other measurements give the same answers, except those that fix inputs."""
+    """Else it would be right by construction. Only measurements that fix inputs change an answer."""
     fixing = {case[key].removeprefix(field.FIT) for case in cases.values() for key in field.INPUTS if ":" in case[key]}
     assert fixing == {row["case"] for row in kept if row["verdict"] == field.FITTED} and fixing < cases.keys()
     others = {
