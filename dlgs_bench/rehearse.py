@@ -137,8 +137,8 @@ def _report(known: Sequence[JobModel], there: Network, rows: Sequence[dict], giv
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
         f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {alone} ms, which is "
         f"{given.slowdown:g} times the computing that was recorded. Selection and exchange are real, and all workers "
-        f"share the cores of this machine for them. n = {given.blocks} blocks, in which the methods take turns; "
-        "brackets: the 95 % interval of a repeat."
+        f"share the cores of this machine for them. The prediction takes the cost of selection from the profile. "
+        f"n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % interval of a repeat."
     )
 
 
