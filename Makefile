@@ -81,6 +81,7 @@ bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within
 	$(RUN) python bench/input.py results/bench
 	$(RUN) python bench/iteration.py results/bench
 	$(RUN) python bench/hooks.py results/bench
+	$(RUN) python bench/field.py results/reference-field
 
 reference: ## keep the results as the reference set, and show its tables in the README
 	$(RUN) python workflow/scripts/reference.py

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dlgs_bench.errors import shown
 from dlgs_bench.timemodel import job_advice
-from dlgs_bench.timemodel.checked_range import WITHIN
+from dlgs_bench.timemodel.checked_range import CHECKED, WITHIN
 from dlgs_bench.timemodel.iterations import COMPUTING
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
 from dlgs_bench.timemodel.job_profile import load
@@ -31,24 +31,18 @@ MOST_WORKERS = 10**6
 RATES_SHOWN = 40  # points of a line in the figure
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """Wrong options end in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{PROGRAM}: {' '.join(message.split())}; {PROGRAM} --help lists the options\n")
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; {self.prog} --help lists the options\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the advice; the exit status: 0, or 2 for a bad profile or option, which ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        profile = load(given.profile)
-        names = given.methods.split(",") if given.methods is not None else None
-        try:
-            known = job_advice.models(profile, names)
-        except ValueError as error:
-            raise ValueError(f"{given.profile}: {error}") from None
-        there = _network(given, known[0].job.here)
+        profile, known, there = asked(given)
         if given.figure:
             _check_figure(given.figure)
         print(_report(profile, known, there))
@@ -63,7 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     summary, example = (__doc__ or "").split("\n\n")
-    parser = _Parser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
+    parser = OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
+    add_questions(parser)
+    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="also draw a figure (needs matplotlib)")
+    return parser
+
+
+def add_questions(parser: argparse.ArgumentParser) -> None:
+    """The options that say which profile, network and methods are asked about."""
     parser.add_argument("profile", help="the file that dlgs_bench.probe.record wrote")
     parser.add_argument("--workers", type=_workers, help="number of workers; the recorded number if not given")
     link = parser.add_mutually_exclusive_group()
@@ -72,8 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     latency = "latency between two hosts, in addition to the latency of the recorded network (default: 0)"
     parser.add_argument("--latency-ms", type=_latency, default=0.0, metavar="MS", help=latency)
     parser.add_argument("--methods", metavar="A,B", help="methods to compare; all in the profile if not given")
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="also draw a figure (needs matplotlib)")
-    return parser
+
+
+def asked(given: argparse.Namespace, slowdown: float = 1.0) -> tuple[dict, list[JobModel], Network]:
+    """The profile, the models and the network that the options ask about; ValueError in one line if one is wrong."""
+    profile = load(given.profile)
+    names = given.methods.split(",") if given.methods is not None else None
+    try:
+        known = job_advice.models(profile, names, slowdown)
+    except ValueError as error:
+        raise ValueError(f"{given.profile}: {error}") from None
+    return profile, known, _network(given, known[0].job.here)
 
 
 def _number(text: str, expected: str, least: float) -> float:
@@ -151,15 +161,15 @@ def _about(profile: dict, dense: JobModel, there: Network) -> str:
     job, described = dense.job, profile["job"]
     lines = [
         f"The job: {len(job.sizes)} tensors, {sum(job.sizes):,} entries, on {described['device_name']}. "
-        f"An iteration computes for {_ms(job.alone_s)} ms.",
-        f"The network: {there.workers} workers, links of {_mbit(there.rate_mbit)}"
+        f"An iteration computes for {ms(job.alone_s)} ms.",
+        f"The network: {there.workers} workers, links of {mbit(there.rate_mbit)}"
         + (f", {there.latency_ms:g} ms more latency than in the recording." if there.latency_ms else "."),
     ]
     if job.here.workers > 1:
-        rate = f"links of about {_mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
+        rate = f"links of about {mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
         lines.append(
-            f"Recorded: {job.here.workers} workers, {rate}, {_ms(job.recorded_s)} ms per iteration. The time model "
-            f"gives {_ms(dense.iteration_s(job.here))} ms uncompressed there."
+            f"Recorded: {job.here.workers} workers, {rate}, {ms(job.recorded_s)} ms per iteration. The time model "
+            f"gives {ms(dense.iteration_s(job.here))} ms uncompressed there."
         )
     return "\n".join(lines)
 
@@ -167,9 +177,9 @@ def _about(profile: dict, dense: JobModel, there: Network) -> str:
 def _ranking(rows: Sequence[dict]) -> str:
     cells = [["Method", "Iteration (ms)", "Gain", "Limited by", "Without that (ms)"]]
     for row in rows:
-        without = "" if math.isnan(row["limit_s"]) else _ms(row["iteration_s"] - row["limit_s"])
-        cells.append([row["title"], _ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
-    return _table(cells)
+        without = "" if math.isnan(row["limit_s"]) else ms(row["iteration_s"] - row["limit_s"])
+        cells.append([row["title"], ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
+    return table(cells)
 
 
 def _sentence(rows: Sequence[dict]) -> str:
@@ -185,7 +195,7 @@ def _sentence(rows: Sequence[dict]) -> str:
         verdict = "Whether compressing pays cannot be told, because the interval contains 1"
     return (
         f"{verdict}: the fastest method, {best['title']}, is predicted to be {_gain(best)} times as fast as "
-        f"uncompressed at its best buckets ({_ms(best['iteration_s'])} instead of {_ms(dense['iteration_s'])} ms per "
+        f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     )
 
@@ -196,18 +206,26 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
     lines = ["One iteration: # computing, - exchange and selection"]
     for row in rows:
         computing, whole = (round(BAR * seconds / longest) for seconds in (alone_s, row["iteration_s"]))
-        lines.append(f"{row['title']:<{width}} {'#' * computing}{'-' * (whole - computing)} {_ms(row['iteration_s'])}")
+        lines.append(f"{row['title']:<{width}} {'#' * computing}{'-' * (whole - computing)} {ms(row['iteration_s'])}")
     return "\n".join(lines)
 
 
 def _inverse(known: Sequence[JobModel], there: Network) -> str:
+    low, high = CHECKED["Mb/s"]
+
+    def marked(rate: float) -> str:
+        return mbit(rate) if low <= rate <= high else f"{mbit(rate)} *"
+
     cells = [["Method", f"Link for {REACHED:.0%} computing", "Pays below"]]
     for row in job_advice.inverse(known, there):
-        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or _mbit(row["needed_mbit"])
+        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         below = row["pays_below_mbit"]
-        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or _mbit(below)
+        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
         cells.append([row["title"], needed, pays])
-    return f"Which links {there.workers} workers need:\n" + _table(cells)
+    text = f"Which links {there.workers} workers need:\n{table(cells)}"
+    if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
+        text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less certain."
+    return text
 
 
 def _local_steps(dense: JobModel, there: Network) -> str:
@@ -237,17 +255,17 @@ def _unknown(dense: JobModel, there: Network) -> str:
     return "\n".join(["What the estimate does not know:", *(f"- {fact}" for fact in facts)])
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f}" if seconds >= 0.9995 else f"{seconds * 1e3:.3g}"
 
 
-def _mbit(rate: float) -> str:
+def mbit(rate: float) -> str:
     return f"{rate:,.0f} Mb/s" if rate >= 99.5 else f"{rate:.3g} Mb/s"
 
 
@@ -271,12 +289,13 @@ def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     left.barh(titles, exchanged, left=alone_s * 1e3, label="exchange and selection")
     left.invert_yaxis()
     left.set_xlabel("one iteration (ms)")
-    left.set_title(f"{there.workers} workers, {_mbit(there.rate_mbit)}")
+    left.set_title(f"{there.workers} workers, {mbit(there.rate_mbit)}")
     left.legend()
     rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
     for model in known:
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
         right.plot(rates, used, label=model.title)
+    right.axvspan(*CHECKED["Mb/s"], color="0.93", zorder=0, label="links that were checked")
     right.axhline(REACHED, color="grey", linestyle=":")
     right.axvline(there.rate_mbit, color="grey", linestyle=":")
     right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")

@@ -13,6 +13,7 @@ from dlgs_bench import __version__
 # name -> (module, its first arguments, what it does)
 COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "advise": ("dlgs_bench.advise", [], "whether compressing pays for a job, from its profile"),
+    "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
     "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
     "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
     "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),
@@ -27,7 +28,21 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit status: 2 for a wrong call. Without a command, print the help."""
+    """Run one command and return its exit status: 2 for a wrong call. Without a command, print the help.
+
+    A closed pipe is not an error.
+    """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: list[str] | None) -> int:
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
@@ -45,13 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         why = f"{error.name} is missing; run it from a clone of the repository, with its environment (make env)"
         print(f"dlgs-bench {name}: {why}", file=sys.stderr)
         return 2
-    try:
-        status = command.main([*first, *rest]) or 0
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return status
+    return command.main([*first, *rest]) or 0
 
 
 if __name__ == "__main__":

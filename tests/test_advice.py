@@ -1,5 +1,6 @@
 """Advice: ranked predictions, how far they may be off, and the words for people."""
 
+import json
 import sys
 
 import numpy as np
@@ -122,6 +123,24 @@ def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slo
 def inputs(report, rates=()) -> dict:
     calibration = [str(folder / "run.json") for folder in report.folders]
     return {"calibration": calibration, "rates": list(rates), "checked": str(report.checked)}
+
+
+def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(report, capfd, tmp_path):
+    """A small model is assumed to use nodes as well as a large one: it would compute in less than a millisecond."""
+    rates = []
+    for model in MODELS:
+        rates.append(str(tmp_path / f"{model}.json"))
+        about = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
+        (tmp_path / f"{model}.json").write_text(json.dumps(about))
+    there = {"workers": 16, "rate_mbit": 25_000.0, "latency_ms": 0.05}
+    table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
+    answers = [line for line in text.splitlines() if " is predicted to be " in line]
+    assert len(answers) == 2 * len(MODELS) and table["iteration_s"].min() < 0.005
+    for line in answers:
+        assert "Warning: " in line and "16 workers, where 2 to 4 were checked" in line
+    assert any("is doubtful" in line and "computation_ms" in line for line in answers)
+    compressed, factor = table[table["variant"] != "none"], advice.margin(pd.read_csv(report.checked)) ** 2
+    assert (compressed["speedup"] / compressed["speedup_low"]).to_numpy() == pytest.approx(factor, rel=1e-3)
 
 
 def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):

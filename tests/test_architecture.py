@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "atomic_file buckets comm errors exchange plugins stats timemodel topology",
         "advise": "errors timemodel",
+        "rehearse": "advise engines errors launch spec stats timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
         "result_set": "checksums",

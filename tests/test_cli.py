@@ -57,9 +57,22 @@ def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):
     assert "'tokp' is not a method (did you mean 'topk'" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_enough_ends_a_command_quietly():
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["methods"],
+        ["methods", "--help"],
+        ["advise", "tests/recorded_profile.json"],
+        ["advise", "--help"],
+        ["compare", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_enough_ends_a_command_quietly(arguments):
     """The pipe is closed before the command writes, as ``head`` may close it."""
-    called = [sys.executable, "-m", "dlgs_bench.cli", "methods"]
+    called = [sys.executable, "-m", "dlgs_bench.cli", *arguments]
     process = subprocess.Popen(called, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 0

@@ -209,7 +209,7 @@ def test_gradients_of_16_bits_are_half_the_bytes():
 def test_the_interval_and_the_range_are_those_of_the_checked_cases():
     cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
     assert advice.margin(cases) == pytest.approx(WITHIN, abs=0.005)
-    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "iteration_s"), strict=True)
+    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "iteration_s"), strict=True)
     for bounds, column in columns:
         assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)
 
@@ -219,7 +219,7 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
     dense = by_name(profile)["none"]
     assert job_advice.interval(dense, Network(2, 500)) == (WITHIN, [])
-    for there in (Network(5, 500), Network(2, 99), Network(2, 1001)):
+    for there in (Network(5, 500), Network(2, 99), Network(2, 1001), Network(2, 500, 6)):
         factor, (reason,) = job_advice.interval(dense, there)
         assert factor > WITHIN and "checked" in reason
     profile["job"]["device"] = "cuda"
@@ -228,6 +228,32 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile["job"]["device"], profile["times"]["iteration"]["median_s"] = "cpu", 10.0
     factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
     assert factor > 10 and "recorded" in reason
+
+
+@examples(1)
+@given(st.integers(2, 8), st.floats(10, 10_000), st.floats(0, 10), st.floats(1e-4, 1))
+def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate_mbit, latency_ms, part_s):
+    profile, there = profile_of(part_s=part_s), Network(workers, rate_mbit, latency_ms)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    known = job_advice.models(profile)
+    values = (workers, rate_mbit, latency_ms, known[0].iteration_s(there))
+    inside = all(low <= value <= high for (low, high), value in zip(CHECKED.values(), values, strict=True))
+    text = advise._report(profile, known, there)
+    assert ("Warning: " in text) != inside
+    for row in job_advice.rank(known, there, WITHIN if inside else WITHIN**2):
+        assert f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]" in text or row["name"] == "none"
+
+
+def test_a_rate_outside_the_checked_range_is_marked(capsys):
+    lines = answer(capsys, RECORDED, "--link-mbit", "500").splitlines()
+    begin, end = (next(n for n, line in enumerate(lines) if line.startswith(word)) for word in ("Which", "Local"))
+    text = "\n".join(line for line in lines[begin:end] if "checked" not in line)
+    rates = re.findall(r"([\d.,]+) Mb/s( \*)?", text)
+    assert {bool(mark) for _, mark in rates} == {True, False}
+    for rate, mark in rates:
+        assert bool(mark) != (100 <= float(rate.replace(",", "")) <= 1000)
+    assert any(line.startswith("* Outside the rates that were checked, 100 to 1000 Mb/s") for line in lines)
+
 
 
 def answer(capsys, *arguments) -> str:
@@ -283,24 +309,92 @@ def test_a_bad_option_is_one_line(capsys, options):
     refused(capsys, RECORDED, *options)
 
 
-def test_a_bad_profile_is_one_line(capsys, tmp_path):
-    path, good = tmp_path / "profile.json", RECORDED.read_text()
-    refused(capsys, path)
-    for text in ("", good[: len(good) // 2], good.replace('"version": 1', '"version": 2', 1),
-                 good.replace('"steps": 10', '"steps": NaN', 1)):  # fmt: skip
-        path.write_text(text)
-        assert str(path) in refused(capsys, path)
+def changed(*way, **values):
+    """A change of a profile: what it has at ``way`` gets these ``values``; a value of None deletes its key."""
+
+    def change(profile: dict) -> str:
+        place = profile
+        for step in way:
+            place = place[step]
+        for key, value in values.items():
+            if value is None:
+                del place[key]
+            else:
+                place[key] = value
+        return json.dumps(profile)
+
+    return change
+
+
+GOOD = RECORDED.read_text()
+EMPTY = [{"shape": [0, 3], "dtype": "float32", "arrived_s": 0.001}]
+LATE = [{"shape": [3], "dtype": "float32", "arrived_s": None}]
+STILL = {part: {"median_s": 0, "low_s": 0, "high_s": 0} for part in PARTS}
+# What is wrong -> the text of the file, or a change of a good profile; and a part of the line that says so.
+BAD_PROFILES = {
+    "empty file": ("", "is not valid JSON"),
+    "cut file": (GOOD[: len(GOOD) // 2], "is not valid JSON"),
+    "last brace missing": (GOOD.rstrip().removesuffix("}"), "is not valid JSON"),
+    "not JSON": ("format: dlgs-bench profile", "is not valid JSON"),
+    "not text": (b"\x80\x03}q\x00", "is not text"),
+    "nested too deeply": ("[" * 10**5, "nested too deeply"),
+    "a list": ("[]", "format: this is not a profile"),
+    "null": ("null", "format: this is not a profile"),
+    "another file": ('{"spec": {}, "files": {}}', "format: this is not a profile"),
+    "newer version": (changed(version=2), "version: 2 is not 1"),
+    "version as text": (changed(version="1"), "version: '1' is not 1"),
+    "no version": (changed(version=None), "version: None is not 1"),
+    "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),
+    "infinity": (changed("times", "backward", median_s=math.inf), "Infinity is not a number"),
+    "a number beyond floats": (GOOD.replace('"median_s": ', '"median_s": 1e999, "_": ', 1), "inf is not a finite"),
+    "negative time": (changed("times", "forward", median_s=-0.1), "times.forward.median_s: -0.1 is less than 0"),
+    "gradient before backward": (changed("parameters", 0, arrived_s=-1e-3), "parameters[0].arrived_s: -0.001 is less"),
+    "time as text": (changed("times", "loss", low_s="1 ms"), "times.loss.low_s: '1 ms' is not of type number"),
+    "true as a number": (changed("job", steps=True), "job.steps: True is not of type integer"),
+    "list instead of object": (changed(times=[]), "times: [] is not of type object"),
+    "key missing": (changed(methods=None), "profile: the key methods is missing"),
+    "part missing": (changed("times", optimizer=None), "times: the key optimizer is missing"),
+    "unknown key": (changed("job", gpus=8), "'job.gpus': the key is not known"),
+    "unknown type of gradients": (changed("parameters", 0, dtype="int8"), "parameters[0].dtype: 'int8' is not"),
+    "fractional size": (changed("parameters", 0, shape=[1.5]), "parameters[0].shape[0]: 1.5 is not of type integer"),
+    "no parameters": (changed(parameters=[]), "parameters: the list is empty"),
+    "empty tensors": (changed(parameters=EMPTY), "parameters: they have no entry"),
+    "no gradients": (changed(parameters=LATE), "parameters: no gradient arrived"),
+    "no computing": (changed(times=STILL, parameters=[EMPTY[0] | {"shape": [3], "arrived_s": 0}]), "computing takes 0"),
+    "no workers": (changed("job", workers=0), "job.workers: 0 is less than 1"),
+    "other world size": (changed("job", workers=3), "network[0].workers: 2 is not job.workers, which is 3"),
+    "no network": (changed(network=[]), "network: all-gather, all-reduce, message is missing for 2 workers"),
+    "free message": (changed("network", 0, seconds=0), "network[0].seconds: 0 is not greater than 0"),
+    "unknown scope": (changed("methods", 0, scope="all"), "methods[0].scope: 'all' is not model or"),
+    "method without samples": (changed("methods", 0, samples=[]), "methods[0].samples: the list is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PROFILES)
+def test_a_bad_profile_is_one_line(capsys, tmp_path, kind):
+    wrong, expected = BAD_PROFILES[kind]
+    path = tmp_path / "profile.json"
+    text = wrong(json.loads(GOOD)) if callable(wrong) else wrong
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    line = refused(capsys, path)
+    assert line.startswith(f"dlgs-bench advise: {path}: ") and expected in line
+
+
+def test_a_file_that_cannot_be_read_is_one_line(capsys, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "Is a directory"), (loop, "symbolic links")):
+        line = refused(capsys, path)
+        assert line.startswith(f"dlgs-bench advise: {path}: cannot be read: ") and why in line
+
+
+def test_a_profile_of_one_process_needs_workers_and_a_rate(capsys, tmp_path):
+    path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_of(workers=1)))
     assert "--workers" in refused(capsys, path)
     assert "--link-mbit" in refused(capsys, path, "--workers", "4")
     assert "one process" in answer(capsys, path, "--workers", "4", "--link-mbit", "1000")
     assert "left it out" in refused(capsys, path, "--methods", "local")
-    for wrong in (
-        profile_of(part_s=0.0),
-        profile_of() | {"parameters": [{"shape": [0], "dtype": "float32", "arrived_s": 0}]},
-    ):
-        path.write_text(json.dumps(wrong))
-        refused(capsys, path)
 
 
 def numbers(value, at=()):

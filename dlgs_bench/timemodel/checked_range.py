@@ -6,13 +6,13 @@ The cases are in ``workflow/studies/advise/checked.csv``.
 from dlgs_bench.timemodel.links import Network
 
 WITHIN = 1.34  # factor within which 9 of 10 predicted speed-ups were right, n = 50
-CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "s per iteration": (0.07, 2.7)}
+CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "ms of latency": (0, 5), "s per iteration": (0.07, 2.7)}
 
 
 def outside_checked(there: Network, iteration_s: float) -> list[str]:
     """Why a prediction lies outside the checked range: one text per quantity; an empty list if it lies inside."""
     reasons = []
-    values = (there.workers, there.rate_mbit, iteration_s)
+    values = (there.workers, there.rate_mbit, there.latency_ms, iteration_s)
     for (unit, (low, high)), value in zip(CHECKED.items(), values, strict=True):
         if not low <= value <= high:
             shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -39,12 +39,12 @@ OPERATIONS = {
 class Job:
     """A job as it was recorded.
 
-    ``sizes``: entries per tensor, in the order in which gradients arrive; ``backward_s``: seconds per tensor.
+    ``shapes``: of the tensors, in the order in which gradients arrive; ``backward_s``: seconds per tensor.
     ``rest_s``: what comes after the exchange. ``words``: float32 words per entry of a gradient. ``here``: the network
     of the recording, of infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
     """
 
-    sizes: list[int]
+    shapes: list[list[int]]
     forward_s: float
     backward_s: list[float]
     rest_s: float
@@ -55,6 +55,11 @@ class Job:
     device: str
 
     @property
+    def sizes(self) -> list[int]:
+        """Entries per tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
     def alone_s(self) -> float:
         """One iteration without communication."""
         return self.forward_s + sum(self.backward_s) + self.rest_s
@@ -62,12 +67,12 @@ class Job:
 
 def read_job(profile: dict) -> Job:
     """The job of a valid profile; ValueError in one line if nothing can be predicted from it."""
-    rows = [(row["arrived_s"], math.prod(row["shape"]), DTYPES[row["dtype"]]) for row in profile["parameters"]]
-    rows = sorted((row for row in rows if row[0] is not None and row[1]), key=lambda row: row[0])
-    sizes = [entries for _, entries, _ in rows]
+    rows = [row for row in profile["parameters"] if row["arrived_s"] is not None and math.prod(row["shape"])]
+    rows.sort(key=lambda row: row["arrived_s"])
+    sizes = [math.prod(row["shape"]) for row in rows]
     if not 0 < sum(sizes) <= MOST_ENTRIES:
         raise ValueError("parameters: they have no entry, or more than 1e13; record the profile again")
-    arrived = np.array([seconds for seconds, _, _ in rows])
+    arrived = np.array([row["arrived_s"] for row in rows])
     times = {part: spread["median_s"] for part, spread in profile["times"].items()}
     rest_s = times["optimizer"] + times["other"] + max(0.0, times["backward"] - float(arrived[-1]))
     workers = profile["job"]["workers"]
@@ -75,11 +80,11 @@ def read_job(profile: dict) -> Job:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
     operations = {name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATIONS}
     job = Job(
-        sizes,
+        [row["shape"] for row in rows],
         times["forward"] + times["loss"],
         np.diff(arrived, prepend=0.0).tolist(),
         rest_s,
-        sum(entries * size for _, entries, size in rows) / DENSE / sum(sizes),
+        sum(size * DTYPES[row["dtype"]] for size, row in zip(sizes, rows, strict=True)) / DENSE / sum(sizes),
         Network(workers, _rate_mbit(operations, workers)),
         operations,
         times["iteration"],
@@ -141,6 +146,7 @@ class JobModel:
     def __init__(self, job: Job, method: dict | None = None):
         self.job = job
         self.name, self.title = (method["name"], method["title"]) if method else (UNCOMPRESSED, "uncompressed")
+        self.options = method["options"] if method else {}
         self._method = method
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
@@ -171,10 +177,17 @@ class JobModel:
             self._iterations[there] = min(self._timed(costs, plan) for plan in self._plans)
         return self._iterations[there]
 
+    def plan(self, there: Network) -> Plan:
+        """The plan with the shortest iteration on a network."""
+        return [(int(start), int(stop)) for start, stop in self._fastest(self.costs(there))]
+
+    def _fastest(self, costs: Costs) -> np.ndarray:
+        return min(self._plans, key=lambda plan: self._timed(costs, plan))
+
     def saved(self, there: Network) -> dict[str, float]:
         """By how many seconds an iteration would be shorter, with the same plan, if one thing cost nothing."""
         costs = self.costs(there)
-        plan = min(self._plans, key=lambda plan: self._timed(costs, plan))
+        plan = self._fastest(costs)
         unlimited = self.costs(replace(there, rate_mbit=math.inf))
         return saved(costs, unlimited, lambda other: self._timed(other, plan))
 
@@ -242,12 +255,19 @@ def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
     return float(a), float(b)
 
 
-def models(profile: dict, names: Sequence[str] | None = None) -> list[JobModel]:
+def slowed(job: Job, slowdown: float) -> Job:
+    """The job on a device that computes ``slowdown`` times as slowly."""
+    backward_s = [seconds * slowdown for seconds in job.backward_s]
+    return replace(job, forward_s=job.forward_s * slowdown, backward_s=backward_s, rest_s=job.rest_s * slowdown)
+
+
+def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
     """The time models of uncompressed, which comes first, and of the profile's methods, or those in ``names``.
 
-    ValueError in one line for a name that the profile does not have.
+    ``slowdown``: by which the job's computing, but no selection and no exchange, is made slower. ValueError in one line
+    for a name that the profile does not have.
     """
-    job, known = read_job(profile), {method["name"]: method for method in profile["methods"]}
+    job, known = slowed(read_job(profile), slowdown), {method["name"]: method for method in profile["methods"]}
     for name in names or ():
         if name not in known and name != UNCOMPRESSED:
             why = profile["left_out"].get(name)
@@ -282,13 +302,17 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
     return high
 
 
+def exchange_s(job: Job, there: Network) -> float:
+    """Seconds of an exchange of weights: they are summed in one bucket of float32."""
+    return float(projected(job, there)["all-reduce"](sum(job.sizes)))
+
+
 def local_steps(job: Job, there: Network, least: float) -> int:
     """The number of local steps between two exchanges of weights that makes the utilisation at least ``least``.
 
     The weights are summed in one bucket of float32. Workers do not compute meanwhile.
     """
-    sum_s = float(projected(job, there)["all-reduce"](sum(job.sizes)))
-    return max(1, math.ceil(least / (1 - least) * sum_s / job.alone_s - 1e-9))
+    return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
 
 
 def interval(dense: JobModel, there: Network) -> tuple[float, list[str]]:

@@ -103,7 +103,7 @@ def load(path: Path | str, workers: int | None = None) -> dict:
     except RecursionError:
         raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
     except ValueError as error:
-        raise ValueError(f"{path}: is not complete JSON ({error}); record it again") from None
+        raise ValueError(f"{path}: is not valid JSON ({error}); record it again") from None
     try:
         check(profile, workers)
     except ValueError as error:

@@ -1,0 +1,146 @@
+"""Replay a job's profile on this machine over slowed links: workers wait instead of computing, exchanges are real.
+
+Example: dlgs-bench rehearse profile.json --workers 4 --link-mbit 400
+"""
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlgs_bench import advise
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.errors import shown
+from dlgs_bench.launch import processes, testbed
+from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
+from dlgs_bench.stats import repeatable
+from dlgs_bench.timemodel.job_advice import Job, JobModel
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT
+
+PROGRAM = "dlgs-bench rehearse"
+ENGINE = next(name for name, engine in ENGINES.items() if engine.package == "torch")
+MOST_WORKERS = 32  # each is a process of this machine that loads torch
+BLOCKS, MOST_BLOCKS = 5, 1000
+MOST_SLOWDOWN = 1e6
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print measured next to predicted iterations; the exit status: 0, or 2 for what ends in one line."""
+    given = _parser().parse_args(arguments)
+    try:
+        _, known, there = advise.asked(given, given.slowdown)
+        _check(known[0].job, there, given.profile)
+        rows = _measured(known, there, given.blocks)
+    except ValueError as error:
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        return 2
+    print(_report(known, there, rows, given))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, example = (__doc__ or "").split("\n\n")
+    parser = advise.OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
+    advise.add_questions(parser)
+    slowdown = "wait this many times as long as the job computed (default: 1); links that are slower by the same "
+    slowdown += "factor keep the ratio of computation to communication"
+    parser.add_argument("--slowdown", type=_slowdown, default=1.0, metavar="K", help=slowdown)
+    blocks = f"how often each method is timed (default: {BLOCKS})"
+    parser.add_argument("--blocks", type=_blocks, default=BLOCKS, metavar="N", help=blocks)
+    return parser
+
+
+def _slowdown(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a factor from 1e-6 to 1e6")
+    return value
+
+
+def _blocks(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text[:9]) <= MOST_BLOCKS):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {MOST_BLOCKS}")
+    return int(text)
+
+
+def _check(job: Job, there: Network, profile: str) -> None:
+    """ValueError in one line if the job cannot be rehearsed on this machine."""
+    if job.words != 1:
+        raise ValueError(f"{profile}: parameters: not all are float32, and a rehearsal exchanges float32 only")
+    if there.workers > MOST_WORKERS:
+        raise ValueError(f"--workers: {there.workers} is more than {MOST_WORKERS}, which one machine rehearses")
+    if not LEAST_MBIT <= there.rate_mbit <= MOST_MBIT:
+        raise ValueError(
+            f"--link-mbit: {there.rate_mbit:g} is not a rate from {LEAST_MBIT} to {MOST_MBIT}, which the testbed can "
+            "shape; give slower links and a --slowdown, which keep the ratio"
+        )
+    if why := testbed.available(there.latency_ms, there.rate_mbit):
+        raise ValueError(f"no testbed here: {why}; try dlgs-bench check-testbed")
+
+
+def request(known: Sequence[JobModel], there: Network, blocks: int) -> dict:
+    """What ``dlgs_bench.training.rehearsal`` is to do."""
+    job = known[0].job
+    return {
+        "engine": ENGINE,
+        "shapes": job.shapes,
+        "forward_s": job.forward_s,
+        "backward_s": job.backward_s,
+        "rest_s": job.rest_s,
+        "methods": [
+            {"name": model.name, "options": model.options, "plan": model.plan(there)} for model in known
+        ],
+        "blocks": blocks,
+    }  # fmt: skip
+
+
+def _measured(known: Sequence[JobModel], there: Network, blocks: int) -> list[dict]:
+    """The rows of ``dlgs_bench.training.rehearsal``, from workers on hosts of a testbed."""
+    rates_mbit = (there.rate_mbit,) * there.workers
+    cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=there.latency_ms)
+    with tempfile.TemporaryDirectory() as folder:
+        asked, found, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
+        asked.write_text(json.dumps(request(known, there, blocks)), encoding="utf-8")
+        program = [sys.executable, "-m", "dlgs_bench.training.rehearsal", str(asked), str(found)]
+        process = processes.start(RunSpec("exchanges", cluster=cluster), LaunchSettings(), program, log, [])
+        try:
+            process.wait()
+        finally:
+            processes.stop(process)
+        if process.returncode:
+            last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+            raise ValueError(" ".join(["the workers failed:", *last]))
+        return json.loads(found.read_text(encoding="utf-8"))
+
+
+def _report(known: Sequence[JobModel], there: Network, rows: Sequence[dict], given: argparse.Namespace) -> str:
+    cells = [["Method", "Predicted (ms)", "Measured (ms)", "Measured / predicted", "Sent (MB)"]]
+    for model in sorted(known, key=lambda model: model.iteration_s(there)):
+        own = [row for row in rows if row["method"] == model.name]
+        found, predicted_s = repeatable([row["seconds"] for row in own]), model.iteration_s(there)
+        spread = f" [{advise.ms(found.low)}, {advise.ms(found.high)}]" if found.enough else ""
+        sent = f"{own[-1]['sent_bytes'] / 1e6:.3g}"
+        cells.append(
+            [model.title, advise.ms(predicted_s), advise.ms(found.value) + spread,
+             f"{found.value / predicted_s:.2f}", sent]
+        )  # fmt: skip
+    alone = advise.ms(known[0].job.alone_s)
+    latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
+    return (
+        f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
+        f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {alone} ms, which is "
+        f"{given.slowdown:g} times the computing that was recorded. Selection and exchange are real, and all workers "
+        f"share the cores of this machine for them. The prediction takes the cost of selection from the profile. "
+        f"n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % interval of a repeat."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

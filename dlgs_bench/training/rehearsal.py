@@ -1,0 +1,101 @@
+"""One rank of a rehearsal: it waits as long as a recorded job computes, and really selects and exchanges.
+
+python -m dlgs_bench.training.rehearsal <request> <result>   reads the first JSON file; rank 0 writes the second one
+"""
+
+import json
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from dlgs_bench import comm as engines
+from dlgs_bench.comm import Communicator
+from dlgs_bench.exchange import StepContext
+from dlgs_bench.exchange.driver import WorkerExchange
+from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.transport import transport
+from dlgs_bench.stats import amortised
+from dlgs_bench.topology import ALL_GATHER
+from dlgs_bench.training.session import make_method
+from dlgs_bench.training.timed import phase_share, timed_steps
+
+
+def rehearse(comm: Communicator, request: dict) -> list[dict]:
+    """One row per block and method: the seconds of an iteration on the slowest rank, amortised over the method's cycle,
+    and the bytes that this rank sent in the last one.
+
+    ``request``: ``shapes``, in the order in which gradients arrive; ``forward_s``, ``backward_s`` per tensor, and
+    ``rest_s``, which are waited for; ``methods`` with ``name``, ``options`` and ``plan``; ``blocks``. The methods take
+    turns, once per block.
+    """
+    flat = FlatGradients(torch.empty(shape) for shape in reversed(request["shapes"]))
+    generator = torch.Generator().manual_seed(comm.rank)
+    exchanges = [
+        WorkerExchange(
+            make_method(method["name"], method["options"]),
+            method["plan"],
+            flat.buckets(method["plan"]),
+            transport(ALL_GATHER, comm),
+            lambda label: nullcontext(),
+        )
+        for method in request["methods"]
+    ]
+    for exchange in exchanges:
+        _draw(flat, generator, comm)
+        exchange.warm_start()
+    rows = []
+    for block in range(request["blocks"] + 1):  # the first one warms up
+        for method, exchange in zip(request["methods"], exchanges, strict=True):
+            iterations = []
+            for step in timed_steps(exchange.method, 1):
+                _draw(flat, generator, comm)
+                seconds = _iteration(exchange, block * exchange.method.cycle + step, comm, request)
+                slowest = comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item()
+                phase = exchange.method.phase(step)
+                iterations.append((slowest, phase, phase_share(exchange.method, phase)))
+            if block:
+                seconds, sent = amortised(iterations), exchange.transport.sent_bytes
+                rows.append({"method": method["name"], "block": block, "seconds": seconds, "sent_bytes": sent})
+    return rows
+
+
+def _draw(flat: FlatGradients, generator: torch.Generator, comm: Communicator) -> None:
+    """Another gradient, as in training, already divided by the workers."""
+    flat.gradients.normal_(generator=generator).div_(comm.world_size)
+
+
+def _iteration(exchange: WorkerExchange, step: int, comm: Communicator, request: dict) -> float:
+    comm.barrier()
+    begun = time.perf_counter()
+    exchange.begin(StepContext(step, comm.rank, comm.world_size, 0.1))
+    due = begun + request["forward_s"]
+    for layer, seconds in enumerate(request["backward_s"]):
+        due += seconds
+        _wait_until(due)
+        selecting = time.perf_counter()
+        exchange.ready(layer)
+        due += time.perf_counter() - selecting  # backward does not go on meanwhile
+    exchange.finish()
+    _wait_until(max(due, time.perf_counter()) + request["rest_s"])
+    return time.perf_counter() - begun
+
+
+def _wait_until(due: float) -> None:
+    time.sleep(max(0.0, due - time.perf_counter()))
+
+
+def main(request_path: Path, result_path: Path) -> None:
+    torch.set_num_threads(1)
+    request = json.loads(request_path.read_text(encoding="utf-8"))
+    comm = engines.connect(request["engine"], torch.device("cpu"))
+    rows = rehearse(comm, request)
+    if comm.rank == 0:
+        result_path.write_text(json.dumps(rows), encoding="utf-8")
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
