@@ -24,7 +24,9 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
 def usage() -> str:
     """The text of ``dlgs-bench --help``."""
     lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
-    return "\n".join(["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help shows its options"])
+    return "\n".join(
+        ["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help shows its options"]
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -36,9 +36,10 @@ LIMIT_S = 900.0  # for one plug-in
 def model(name: str) -> dict:
     """The description of a model.
 
-    It has the title, the model's data set, the metric of this data set and all data sets that the model accepts (``takes``), the entries of each
-    layer in the order of exchange, the multiply-adds of one sample, the columns of each fully connected layer of its
-    head, and the number of hidden matrices, which Muon would update. Frozen parameters are left out.
+    It has the title, the model's data set, the metric of this data set and all data sets that the model accepts
+    (``takes``), the entries of each layer in the order of exchange, the multiply-adds of one sample, the columns of
+    each fully connected layer of its head, and the number of hidden matrices, which Muon would update. Frozen
+    parameters are left out.
     """
     module = plugins.load("models", name)
     for attribute, meaning in MODEL.items():

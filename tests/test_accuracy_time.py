@@ -76,7 +76,7 @@ def test_other_workers_topologies_and_networks_do_not_count():
     others = [timing(workers=3), timing().assign(topology="ps-weights"), timing().assign(network="loopback")]
     more = pd.concat([timing(), *(one.assign(iteration_s=9.0, run=one["run"] + "x") for one in others)])
     pd.testing.assert_frame_equal(iterations(more), iterations(timing()))
-    with pytest.raises(ValueError, match="vgg16-none-0.01-allgatherx is timed twice over all-gather with 2 workers"):
+    with pytest.raises(ValueError, match=r"vgg16-none-0\.01-allgatherx is timed twice over all-gather with 2 workers"):
         iterations(pd.concat([timing(), timing().assign(run=timing()["run"] + "x")]))
     elsewhere = points(**CURVES).assign(workers=4)
     assert len(kept([points(**CURVES), elsewhere])) == len(points(**CURVES))

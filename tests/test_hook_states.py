@@ -13,7 +13,6 @@ from world import World
 
 from dlgs_bench.hooks.states import DROPPED, EQUAL, SUMMED
 
-
 METHODS = {name: OPTIONS[name] for name in EXCHANGED}
 SUMS = {"residuals": "topk", "velocities": "dgc", "momenta": "demo", "errors": "loco"}
 FEW = {name: OPTIONS[name] for name in ("topk", "dlgs", "oktopk", "powersgd", "dgc", "demo", "loco", "regtopk")}
@@ -65,8 +64,6 @@ def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals
             for how in ("state", "from files"):
                 for ours, total in zip(sum_of([found[how][name] for found in after]), theirs, strict=True):
                     torch.testing.assert_close(ours, total, rtol=1e-6, atol=1e-6, msg=f"{method}, {name}, {how}")
-
-
 
 
 @pytest.mark.engine

@@ -255,7 +255,6 @@ def test_a_rate_outside_the_checked_range_is_marked(capsys):
     assert any(line.startswith("* Outside the rates that were checked, 100 to 1000 Mb/s") for line in lines)
 
 
-
 def answer(capsys, *arguments) -> str:
     assert advise.main([str(argument) for argument in arguments]) == 0
     return capsys.readouterr().out

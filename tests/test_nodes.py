@@ -131,5 +131,5 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
 def test_a_host_that_takes_ssh_and_then_hangs_is_named(programs, tmp_path, monkeypatch):
     programs("ssh", "exec sleep 600")
     monkeypatch.setattr(nodes, "PROBE_TIMEOUT_S", 0.5)
-    with pytest.raises(nodes.Refused, match="one did not answer within 0.5 s; give hosts that answer"):
+    with pytest.raises(nodes.Refused, match=r"one did not answer within 0\.5 s; give hosts that answer"):
         nodes.reach({"one": 2}, "cpu", 1, tmp_path)

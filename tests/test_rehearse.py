@@ -73,7 +73,7 @@ def test_gradients_of_16_bits_are_refused(capsys, tmp_path):
 def test_a_profile_is_rehearsed_over_slowed_links(capsys):
     if testbed.available():
         pytest.skip(f"no testbed here: {testbed.available()}")
-    options = "--workers 2 --link-mbit 400 --methods topk --slowdown 3 --blocks 3".split()
+    options = ["--workers", "2", "--link-mbit", "400", "--methods", "topk", "--slowdown", "3", "--blocks", "3"]
     assert rehearse.main([str(RECORDED), *options]) == 0
     text = capsys.readouterr().out
     for title in ("uncompressed", "16 bits", "Top-K"):

@@ -142,11 +142,11 @@ def to_gain(tables, names: Names) -> str:
     table = summarise(timing)
     dense = table[table["variant"] == "none"].set_index("model")
     faster = dense["iteration_s"] / dense["bound_s"]
+    waited = listed([f"{waits[model]:.2f} s on {names.model(model)}" for model in models])
+    bounds = listed([f"{faster[model]:.1f} times as fast on {names.model(model)}" for model in models])
     return (
-        "For each second of computing, uncompressed waits for communication after backward: "
-        f"{listed([f'{waits[model]:.2f} s on {names.model(model)}' for model in models])}. Communication also slows the "
-        "computing that it overlaps with. An iteration that only computes would be "
-        f"{listed([f'{faster[model]:.1f} times as fast on {names.model(model)}' for model in models])}."
+        f"For each second of computing, uncompressed waits for communication after backward: {waited}. Communication "
+        f"also slows the computing that it overlaps with. An iteration that only computes would be {bounds}."
     )
 
 
@@ -258,8 +258,8 @@ def stall(tables, names: Names) -> str:
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training it "
-            f"sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept run "
-            f"({claims.trained(rows)}): {listed(pairs)}."
+            f"sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept "
+            f"run ({claims.trained(rows)}): {listed(pairs)}."
         )
     return " ".join(words)
 

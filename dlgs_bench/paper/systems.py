@@ -152,9 +152,7 @@ def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
         where, statement = _workers(own), "Halving-doubling sends 2 log2 n messages, and the bytes of a ring"
         same = abs(own["bytes"] - ring["bytes"]) <= 4 * 2 * workers  # the entries cannot always be divided evenly
         holds = bool(own["messages"] == steps and same)
-        why = (
-            f"{own['messages']:g} messages, ring {ring['messages']:g}; {own['bytes']:g} bytes, ring {ring['bytes']:g}"
-        )
+        why = f"{own['messages']:g} messages, ring {ring['messages']:g}; {own['bytes']:g} bytes, ring {ring['bytes']:g}"
         yield counted(statement, f"{steps}", where, own["messages"], holds, why)
         statement = "Halving-doubling is faster than a ring"
         yield measured(statement, "", where, estimate(own, "speedup"), own["repeats"], own["disturbed"])

@@ -123,8 +123,8 @@ def read_points(paths: list) -> pd.DataFrame:
     """All points of accuracy runs, as ``read``, with columns about the steps since the previous point.
 
     ``density``, ``bits_per_entry``: means over these steps. ``squared_error``, ``squared_mean``: sums over the steps in
-    which the aggregate was compared with the true mean; empty if there are none. ``test_perplexity``: exp(test loss) of models of text, empty
-    for others.
+    which the aggregate was compared with the true mean; empty if there are none. ``test_perplexity``: exp(test loss) of
+    models of text, empty for others.
     """
     steps_before = pd.concat([_steps_before_points(Path(path)) for path in paths], ignore_index=True)
     return pd.concat([read(paths), steps_before], axis=1)

@@ -1,4 +1,4 @@
-"""Join the density of every accuracy run of a method whose density drifts, by steps, and the density of the timed scheme."""
+"""Join the densities of accuracy runs of methods whose density drifts, by steps, and the timed scheme's density."""
 
 from pathlib import Path
 

@@ -5,7 +5,8 @@ on dedicated hosts. In runs with aggregators apart, the engine's gather is left 
 Bound: the speed-up over a ring that the bytes on the busiest full-duplex link alone allow. With N or more aggregators
 apart from N workers it is 2 (N - 1) / N divided by the part of the blocks that any worker has (Fei et al., SIGCOMM
 2021); fewer aggregators send more each, and an aggregator beside a worker shares its link. The values are small
-integers, so all ways give the same bits; every repeat checks this. Most shapes of the streams are timed in few cases."""
+integers, so all ways give the same bits; every repeat checks this. Most shapes of the streams have few
+cases."""
 
 from pathlib import Path
 
