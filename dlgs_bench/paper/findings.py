@@ -257,8 +257,8 @@ def stall(tables, names: Names) -> str:
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
-            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training it "
-            f"sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept "
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
+            f"it sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept "
             f"run ({claims.trained(rows)}): {listed(pairs)}."
         )
     return " ".join(words)
