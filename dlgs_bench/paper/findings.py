@@ -258,7 +258,7 @@ def stall(tables, names: Names) -> str:
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
-            f"it sent {share:.2f} times as many entries as it was asked for. Test accuracy at the end of a kept "
+            f"it sent {share:.2f} times the requested number of entries. Test accuracy at the end of a kept "
             f"run ({claims.trained(rows)}): {listed(pairs)}."
         )
     return " ".join(words)
