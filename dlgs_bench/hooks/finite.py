@@ -52,13 +52,13 @@ class FiniteExchange(WorkerExchange):
         if failed is None or not failed.read():
             return False
         self.method.load_state_dict(self._before)
-        self._before = {}  # the method's own now
+        self._before = {}  # the method holds these tensors now
         return True
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         if bucket.gradient is self._flag:
             agreement = _largest(self._flag)
-            self._open.append(_Open(agreement, next(agreement), bucket, announced=1))
+            self._open.append(_Open(agreement, next(agreement), bucket, num_requests=1))
             return
         if self._note(bucket.gradient):
             bucket.gradient.zero_()

@@ -41,7 +41,7 @@ def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, ba
     store = c10d._world.pg_map[dist.group.WORLD][1]
     position = ranks.index(dist.get_rank())
     own, _ = c10d._new_process_group_helper(
-        len(ranks), position, ranks, dist.Backend(backend), store, name[0], timeout=timeout
+        len(ranks), position, ranks, dist.Backend(backend), store, c10d.GroupName(name[0]), timeout=timeout
     )
     c10d._world.pg_group_ranks[own] = {rank: position for position, rank in enumerate(ranks)}
     return own

@@ -113,13 +113,13 @@ def _launch(
             retries = 0
             while len(launches) < spec.measurement.launches:
                 part = partial / f"launch{len(launches) + 1}"
-                others = OtherWork()
+                others, begun_s = OtherWork(), say.spent_s()
                 share_s = _share_s(spec, say.spent_s(), len(launches))
                 status = once(spec, replace(settings, share_s=share_s), part, log, program, own, say)
                 if status:
                     return status
                 trouble = _trouble(spec, settings, others.share(), part, forward_s)
-                if trouble and retries < MAX_RETRIES:
+                if trouble and retries < MAX_RETRIES and _fits_again(spec, begun_s, say.spent_s()):
                     retries += 1
                     say(f"{trouble}: measured once more")
                     shutil.rmtree(part)
@@ -137,6 +137,12 @@ def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
     """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches."""
     left_s = spec.measurement.budget_s - spent_s
     return max(0.0, left_s / (spec.measurement.launches - launched))
+
+
+def _fits_again(spec: RunSpec, begun_s: float, ended_s: float) -> bool:
+    """Whether the budget, if there is one, has time for another launch that takes as long as the last launch."""
+    budget_s = spec.measurement.budget_s
+    return not budget_s or ended_s + (ended_s - begun_s) <= budget_s
 
 
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str:
