@@ -52,7 +52,9 @@ def where():
 
 for folder in (workflow.basedir, os.getcwd()):
     if "{" in folder or "}" in folder:  # Snakemake reads them as wildcards
-        stop(f"{folder}: the path has braces; move the project to a folder without braces")
+        stop(
+            f"{folder}: the path has braces; move the project to a folder without braces"
+        )
 
 if workflow.is_main_process:
     lock.free()  # before Snakemake checks the lock
