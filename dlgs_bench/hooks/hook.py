@@ -200,7 +200,7 @@ class Hook:
         return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        """ValueError in one line if the script steps with ``optimizer``, on parameters of ours, as it must not."""
+        """ValueError in one line if a step of ``optimizer`` would let the weights of workers diverge."""
         if not self.method.uncompressed and stepping_scaler() not in (None, self._scaler):
             raise ValueError(
                 f"scaler: a GradScaler that the hook does not have scales the loss, so the state of {self.name} would "

@@ -25,8 +25,8 @@ def arguments_of(name: str, method: Method) -> dict[str, Any]:
 
 def identity_of(name: str, method: Method, comm: Communicator, buckets: list[int]) -> dict[str, Any]:
     """What a saved state must have in common with the hook that loads it; ``buckets``: their entries."""
-    place = {"rank": comm.rank, "workers": comm.world_size}
-    return {"method": name, "options": _options(name, method), **place, "buckets": buckets}
+    worker = {"rank": comm.rank, "workers": comm.world_size}
+    return {"method": name, "options": _options(name, method), **worker, "buckets": buckets}
 
 
 def _options(name: str, method: Method) -> dict[str, Any]:
@@ -120,8 +120,8 @@ def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
 
 
 def _named(identity: dict[str, Any]) -> str:
-    place = f"rank {identity['rank']} of {identity['workers']}"
-    return f"{identity['method']}, {place}, buckets of {identity['buckets']} entries"
+    worker = f"rank {identity['rank']} of {identity['workers']}"
+    return f"{identity['method']}, {worker}, buckets of {identity['buckets']} entries"
 
 
 def _copied(value: Any, device: torch.device) -> Any:

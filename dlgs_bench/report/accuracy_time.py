@@ -76,19 +76,19 @@ def iterations(timing: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    found = {f"iteration_s{end}": row[f"iteration_s{end}"] for end in ENDS}
+    values = {f"iteration_s{end}": row[f"iteration_s{end}"] for end in ENDS}
     quotients = {"quotient": "speedup", "quotient_low": "speedup_high", "quotient_high": "speedup_low"}
-    found |= {name: 1 / row[speedup] for name, speedup in quotients.items()}
-    return {"gbit": NODES_GBIT, "how": "measured"} | found
+    values |= {name: 1 / row[speedup] for name, speedup in quotients.items()}
+    return {"gbit": NODES_GBIT, "how": "measured"} | values
 
 
 def _predicted(row: dict[str, Any], dense: dict[str, Any], gbit: float) -> dict[str, Any]:
     (least, most), (dense_least, dense_most) = (slower_s(one, NODES_GBIT / gbit) for one in (row, dense))
-    found = {"iteration_s": (least + most) / 2, "iteration_s_low": least, "iteration_s_high": most}
+    values = {"iteration_s": (least + most) / 2, "iteration_s_low": least, "iteration_s_high": most}
     quotients = ((least + most) / (dense_least + dense_most), least / dense_most, most / dense_least)
     if row["variant"] == "none":
         quotients = (1.0, 1.0, 1.0)
-    return {"gbit": gbit, "how": "predicted"} | found | dict(zip(_ends("quotient"), quotients, strict=True))
+    return {"gbit": gbit, "how": "predicted"} | values | dict(zip(_ends("quotient"), quotients, strict=True))
 
 
 def _ends(name: str) -> list[str]:
@@ -97,13 +97,13 @@ def _ends(name: str) -> list[str]:
 
 def pairs(points: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """(points of a method, points of uncompressed in the same precision), in the order of ``points``."""
-    found = []
+    matched = []
     for _, rows in points.groupby([*SETTING, *METHOD], dropna=False, sort=False):
         alike = (points[SETTING] == rows[SETTING].iloc[0]).all(axis=1)
         dense = points[alike & (points["variant"] == "none")]
         if rows["variant"].iloc[0] != "none" and len(dense):
-            found.append((rows, dense))
-    return found
+            matched.append((rows, dense))
+    return matched
 
 
 def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
@@ -144,8 +144,8 @@ def errors(timing: pd.DataFrame) -> pd.Series:
     fastest = table[table["rate_mbit"] == table["rate_mbit"].max()]
     keys = ["model", *METHOD, "selection"]
     both = table.merge(fastest, on=keys, suffixes=("", "_fastest"))
-    found = []
+    relative_errors = []
     for row in both[both["rate_mbit"] < both["rate_mbit_fastest"]].to_dict("records"):
         there = {name: row[f"{name}_fastest"] for name in fastest if name not in keys}
-        found.append(sum(slower_s(there, there["rate_mbit"] / row["rate_mbit"])) / 2 / row["iteration_s"] - 1)
-    return pd.Series(found)
+        relative_errors.append(sum(slower_s(there, there["rate_mbit"] / row["rate_mbit"])) / 2 / row["iteration_s"] - 1)
+    return pd.Series(relative_errors)

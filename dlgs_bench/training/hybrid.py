@@ -84,15 +84,15 @@ class Backbone(Worker):
         if len(inputs) != self.layout.rows:
             raise ValueError(f"batch: {len(inputs)} samples, but all workers expect {self.layout.rows}")
         self.begin()
-        place = self.layout, self.comm.rank
+        position = self.layout, self.comm.rank
         features = self.flat.model(inputs)
         rows = torch.cat([features.detach(), targets.view(-1, 1).to(features.dtype)], 1)
-        self.communicate("features", gather_rows(*place, rows, rows.shape[1]))
+        self.communicate("features", gather_rows(*position, rows, rows.shape[1]))
         for columns in self.head:
-            self.communicate("columns", gather_columns(*place, None, columns), takes_part=False)
+            self.communicate("columns", gather_columns(*position, None, columns), takes_part=False)
         for _ in self.head[1:]:
-            self.communicate("input_gradients", scatter_columns(*place, None), takes_part=False)
-        gradient = self.communicate("input_gradients", scatter_rows(*place, None, features.shape[1]))
+            self.communicate("input_gradients", scatter_columns(*position, None), takes_part=False)
+        gradient = self.communicate("input_gradients", scatter_rows(*position, None, features.shape[1]))
         features.backward(gradient)
         self.collect()
         self.sum_backbone(self.flat.gradients)
@@ -116,15 +116,15 @@ class Head(Worker):
     def step(self) -> None:
         """Make one iteration."""
         self.begin()
-        place = self.layout, self.comm.rank
+        position = self.layout, self.comm.rank
         width = self.stages[0][0].in_features
-        rows = self.communicate("features", gather_rows(*place, None, width + 1))
+        rows = self.communicate("features", gather_rows(*position, None, width + 1))
         x, targets, passes = rows[:, :-1], rows[:, -1].long(), []
         for stage, columns in zip(self.stages, self.head, strict=True):
             x = x.detach().requires_grad_()
             y = stage(x)
             passes.append((x, y))
-            x = self.communicate("columns", gather_columns(*place, y.detach(), columns))
+            x = self.communicate("columns", gather_columns(*position, y.detach(), columns))
         scores = x.requires_grad_()
         loss = self._loss(scores, targets)
         loss.backward()
@@ -133,8 +133,8 @@ class Head(Worker):
         for x, y in reversed(passes):
             y.backward(gradient)
             if x is not passes[0][0]:
-                gradient = self.communicate("input_gradients", scatter_columns(*place, x.grad))
-        self.communicate("input_gradients", scatter_rows(*place, x.grad, width))
+                gradient = self.communicate("input_gradients", scatter_columns(*position, x.grad))
+        self.communicate("input_gradients", scatter_rows(*position, x.grad, width))
         self.collect()
         self.sum_backbone(None)
         self.optimizer.step(self.flat.gradients)

@@ -19,7 +19,7 @@ EPS = 1e-8  # of AdamW, torch's default
 
 
 class Optimizer(ABC):
-    """Updates ``parameters``, shape (d,), in place. ``lr`` may change before every step."""
+    """Updates ``parameters``, shape (d,), in place. ``lr`` may change before each step."""
 
     def __init__(self, parameters: Tensor, lr: float, weight_decay: float):
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
@@ -144,7 +144,7 @@ class Muon(Optimizer):
         )  # fmt: skip
 
     def _cut(self, flat: Tensor) -> list[Tensor]:
-        """What lies in ``flat`` in the places of the matrices, in their shapes."""
+        """The matrices in ``flat``, as views with their shapes."""
         return [flat.as_strided(m.shape, m.stride(), m.storage_offset()) for m in self._matrices]
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def cell(row: pd.Series, column: str) -> str:
     return tables.number(value) if math.isnan(value) or f"{column}_low" not in row else tables.spread(row, column)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
@@ -59,4 +59,5 @@ def main() -> None:
     tables.save_table(table, shown(table, names), caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)
