@@ -31,7 +31,7 @@ def ring_rounds(workers: int) -> int:
     return 2 * (workers - 1)
 
 
-PeerExchanges = Callable[[int], int]  # the number of workers -> the number of rounds of a dense sum
+RoundCount = Callable[[int], int]  # the number of workers -> the number of rounds of a dense sum
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Topology:
             + traffic.messages
         )  # fmt: skip
 
-    def steps(self, traffic: Traffic, workers: int, sum_rounds: PeerExchanges = ring_rounds) -> int:
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
         """The number of messages that a worker handles one after the other in an exchange."""
         return max(1, sum_rounds(workers) if traffic.summed else workers - 1)
 
-    def waits(self, traffic: Traffic, workers: int, sum_rounds: PeerExchanges = ring_rounds) -> int:
+    def waits(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
         """The number of times that an exchange waits for the network's latency.
 
         It is 1 if messages to all other workers are sent at the same time, as in gathers on torch.distributed. (On
@@ -102,7 +102,7 @@ class ParameterServer(Topology):
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)
 
-    def steps(self, traffic: Traffic, workers: int, sum_rounds: PeerExchanges = ring_rounds) -> int:
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
         return 2
 
     waits = steps

@@ -1,4 +1,4 @@
-"""ARC-Top-K: a random sketch of the summed gradient tells all workers the largest rows, and dense sums carry these."""
+"""ARC-Top-K: all workers select the same rows by a random sketch of the summed gradient; a dense sum adds them."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,9 +15,10 @@ class ARCTopK(Ratio):
     """All-reduce compatible Top-K (Chen et al., arXiv 2510.26709, 2025), with the usual error feedback instead of the
     paper's EF21M.
 
-    A layer is a matrix M with a row for each first index. All workers multiply M = gradient + residual by one random
-    matrix of ``rank`` columns. The rows of the summed products with the largest norms are summed next. No indices
-    travel. ``ratio`` is the part of the rows. Layers without more than ``rank`` columns travel whole.
+    A layer is a matrix with one row per first index. All workers multiply M = gradient + residual by the same random
+    matrix of ``rank`` columns. A dense sum adds these products, and all workers select the rows with the largest norms.
+    A second dense sum adds the selected rows of M. Indices are not sent. ``ratio`` is the fraction of rows that are
+    selected. Layers with at most ``rank`` columns are sent uncompressed.
     """
 
     title = "ARC-Top-K"
@@ -47,7 +48,7 @@ class ARCTopK(Ratio):
         return out
 
     def directions(self, bucket: Bucket, context: StepContext) -> Tensor:
-        """The matrix that makes the sketch, shape (columns, rank), the same on all workers."""
+        """The random matrix of the sketch, shape (columns, rank), the same on all workers."""
         like = bucket.gradient
         drawn = generator(like.device, self.seed, context.step, bucket.index)
         shape = (bucket.size // _rows(bucket), self.rank)

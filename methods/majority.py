@@ -1,4 +1,4 @@
-"""signSGD with majority vote: every entry of the aggregate is the sign that most workers have there."""
+"""signSGD with majority vote: every entry of the aggregate is the sign that most workers have for it."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,13 +14,13 @@ from dlgs_bench.exchange.steps import state_for, to_each
 
 @dataclass
 class Majority(Method):
-    """One bit up and one bit down for each entry (Bernstein et al., signSGD with Majority Vote is Communication
-    Efficient and Fault Tolerant, ICLR 2019, Algorithm 1).
+    """Send one bit per entry to the vote, and one bit back (Bernstein et al., signSGD with Majority Vote is
+    Communication Efficient and Fault Tolerant, ICLR 2019, Algorithm 1).
 
-    The paper's server is shared out: each worker counts the votes of one part of the bucket, and sends the result to
-    all. ``momentum`` 0.9 is the paper's Signum: the signs are those of momentum * v + gradient. The optimizer's
-    momentum is off, and its weight decay acts on the weights directly. A zero votes for plus, and ties are broken at
-    random; both are our choice. The aggregate is +-1, so learning rates are as small as 0.0001.
+    Workers replace the paper's server: each counts the votes of one part of the bucket, and sends the result to all.
+    ``momentum`` 0.9 is the paper's Signum: workers send the signs of momentum * v + gradient. The optimizer's momentum
+    is off, and its weight decay is applied to the weights directly. A zero votes for plus, and ties are broken at
+    random; both rules are not from the paper. The aggregate is +1 or -1, so learning rates are as small as 0.0001.
     """
 
     title = "signSGD, majority vote"
@@ -54,7 +54,7 @@ class Majority(Method):
 
 
 def _packed(positive: Tensor) -> Tensor:
-    """Bools as a message, 8 in a byte."""
+    """A message of bools, 8 per byte."""
     return pack(positive.new_empty(0, dtype=torch.float32), positive.to(torch.uint8), 1)
 
 

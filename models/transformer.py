@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), t up to LENGTH."""
+    """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), where t is at most LENGTH."""
 
     def __init__(self, width: int, heads: int, blocks: int):
         super().__init__()
@@ -51,8 +51,8 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, TOKENS, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.blocks(self.token(tokens) + self.position(places))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.blocks(self.token(tokens) + self.position(positions))
         return self.head(self.norm(x)).transpose(1, 2)
 
 
@@ -60,9 +60,9 @@ def build(width: int = WIDTH, heads: int = HEADS, blocks: int = BLOCKS) -> nn.Mo
     model = Transformer(width, heads, blocks)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
-            # What blocks add to the residual sum is scaled down, so that the sum's variance stays near 1.
-            added = name.endswith(("out.weight", "down.weight"))
-            nn.init.normal_(parameter, std=0.02 / (2 * blocks) ** 0.5 if added else 0.02)
+            # The outputs of blocks are scaled down, so that the variance of the residual sum stays near 1.
+            is_output = name.endswith(("out.weight", "down.weight"))
+            nn.init.normal_(parameter, std=0.02 / (2 * blocks) ** 0.5 if is_output else 0.02)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
     return model

@@ -1,4 +1,4 @@
-"""A decoder-only transformer that two slow cores train in minutes: 0.87 million parameters."""
+"""A small decoder-only transformer, which two slow cores train in minutes: 0.87 million parameters."""
 
 from torch import nn
 from torch.nn import functional as F

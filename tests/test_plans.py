@@ -88,10 +88,9 @@ def test_a_plan_for_another_run_is_refused_with_the_reason(calibration, key, val
 
 
 def test_a_plan_from_another_calibration_stops_the_launch_in_one_line(calibration):
-    path = plan_file(calibration)
+    path, folder = plan_file(calibration), str(calibration.parent / "run")
     calibration.write_text("entries\n2\n")
     with pytest.raises(SystemExit) as refused:
-        folder = str(calibration.parent / "run")
         command_line.main([SPEC.to_json(), LaunchSettings().to_json(), folder, "log", "--plan", str(path), "--rate"])
     said = f"error: {path}: the plan is from another calibration than {calibration}; delete the file and let"
     assert refused.value.code.startswith(said) and "\n" not in refused.value.code

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def clean_up_when_ended() -> None:
-    """Have ``ENDS`` end this process by way of the launcher's clean-up, which no second one cuts short."""
+    """Make the signals ``ENDS`` exit this process through the launcher's clean-up, which later signals do not stop."""
 
     def leave(*_) -> None:
         for number in ENDS:
@@ -53,7 +53,7 @@ def clean_up_when_ended() -> None:
         sys.exit(1)
 
     for number in ENDS:
-        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # which nohup asks for
+        if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # nohup ignores SIGHUP
             signal.signal(number, leave)
 
 

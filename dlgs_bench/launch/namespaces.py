@@ -11,6 +11,7 @@ from pathlib import Path
 
 MARK = "TESTBED_OF"  # an environment variable of all processes in a testbed: the process that made the testbed
 NEWNET, NEWUTS, NEWUSER = 0x40000000, 0x04000000, 0x10000000
+PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,7 +61,6 @@ def own_network() -> list[int]:
 
 def die_with_parent(parent: int) -> None:
     """Make the kernel kill this process when ``parent``, which started it, has ended."""
-    PR_SET_PDEATHSIG = 1
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has already ended
         os._exit(1)

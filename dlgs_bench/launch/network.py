@@ -23,6 +23,8 @@ QUEUE_S = 0.1  # packets that would wait longer are dropped
 WAITING = 100_000  # the limit of netem's queue in packets, more than the links ever have in flight
 DEVICE = "/dev/net/tun"
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+TUN, NO_PACKET_INFORMATION, WITH_HEADER = 0x0001, 0x1000, 0x4000  # flags of TUNSETIFF
+CHECKSUMS, LARGE_PACKETS = 1, 2  # flags of TUNSETOFFLOAD: work that the device leaves to the receiver
 
 
 def address(host: int) -> str:
@@ -129,12 +131,11 @@ def _has_netem(ip) -> bool:
 
 def _device() -> int:
     """A host's interface whose other end is an open file. It does not split large packets or compute checksums."""
-    TUN, NO_PACKET_INFORMATION, WITH_HEADER, SUMS, WHOLE = 0x0001, 0x1000, 0x4000, 1, 2
     try:
         device = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
         asked = struct.pack("16sH22x", LINK.encode(), TUN | NO_PACKET_INFORMATION | WITH_HEADER)
         fcntl.ioctl(device, TUNSETIFF, asked)
-        fcntl.ioctl(device, TUNSETOFFLOAD, SUMS | WHOLE)
+        fcntl.ioctl(device, TUNSETOFFLOAD, CHECKSUMS | LARGE_PACKETS)
         return device
     except OSError as error:
         sys.exit(f"links with latency need netem in the kernel, or {DEVICE}: {error.strerror}")

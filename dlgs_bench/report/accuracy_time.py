@@ -34,6 +34,12 @@ def kept(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return points[(points["topology"] == ALL_GATHER.name) & (points["workers"] == WORKERS)]
 
 
+def seeds(points: pd.DataFrame) -> str:
+    """How many seeds the curves have, for a caption."""
+    number = points["seed"].nunique()
+    return f"n = {number} seed{'s' if number > 1 else ''}; a method and uncompressed in the same precision"
+
+
 def slower_s(row: dict[str, Any], times: float) -> tuple[float, float]:
     """The least and the most that an iteration takes over links that are this number of times as slow, in seconds.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.timeline import Costs
-from dlgs_bench.topology import PeerExchanges, Topology, Traffic, ring_rounds
+from dlgs_bench.topology import RoundCount, Topology, Traffic, ring_rounds
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Network:
     rate_mbit: float
     latency_ms: float = 0.0
 
-    def waiting_s(self, topology: Topology, traffic: Traffic, sum_rounds: PeerExchanges) -> float:
+    def waiting_s(self, topology: Topology, traffic: Traffic, sum_rounds: RoundCount) -> float:
         """The seconds that latency adds to an exchange: a round trip for each wait."""
         return 2e-3 * self.latency_ms * topology.waits(traffic, self.workers, sum_rounds)
 
@@ -51,8 +51,8 @@ def project_costs(
     traffic: Traffic,
     here: Network,
     there: Network,
-    sum_rounds: PeerExchanges = ring_rounds,
-    other_rounds: PeerExchanges | None = None,
+    sum_rounds: RoundCount = ring_rounds,
+    other_rounds: RoundCount | None = None,
 ) -> Costs:
     """The costs measured on the network ``here``, projected to the network ``there``.
 

@@ -16,7 +16,7 @@ from dlgs_bench.timemodel.iterations import saved
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.planner import planners
 from dlgs_bench.timemodel.timeline import Costs, schedule
-from dlgs_bench.topology import ALL_GATHER, PeerExchanges, Topology, ring_rounds
+from dlgs_bench.topology import ALL_GATHER, RoundCount, Topology, ring_rounds
 
 SELECTIONS = ("torch", "compiled")  # the paper's first
 
@@ -152,7 +152,7 @@ class Projection:
         return schedule(self._known.sizes, costs, plan).iteration_s + self._known.rest_s
 
 
-def sum_rounds(collective: str) -> PeerExchanges:
+def sum_rounds(collective: str) -> RoundCount:
     """The function number of workers -> rounds of a dense sum. It raises KeyError for an unsupported number.
 
     ValueError if the rounds of the collective depend on the data.

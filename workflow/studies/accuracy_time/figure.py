@@ -51,7 +51,7 @@ def main(snakemake) -> None:
     every = {label: line for one in handles for line, label in zip(*one, strict=True)}
     style.legend(figure, list(every.values()), list(every))
     timing = timing[timing["model"].isin(lines["model"])]
-    note = f"Curves: {captions.setting(points)}; {captions.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    note = f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
     note += f"n = {captions.least_to_most(lines['blocks'])} blocks"
     style.save(figure, note, snakemake)
 
