@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from test_claims import timing_run
 from test_findings import whole
 
-from dlgs_bench.report import accuracy_time
-from dlgs_bench.report.accuracy_time import iterations, kept, lines, slower_s, times
+from dlgs_bench.paper import accuracy_time
+from dlgs_bench.paper.accuracy_time import iterations, kept, lines, slower_s, times
 
 pytestmark = pytest.mark.unit
 

@@ -66,7 +66,7 @@ def test_only_where_shapes_decide_do_the_buckets_of_a_calibration_follow_the_con
         for label, one in members.items()
         if one.scheme != second[name].members[label].scheme
     }
-    assert differ == {"powersgd"}
+    assert differ == set(SHAPED)
 
 
 def test_a_calibration_out_of_time_measures_each_small_case_once_and_no_large_one():

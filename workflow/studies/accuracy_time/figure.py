@@ -10,7 +10,8 @@ from itertools import product
 import pandas as pd
 import seaborn
 
-from dlgs_bench.report import accuracy_time, captions, style
+from dlgs_bench.paper import accuracy_time
+from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio
 
@@ -51,7 +52,9 @@ def main(snakemake) -> None:
     every = {label: line for one in handles for line, label in zip(*one, strict=True)}
     style.legend(figure, list(every.values()), list(every))
     timing = timing[timing["model"].isin(lines["model"])]
-    note = f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    note = (
+        f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    )
     note += f"n = {captions.least_to_most(lines['blocks'])} blocks"
     style.save(figure, note, snakemake)
 

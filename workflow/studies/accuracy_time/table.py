@@ -10,7 +10,8 @@ import math
 
 import pandas as pd
 
-from dlgs_bench.report import accuracy_time, captions, tables
+from dlgs_bench.paper import accuracy_time
+from dlgs_bench.report import captions, tables
 from dlgs_bench.report.log import log_errors, refuse
 from dlgs_bench.report.names import Names
 
@@ -52,7 +53,9 @@ def main(snakemake) -> None:
     table = names.arrange(accuracy_time.times(points, every))
     timing = timing[timing["model"].isin(table["model"])]
     errors = accuracy_time.errors(pd.read_csv(inputs.rates)).to_frame("error")
-    caption = f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {accuracy_time.seeds(points)}. Timed: "
+    caption = (
+        f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {accuracy_time.seeds(points)}. Timed: "
+    )
     caption += f"{captions.setting(timing)}; n = {captions.least_to_most(table['blocks'])} blocks. Error of such "
     caption += "predictions, from the fastest links of the kept study of link rates to its slower ones: "
     caption += f"{captions.off(errors, 'error')}, n = {len(errors)}."
