@@ -48,7 +48,7 @@ ON_GPUS = WITHIN**2  # the factor that advise states on GPUs, where nothing was 
 FITTED, OPEN, HOLDS, BROKEN = "input", "cannot be told", "bound holds", "bound broken"
 CLOSE, STATED, WRONG, REVERSED = "close", "in the stated interval", "wrong", "wrong direction"
 JUDGED = (CLOSE, STATED, WRONG, REVERSED)
-COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", WRONG: "#D55E00", REVERSED: "#D55E00", HOLDS: "#0072B2"}
+COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", HOLDS: "#0072B2"} | dict.fromkeys((WRONG, REVERSED, BROKEN), "#D55E00")
 
 
 class Field:
@@ -224,7 +224,7 @@ def draw(rows: list[dict], path: Path) -> None:
         axes.axvspan(1 / factor, factor, color=shade, zorder=0)
     axes.axvline(1, color="0.3", linewidth=0.8)
     for place, row in enumerate(told):
-        marker = "<" if row["verdict"] == HOLDS else "o"
+        marker = "<" if row["verdict"] in (HOLDS, BROKEN) else "o"
         axes.plot(row["ours"] / row["theirs"], place, marker, markersize=5, color=COLOURS[row["verdict"]])
     axes.set_yticks(range(len(told)), [row["case"] for row in told], fontsize=7)
     axes.invert_yaxis()
