@@ -58,7 +58,8 @@ MAY_IMPORT = {
         "exchange": "comm plugins topology",
         "timemodel": "buckets checksums plugins spec stats topology",
         "launch": "atomic_file checksums engines errors spec timemodel",
-        "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats timemodel",
+        "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats timemodel "
+        "topology",
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "atomic_file buckets comm errors exchange plugins stats timemodel topology",
         "advise": "errors timemodel",
