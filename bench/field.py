@@ -48,7 +48,7 @@ ON_GPUS = WITHIN**2  # the factor that advise states on GPUs, where nothing was 
 FITTED, OPEN, HOLDS, BROKEN = "input", "cannot be told", "bound holds", "bound broken"
 CLOSE, STATED, WRONG, REVERSED = "close", "in the stated interval", "wrong", "wrong direction"
 JUDGED = (CLOSE, STATED, WRONG, REVERSED)
-COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", WRONG: "#D55E00", REVERSED: "#D55E00", HOLDS: "#0072B2"}
+COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", HOLDS: "#0072B2"} | dict.fromkeys((WRONG, REVERSED, BROKEN), "#D55E00")
 
 
 class Field:
@@ -184,10 +184,11 @@ def summary(rows: list[dict]) -> str:
     counts = Counter(row["verdict"] for row in rows)
     return (
         f"Of {len(rows)} cases, {len(told)} are predictions with a published result: median error "
-        f"{statistics.median(errors):.0%}, worst {worst['error']:+.0%} ({worst['case']}). {counts[CLOSE]} are within a "
-        f"factor of {WITHIN}, {counts[STATED]} more within {ON_GPUS:.2f}, {counts[WRONG]} are farther off, and "
-        f"{counts[REVERSED]} have the wrong direction. {counts[HOLDS]} bounds hold, {counts[BROKEN]} do not. "
-        f"{counts[FITTED]} cases fix an input. {counts[OPEN]} cannot be told."
+        f"{100 * statistics.median(errors):.0f} %, worst {100 * worst['error']:+.0f} % ({worst['case']}). "
+        f"Within a factor of {WITHIN}: {counts[CLOSE]}; within {ON_GPUS:.2f}: {counts[STATED]} more; "
+        f"farther off: {counts[WRONG]}; wrong direction: {counts[REVERSED]}. "
+        f"Upper bounds that hold: {counts[HOLDS]}; that do not: {counts[BROKEN]}. "
+        f"Cases that fix an input: {counts[FITTED]}; that cannot be told: {counts[OPEN]}."
     )
 
 
@@ -200,7 +201,7 @@ def page(rows: list[dict], cases: dict[str, dict]) -> str:
             "Quantity": QUANTITIES[row["quantity"]][0],
             "Theirs": _shown(row["theirs"]),
             "Ours": ("at most " if cases[row["case"]]["kind"] == "bound" else "") + _shown(row["ours"]),
-            "Error": f"{row['error']:+.0%}" if row["verdict"] in JUDGED else "",
+            "Error": f"{100 * row['error']:+.0f} %" if row["verdict"] in JUDGED else "",
             "Verdict": row["verdict"],
             "Assumed": cases[row["case"]]["assumed"],
             "Not published": cases[row["case"]]["missing"],
@@ -224,7 +225,7 @@ def draw(rows: list[dict], path: Path) -> None:
         axes.axvspan(1 / factor, factor, color=shade, zorder=0)
     axes.axvline(1, color="0.3", linewidth=0.8)
     for place, row in enumerate(told):
-        marker = "<" if row["verdict"] == HOLDS else "o"
+        marker = "<" if row["verdict"] in (HOLDS, BROKEN) else "o"
         axes.plot(row["ours"] / row["theirs"], place, marker, markersize=5, color=COLOURS[row["verdict"]])
     axes.set_yticks(range(len(told)), [row["case"] for row in told], fontsize=7)
     axes.invert_yaxis()

@@ -244,8 +244,10 @@ def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate
         assert f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]" in text or row["name"] == "none"
 
 
-def test_a_rate_outside_the_checked_range_is_marked(capsys):
-    lines = answer(capsys, RECORDED, "--link-mbit", "500").splitlines()
+def test_a_rate_outside_the_checked_range_is_marked(capsys, tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_of(part_s=0.1)))
+    lines = answer(capsys, path, "--link-mbit", "500").splitlines()
     begin, end = (next(n for n, line in enumerate(lines) if line.startswith(word)) for word in ("Which", "Local"))
     text = "\n".join(line for line in lines[begin:end] if "checked" not in line)
     rates = re.findall(r"([\d.,]+) Mb/s( \*)?", text)
