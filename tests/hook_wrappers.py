@@ -1,16 +1,14 @@
 """What the ranks of test_hook_wrappers do: train models that torch compiles, checkpoints, joins, groups or watches."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 import torch.distributed as dist
 from hook_parts import hooked, said, sgd
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-STEPS = 4
+STEPS, CPU = 4, torch.device("cpu")
 WAYS = {
     "torch_dist": ("compiled around", "compiled inside", "static graph", "unused", "checkpointed", "reentrant"),
     "horovod": ("compiled around", "checkpointed", "reentrant"),
@@ -68,29 +66,36 @@ def weights(net: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in net.parameters()]
 
 
-def trained(comm, engine: str, way: str, method: str, options: dict, group=None) -> list[Tensor]:
-    net, model, optimizer, _hook = made(engine, way, method, options, group)
+def trained(comm, engine: str, way: str, method: str, options: dict) -> list[Tensor]:
+    net, model, optimizer, _hook = made(engine, way, method, options)
     for step in range(STEPS):
         one_step(model, optimizer, step, comm.rank)
     return weights(net)
 
 
-@contextmanager
-def watched(detail: bool) -> Iterator[dist.ProcessGroup | None]:
-    """A group that is watched as under TORCH_DISTRIBUTED_DEBUG=DETAIL, as are all that are made meanwhile."""
+def watched_local_steps(comm, detail: bool) -> list[Tensor]:
+    """Weights after local steps, where torch checks every collective as under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
     before = dist.get_debug_level()
     if detail:
         dist.set_debug_level(dist.DebugLevel.DETAIL)
-    yield dist.new_group() if detail else None
-    dist.set_debug_level(before)
+    try:
+        net = Blocks()
+        optimizer = sgd(net)
+        with LocalSteps(net, optimizer, "sparseloco", local_steps=2, group=dist.new_group()) as sync:
+            assert isinstance(sync._comm._group._get_backend(CPU), c10d._ProcessGroupWrapper) == detail
+            for step in range(STEPS):
+                one_step(net, optimizer, step, comm.rank)
+                sync.step()
+    finally:
+        dist.set_debug_level(before)
+    return weights(net)
 
 
-def wrapped(comm, engine: str, method: str, options: dict, detail: bool = False) -> dict[str, list[Tensor]]:
+def wrapped(comm, engine: str, method: str, options: dict) -> dict[str, list[Tensor]]:
     """By way, the weights after training; "plain" is the ordinary way."""
-    with watched(detail) as group:
-        found = {"plain": trained(comm, engine, "plain", method, options)}
-        for way in WAYS[engine]:
-            found[way] = trained(comm, engine, way, method, options, group)
+    found = {way: trained(comm, engine, way, method, options) for way in ("plain", *WAYS[engine])}
     torch._dynamo.reset()
     return found
 
