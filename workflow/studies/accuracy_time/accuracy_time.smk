@@ -16,7 +16,7 @@ rule accuracy_time:
         f"{ACCURACY_TIME}.svg",
 
 
-rule accuracy_time_table:
+use rule artefact as accuracy_time_table with:
     input:
         **ACCURACY_TIME_INPUT,
     output:
@@ -28,15 +28,9 @@ rule accuracy_time_table:
         **script_params("workflow/studies/accuracy_time/table.py"),
     log:
         f"{RESULTS}/logs/accuracy-time.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "table of accuracy against time"
-    script:
-        "table.py"
 
 
-rule accuracy_time_figure:
+use rule artefact as accuracy_time_figure with:
     input:
         **ACCURACY_TIME_INPUT,
     output:
@@ -46,9 +40,3 @@ rule accuracy_time_figure:
         **script_params("workflow/studies/accuracy_time/figure.py"),
     log:
         f"{RESULTS}/logs/figure-accuracy-time.log",
-    conda:
-        ENVIRONMENT
-    message:
-        "figure of accuracy against time"
-    script:
-        "figure.py"

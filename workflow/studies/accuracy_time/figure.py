@@ -34,7 +34,7 @@ def draw(axes, panel: pd.DataFrame, names: Names) -> None:
     style.open_frame(axes)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
@@ -51,9 +51,12 @@ def main() -> None:
     every = {label: line for one in handles for line, label in zip(*one, strict=True)}
     style.legend(figure, list(every.values()), list(every))
     timing = timing[timing["model"].isin(lines["model"])]
-    note = f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    note = (
+        f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
+    )
     note += f"n = {captions.least_to_most(lines['blocks'])} blocks"
     style.save(figure, note, snakemake)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)

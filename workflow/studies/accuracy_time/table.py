@@ -14,6 +14,8 @@ from dlgs_bench.report import accuracy_time, captions, tables
 from dlgs_bench.report.log import log_errors, refuse
 from dlgs_bench.report.names import Names
 
+TARGETS = {"resnet20": (0.8, 0.88), "vgg16": (0.6, 0.65)}  # model -> test accuracies
+
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     """A row for each method and target, a column for each rate."""
@@ -40,7 +42,7 @@ def cell(row: pd.Series, column: str) -> str:
     return tables.number(value) if math.isnan(value) or f"{column}_low" not in row else tables.spread(row, column)
 
 
-def main() -> None:
+def main(snakemake) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
@@ -49,14 +51,17 @@ def main() -> None:
         every = accuracy_time.iterations(timing)
     except ValueError as error:
         refuse(str(error))
-    table = names.arrange(accuracy_time.times(points, every))
+    table = names.arrange(accuracy_time.times(points, every, TARGETS))
     timing = timing[timing["model"].isin(table["model"])]
     errors = accuracy_time.errors(pd.read_csv(inputs.rates)).to_frame("error")
-    caption = f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {accuracy_time.seeds(points)}. Timed: "
+    caption = (
+        f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {accuracy_time.seeds(points)}. Timed: "
+    )
     caption += f"{captions.setting(timing)}; n = {captions.least_to_most(table['blocks'])} blocks. Error of such "
     caption += "predictions, from the fastest links of the kept study of link rates to its slower ones: "
     caption += f"{captions.off(errors, 'error')}, n = {len(errors)}."
     tables.save_table(table, shown(table, names), caption, snakemake.output)
 
 
-main()
+if __name__ == "__main__":
+    main(snakemake)
