@@ -182,13 +182,16 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     figure, panels = style.panels(2, 4.2, 3.2)
     places = {workers: place for place, workers in enumerate(sorted(last["workers"].unique()))}
     last = last.assign(place=last["workers"].map(places))
+    several = "sd" if last["seed"].nunique() > 1 else None
     labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
     for axes, (column, label) in zip(panels, labels.items(), strict=True):
         for variant in names.variants_in(last["variant"]):
             rows = last[last["variant"] == variant]
             rows = rows.assign(shown=100 * rows[column])
             look = style.of_variant(variant, names)
-            seaborn.lineplot(rows, x="place", y="shown", errorbar="sd", err_style="bars", legend=False, ax=axes, **look)
+            seaborn.lineplot(
+                rows, x="place", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
+            )
         axes.set_xticks(list(places.values()), [str(workers) for workers in places])
         axes.set_xlabel("workers")
         axes.set_ylabel(label)

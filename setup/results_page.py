@@ -69,6 +69,7 @@ def figures(folder: Path) -> Iterator[dict[str, str | int]]:
 
 def methods(table: pd.DataFrame) -> tuple[list[str], list[list[Cell]]]:
     """The headings of the table of methods, and its rows."""
+    plugins.look_at(("methods", name) for name in table["variant"])  # all in one process
     columns = dict(_columns(table))
     rows = [[cell(row) for cell in columns.values()] for row in table.to_dict("records")]
     return list(columns), rows
@@ -76,22 +77,22 @@ def methods(table: pd.DataFrame) -> tuple[list[str], list[list[Cell]]]:
 
 def _columns(table: pd.DataFrame) -> Iterator[tuple[str, Callable[[dict], Cell]]]:
     """(heading, the cell of a row) of each column."""
-    known = plugins.usable("methods")
-    yield "Method", lambda row: Cell(title("methods", row["variant"], known), None)
+    yield "Method", lambda row: Cell(title("methods", row["variant"]), None)
     yield "Ratio", lambda row: number(row["ratio"], "{:g}")
     yield "Bits per entry", lambda row: number(row["bits_per_entry"])
     yield "vNMSE", lambda row: number(row["vnmse"], "{:.2g}")
     yield f"Test accuracy after {table['steps'].max()} steps (%)", lambda row: number(100 * row["accuracy"], "{:.1f}")
     for model in (column.removesuffix("_speedup") for column in table if column.endswith("_speedup")):
-        name = title("models", model, plugins.usable("models"))
+        name = title("models", model)
         yield f"{name}: iteration (ms)", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}")
         yield f"{name}: speed-up", lambda row, m=model: spread(row, f"{m}_speedup")
         yield f"{name}: divided by 16 bits'", lambda row, m=model: spread(row, f"{m}_against")
         yield f"{name}: computing (%)", lambda row, m=model: number(100 * row[f"{m}_computing"], "{:.0f}")
 
 
-def title(kind: str, name: str, known: list[str]) -> str:
-    return plugins.describe(kind, name)["title"] if name in known else name
+def title(kind: str, name: str) -> str:
+    """What tables call a plug-in; its name if it is not in the repository."""
+    return plugins.describe(kind, name)["title"] if name in plugins.names(kind) else name
 
 
 def number(value: float, form: str = "") -> Cell:

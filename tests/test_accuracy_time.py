@@ -1,6 +1,7 @@
 """Accuracy against time: steps of curves times iterations of Table 2, measured and over slower links."""
 
 import math
+import runpy
 
 import pandas as pd
 import pytest
@@ -11,12 +12,17 @@ from test_claims import timing_run
 from test_findings import whole
 
 from dlgs_bench.paper import accuracy_time
-from dlgs_bench.paper.accuracy_time import iterations, kept, lines, slower_s, times
+from dlgs_bench.paper.accuracy_time import iterations, kept, lines, slower_s
 
 pytestmark = pytest.mark.unit
 
 KEPT = ROOT / "results" / "reference-long-training"
+TARGETS = runpy.run_path(str(ROOT / "workflow" / "studies" / "accuracy_time" / "table.py"))["TARGETS"]
 SECONDS = {"none": 4.0, "topk": 2.0, "dlgs": 1.0}
+
+
+def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
+    return accuracy_time.times(points, every, TARGETS)
 
 
 def timing(**about) -> pd.DataFrame:

@@ -5,7 +5,7 @@ iteration take longer. That makes the iteration longer, unless the worker still 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,7 +17,6 @@ from dlgs_bench.topology import ALL_GATHER
 NODES_GBIT = 50  # the paper's nodes
 PREDICTED_GBIT = (25, 10)
 WORKERS = 2  # of the kept runs: a link carries what a worker sends, whether it is summed or gathered
-TARGETS = {"resnet20": (0.8, 0.88), "vgg16": (0.6, 0.65)}  # test accuracies
 METHOD = ["variant", "ratio", "refresh_every"]
 SETTING = ["model", "precision"]  # a curve is compared with uncompressed in the same precision
 ENDS = ("", "_low", "_high")
@@ -112,17 +111,17 @@ def pairs(points: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return matched
 
 
-def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
+def times(points: pd.DataFrame, every: pd.DataFrame, targets: Mapping[str, Sequence[float]]) -> pd.DataFrame:
     """One row for each method, target and rate: ``seconds`` to the target, and ``relative``, divided by the time of
     uncompressed. Infinite if the run never reaches the target, NaN if uncompressed never does.
 
-    ``every``: ``iterations``. Methods that Table 2 does not have are left out.
+    ``every``: ``iterations``. ``targets``: of each model. Methods that Table 2 does not have are left out.
     """
     rows: Rows = []
     for own, dense in pairs(points):
         first = own.iloc[0]
         about = {key: first[key] for key in (*SETTING, *METHOD)} | {"seeds": own["seed"].nunique()}
-        for target in TARGETS.get(first["model"], ()):
+        for target in targets.get(first["model"], ()):
             steps, dense_steps = (curves.steps_to(curves.mean(rows), target) for rows in (own, dense))
             more = steps / dense_steps if math.isfinite(dense_steps) else math.nan
             rows.append(about | {"target": target, "steps": steps, "dense_steps": dense_steps, "more_steps": more})
