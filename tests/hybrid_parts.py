@@ -45,14 +45,14 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 def observed(worker: Worker, step: int) -> dict:
     """One step: the loss (of head workers), the gradients and weights by the parameter's name, the input gradient (of
     backbone workers), and what was sent."""
-    answers, talk = {}, worker.talk
-    worker.talk = (
-        lambda kind, *rest, **more: answers.setdefault(kind, []).append(talk(kind, *rest, **more))
+    answers, communicate = {}, worker.communicate
+    worker.communicate = (
+        lambda kind, *rest, **more: answers.setdefault(kind, []).append(communicate(kind, *rest, **more))
         or (answers[kind][-1])
     )
     rank = worker.comm.rank
     worker.step(*batch(step, rank) if rank in worker.layout.backbone else ())
-    del worker.talk
+    del worker.communicate
     views = zip(worker.flat.names, worker.flat.views, strict=True)
     found = {name: (view.clone(), parameter.detach().clone()) for name, (parameter, view) in views}
     return {
