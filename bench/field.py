@@ -231,7 +231,9 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     style.plain_log(axes.xaxis)
-    axes.set_xlabel(f"our time model / measurement (grey: within {WITHIN} and {ON_GPUS:.2f}; triangles: upper bounds)")
+    axes.set_xlim(0.5, 5)
+    note = f"our time model / measurement (grey: within {WITHIN} and {ON_GPUS:.2f}; triangles: upper bounds)"
+    axes.set_xlabel(note, fontsize=8)
     style.open_frame(axes)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
