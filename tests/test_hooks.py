@@ -169,6 +169,7 @@ print(os.environ["NUMBA_CACHE_DIR"], hook.step)
 
 
 @pytest.mark.unit
+@pytest.mark.slow
 def test_hooks_work_where_neither_the_package_nor_a_home_can_be_written(tmp_path):
     """A file in the way of every ``__pycache__`` does what a read-only disk does, for root too."""
     ignored = shutil.ignore_patterns("__pycache__")
