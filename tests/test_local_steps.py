@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dlgs_bench.comm.local import run_workers
+from dlgs_bench.comm.local import Local, _Meeting, run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.packing import blocks
@@ -221,4 +221,4 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
     with pytest.raises(ValueError, match=f"{name} exchanges weights .* give another method"):
-        Hook(torch.nn.Module(), {}, [], None, name, {}, 8.0)
+        Hook(torch.nn.Module(), {}, [], Local(0, _Meeting(1)), name, {}, 8.0)
