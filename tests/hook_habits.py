@@ -137,7 +137,8 @@ def alone(engine: str, script: dict, ratio: float | None) -> list[Tensor]:
             for layer, aggregate in enumerate(exchange(grads)):
                 unused = all(mine[layer] is None for mine in grads)
                 if ddp:
-                    after.append(None if unused and not aggregate.any() else aggregate)
+                    # Without a method, DDP leaves this gradient alone, even in a step that is not finite.
+                    after.append(None if unused and (ratio is None or not aggregate.any()) else aggregate)
                 else:
                     before = held[0][layer]
                     after.append(aggregate if before is None else before + aggregate)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import every_engine, examples
 from hook_habits import HEADS, WORKERS, alone, play
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytestmark = [pytest.mark.engine, every_engine]
@@ -28,6 +28,25 @@ scripts = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+def plain_step(heads: str, **changes) -> dict:
+    step = {
+        "uses": (heads, heads),
+        "passes": 1,
+        "local": False,
+        "none": False,
+        "bad": None,
+        "clip": None,
+        "skip": False,
+    }
+    return step | changes
+
+
+# A head without a gradient in a step that is not finite, then a step that would move it by its momentum.
+BAD_AND_UNUSED = {"dtype": torch.float32, "optimizer": "momentum", "autocast": False, "view": False} | {
+    "steps": [plain_step("both"), plain_step("both"), plain_step("left", none=True, bad=(0, 0)), plain_step("left")]
+}
+
+
 def agree(ranks: list[list[torch.Tensor]], expected: list[torch.Tensor], dtype: torch.dtype) -> None:
     """All ranks have the same bits, and these are the expected ones to rounding."""
     for weights in ranks:
@@ -39,6 +58,7 @@ def agree(ranks: list[list[torch.Tensor]], expected: list[torch.Tensor], dtype: 
 
 @examples(0.75)
 @given(script=scripts)
+@example(script=BAD_AND_UNUSED)
 def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
     ranks = worlds(engine).run(play, engine, script, "none", {})
     agree(ranks, alone(engine, script, None), script["dtype"])
@@ -49,6 +69,7 @@ def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
 
 @examples(0.75)
 @given(script=scripts)
+@example(script=BAD_AND_UNUSED)
 def test_a_script_with_top_k_is_top_k_in_plain_lines(engine, script, worlds):
     ranks = worlds(engine).run(play, engine, script, "topk", {"ratio": RATIO})
     agree(ranks, alone(engine, script, RATIO), script["dtype"])

@@ -310,7 +310,10 @@ def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
         ({"network": "wifi"}, "network: 'wifi' is not valid; give .*one of: host"),
         ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give proportional .* or Mbit/s"),
         ({"testbed": {"rate_mbit": 9, "host_rates_mbit": {4: 100}}}, "no host 4; give hosts from 0 to 3"),
-        ({"testbed": {"latency_ms": -1}}, "testbed.latency_ms: -1 is not valid; give .*milliseconds, a number from 0 to 1000"),
+        (
+            {"testbed": {"latency_ms": -1}},
+            "testbed.latency_ms: -1 is not valid; give .*milliseconds, a number from 0 to 1000",
+        ),
         ({"testbed": {"latency_ms": "50ms"}}, "testbed.latency_ms: '50ms' is not valid; give .*milliseconds"),
         ({"network": "testbed", "workers": 1}, "network: testbed needs at least 2 workers"),
         ({"network": "testbed", "device": "cuda"}, "network: testbed is for device: cpu"),
