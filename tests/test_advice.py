@@ -168,7 +168,7 @@ def test_the_advice_is_refused_without_uncompressed(report, capfd):
     files["calibration"] = [path for path in files["calibration"] if "-none" not in path]
     with pytest.raises(SystemExit):
         report.table(SCRIPTS("table"), "refused", {"there": THERE}, **files)
-    assert "add none to methods" in capfd.readouterr().err
+    assert "advice needs it; add none" in capfd.readouterr().err
 
 
 def test_the_figure_names_every_variant_at_every_ratio(report):
