@@ -155,7 +155,7 @@ def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
 def test_a_way_with_another_sum_ends_the_run(monkeypatch):
     monkeypatch.setattr("dlgs_bench.training.sums.by_gather", lambda comm, tensor, block: torch.zeros_like(tensor))
     spec = RunSpec("sums", scheme=Scheme(streams=SHAPE), measurement=Measurement(repeats=1, largest_entries=995))
-    with pytest.raises(RuntimeError, match="all-gather: the sum differs from the ring.s at density 1"):
+    with pytest.raises(RuntimeError, match=r"all-gather: the sum differs from the ring.s at density 1"):
         run_workers(2, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
 
 
