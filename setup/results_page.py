@@ -11,18 +11,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import jinja2  # noqa: E402
 import markdown  # noqa: E402
 import pandas as pd  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.report import tables  # noqa: E402
-from dlgs_bench.report.page import DESCRIPTION, PIXELS_PER_POINT, heading  # noqa: E402
+from dlgs_bench.report.page import described, heading, rendered  # noqa: E402
 
 RESULTS = ROOT / "results"
 PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
@@ -49,20 +47,18 @@ def page() -> str:
     text = INDEX.read_text(encoding="utf-8")
     sets = [match.groupdict(default="") for match in SET.finditer(text)]
     title, steps = HAND_IN.search(text).groups()
-    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True, undefined=jinja2.StrictUndefined)
     headings, rows = methods(pd.read_csv(METHODS))
     shown = [one | {"figures": list(figures(RESULTS / one["folder"]))} for one in sets]
     hand_in = {"title": title, "html": markdown.markdown(steps)}
     values = {"sets": shown, "headings": headings, "rows": rows, "hand_in": hand_in}
-    return template.render(values, methods=METHODS.parent.name) + "\n"
+    return rendered(TEMPLATE, **values, methods=METHODS.parent.name) + "\n"
 
 
 def figures(folder: Path) -> Iterator[dict[str, str | int]]:
     """The figures of a set: the path from the page, the width in pixels, the caption, and its first words."""
     for svg in sorted(folder.rglob("*.svg")):
-        drawn = ElementTree.parse(svg)
-        caption = " ".join((drawn.findtext(f".//{DESCRIPTION}") or svg.stem).split())
-        width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
+        caption, width = described(svg)
+        caption = " ".join((caption or svg.stem).split())
         path = svg.relative_to(RESULTS).as_posix()
         yield {"path": path, "width": width, "caption": caption, "words": heading(caption)}
 

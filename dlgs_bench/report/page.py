@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import jinja2
@@ -37,10 +38,16 @@ def write(
     drawn = [path for path in existing if path.suffix == ".svg"]
     sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
-    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), autoescape=True, undefined=jinja2.StrictUndefined)
     sections = [EMPTY | section for section in sections]
-    text = template.render(title=TITLE, about=list(map(captions.unbroken, about)), sections=sections)
+    text = rendered(TEMPLATE, title=TITLE, about=list(map(captions.unbroken, about)), sections=sections)
     page.write_text(text, encoding="utf-8")
+
+
+def rendered(template: Path, **values: Any) -> str:
+    """A page from a Jinja template, which can include the files in the folder of this module."""
+    parts = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=parts, autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
 EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width", "caption", "facts"))
@@ -59,14 +66,20 @@ def table(csv: Path) -> dict:
 
 def figure(svg: Path) -> dict:
     """The section of a figure: the smaller of its two files, with the width and the caption of the SVG."""
-    drawn = ElementTree.parse(svg)
-    caption = captions.unbroken(drawn.findtext(f".//{DESCRIPTION}") or svg.stem)
-    width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
+    caption, width = described(svg)
+    caption = captions.unbroken(caption or svg.stem)
     smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
     words = LABELLED.match(caption)
     about = {"name": svg.stem, "label": heading(caption), "title": words[0].rstrip(".") if words else None}
     return about | {"picture": picture, "width": width, "caption": caption}
+
+
+def described(svg: Path) -> tuple[str, int]:
+    """The caption of a figure, or "" if it has none, and the width in pixels."""
+    drawn = ElementTree.parse(svg)
+    width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
+    return drawn.findtext(f".//{DESCRIPTION}") or "", width
 
 
 def heading(caption: str) -> str:

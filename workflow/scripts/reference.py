@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from dlgs_bench.paper import findings  # noqa: E402
 from dlgs_bench.report import captions, style  # noqa: E402
-from dlgs_bench.report.page import DESCRIPTION  # noqa: E402
+from dlgs_bench.report.page import described  # noqa: E402
 from dlgs_bench.report.summary import summarise  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
@@ -86,7 +85,7 @@ def page(source: str, sentences: str) -> str:
     for path in [*first, *others]:
         parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text(encoding='utf-8')}")
     for svg in sorted(KEPT.glob("*.svg")):
-        caption = ElementTree.parse(svg).findtext(f".//{DESCRIPTION}") or ""
+        caption, _ = described(svg)
         parts.append(f"![{svg.stem}]({svg.name})\n\n{caption}\n")
     return "\n".join(parts)
 
