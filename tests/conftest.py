@@ -144,6 +144,18 @@ def alone(what: str):
         yield
 
 
+def refused_by(command, name: str, capsys, *arguments) -> str:
+    """The one line with which a call of a command ends, whose exit status is 2. ``name``: how the line begins."""
+    try:
+        status = command.main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        status = end.code
+    out, line = capsys.readouterr()
+    assert status == 2 and not out and line.startswith(f"{name}: ")
+    assert line.endswith("\n") and line.count("\n") == 1
+    return line
+
+
 def read(name: str) -> dict:
     """A configuration as its file says it."""
     return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())

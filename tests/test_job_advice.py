@@ -10,11 +10,12 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, examples
+from conftest import ROOT, examples, refused_by
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -275,16 +276,7 @@ def test_chosen_methods_are_compared_with_the_baselines(capsys):
         assert part in text
 
 
-def refused(capsys, *arguments) -> str:
-    """The one line with which a call ends, whose exit status is 2."""
-    try:
-        status = advise.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        status = end.code
-    out, line = capsys.readouterr()
-    assert status == 2 and not out and line.startswith("dlgs-bench advise: ")
-    assert line.endswith("\n") and line.count("\n") == 1
-    return line
+refused = partial(refused_by, advise, "dlgs-bench advise")
 
 
 @pytest.mark.parametrize(

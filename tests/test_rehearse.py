@@ -1,7 +1,9 @@
 """A rehearsal: its ranks wait as long as the job computed, and their exchanges are real."""
 
+from functools import partial
+
 import pytest
-from conftest import ROOT
+from conftest import ROOT, refused_by
 from world import World
 
 from dlgs_bench import rehearse
@@ -30,15 +32,7 @@ def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange():
     assert (sent["none"], sent["cast"]) == (dense, dense // 2) and 0 < sent["topk"] < dense / 10
 
 
-def refused(capsys, *arguments) -> str:
-    """The one line with which a call ends, whose exit status is 2."""
-    try:
-        status = rehearse.main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        status = end.code
-    out, line = capsys.readouterr()
-    assert status == 2 and not out and line.startswith("dlgs-bench rehearse: ") and line.count("\n") == 1
-    return line
+refused = partial(refused_by, rehearse, "dlgs-bench rehearse")
 
 
 @pytest.mark.unit
