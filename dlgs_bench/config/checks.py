@@ -88,7 +88,7 @@ def recipes(values: dict) -> str | None:
 
 
 def optimizers(values: dict) -> str | None:
-    """The keys of a recipe that another optimizer has, and runs that need SGD."""
+    """Every key of a recipe belongs to its optimizer, and the model has what the optimizer updates."""
     for name, model in values["models"].items():
         optimizer = model["optimizer"]
         for key in ("momentum", "betas"):
@@ -97,7 +97,7 @@ def optimizers(values: dict) -> str | None:
                 return f"models.{name}.{key}: a key of {owners}, and optimizer is {optimizer}; leave it out"
         if optimizer == "muon" and not plugins.describe("models", name)["matrices"]:
             return f"models.{name}.optimizer: muon updates matrices of hidden layers, and {name} has none; give adamw"
-    return needs_sgd(grid.expand(values))
+    return None
 
 
 def needs_sgd(runs: dict[str, RunSpec]) -> str | None:

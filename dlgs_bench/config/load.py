@@ -73,11 +73,11 @@ def load(values: dict, where: str) -> Config:
         calibrations = grid.calibrations(values)
         for one in studies.changed(values):
             calibrations = grid.calibrations(one, calibrations)
-        of_studies = studies.runs(values)
-        for study, runs in of_studies.items():
-            if why := checks.needs_sgd(runs):
-                raise ConfigError(f"studies.{study}: {why}")
-        return Config(values, grid.expand(values), calibrations, of_studies, warning and f"{where}: {warning}")
+        runs, of_studies = grid.expand(values), studies.runs(values)
+        for study, own in ({"": runs} | of_studies).items():
+            if why := checks.needs_sgd(own):
+                raise ConfigError(f"studies.{study}: {why}" if study else why)
+        return Config(values, runs, calibrations, of_studies, warning and f"{where}: {warning}")
     except ConfigError as error:  # a study's own
         raise ConfigError(f"{where}: {error}") from None
 
