@@ -5,8 +5,8 @@ python -m dlgs_bench.launch.network shape <namespaces> <seconds> <Mbit/s of ever
 
 These are programs of their own, because a process cannot leave the namespaces that it has entered. ``build`` sends the
 namespaces to the socket. If the kernel cannot delay packets, it also sends TUN devices. ``seconds`` is the latency from
-host to host. ``shape`` enters the user namespace, if there is one, then the namespace of each host, and then that of
-the switch.
+host to host. ``shape`` enters the user namespace, if there is one, then the namespace of each host, and then the
+namespace of the switch.
 """
 
 import fcntl

@@ -21,7 +21,7 @@ from dlgs_bench.spec import LaunchSettings, RunSpec
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
 PROBE_TIMEOUT_S = 60  # for the report of a host
-# The environment variables that are copied to every node, next to those of the engine.
+# The environment variables that are copied to every node, next to the variables of the engine.
 COPIED = re.compile(r"PATH|LD_LIBRARY_PATH|(PYTHON|GLOO|NCCL|TORCH|OMP|MKL|MALLOC|NUMBA)_?\w*")
 
 
