@@ -4,7 +4,7 @@
 
 The workers are threads of one process and add gradients in rank order. There is no network, and nothing is timed. Every
 run trains ResNet-20 with the recipe of the long training runs, whose schedule is scaled to the steps. A stopped run
-goes on from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written
+continues from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written
 after every run.
 """
 
@@ -14,6 +14,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,14 +27,18 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn
 import torch
+import yaml
 
 from dlgs_bench.comm.local import run_workers
+from dlgs_bench.config import load as config
 from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.exchange.plugin import about
+from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style
+from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names
-from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
 from dlgs_bench.training.checkpoint import identity
 from dlgs_bench.training.results import provenance
 from dlgs_bench.training.train import accuracy
@@ -48,23 +54,31 @@ Whiskers: the standard deviation over seeds, if there are several. BatchNorm tak
 one worker, which also changes what uncompressed learns. The right panel shows what a method adds to that."""
 
 
+@cache
+def recipes() -> dict[str, RunSpec]:
+    """The runs of config/long_training.yaml, by name."""
+    path = ROOT / "config" / "long_training.yaml"
+    return config.load(yaml.safe_load(path.read_text(encoding="utf-8")), path.name).runs
+
+
 def spec_of(method: str, workers: int, seed: int, steps: int, precision: str) -> RunSpec:
-    """The recipe of config/long_training.yaml with these workers; DLGS in one group, as planned there."""
-    training = Training(
-        "resnet20",
+    """The run of config/long_training.yaml, with these workers, this seed and these steps."""
+    spec = recipes()[f"accuracy/resnet20-{method}{'' if method == 'none' else f'-{RATIO:g}'}-seed0"]
+    training = replace(
+        spec.training,
         batch=TOTAL_BATCH // workers,
         train_epochs=steps * TOTAL_BATCH / Cifar10.train_size,
         train_steps=steps,
-        lr=0.05,
-        lr_steps=(80, 120),
         seed=seed,
         precision=precision,
     )
-    options = {} if method == "none" else {"ratio": RATIO, "selection": "compiled"}
     measured = Measurement(evaluations=10, test_samples=2000)
-    return RunSpec(
-        "accuracy", training, Scheme(method, options=options, planner="all"), Cluster("torch_dist", workers), measured
-    )
+    return replace(spec, training=training, cluster=replace(spec.cluster, workers=workers), measurement=measured)
+
+
+def name_of(spec: RunSpec) -> str:
+    """The name of a run, such as "topk-4workers-seed0"."""
+    return f"{spec.variant}-{spec.cluster.workers}workers-seed{spec.training.seed}"
 
 
 class Report:
@@ -130,7 +144,13 @@ def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
 def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     spec, known = RunSpec.from_dict(record["spec"]), record["provenance"]
     training, workers = spec.training, spec.cluster.workers
-    run = {"model": training.model, "variant": spec.variant, "ratio": spec.ratio, "workers": workers}
+    run = {
+        "run": name_of(spec),
+        "model": training.model,
+        "variant": spec.variant,
+        "ratio": spec.ratio,
+        "workers": workers,
+    }
     run |= {"batch": training.batch, "total_batch": training.batch * workers, "seed": training.seed}
     run |= {"precision": training.precision, "engine": "threads", "network": known["network"]}
     run |= {"machine": known["machine"], "date": known["date"][:10], "commit": known["commit"]}
@@ -139,11 +159,9 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def ends(table: pd.DataFrame) -> pd.DataFrame:
-    """The last point of each run, with ``gap``: test accuracy minus that of uncompressed with as many workers and the
-    same seed, NaN where that has not run."""
-    runs = ["variant", "workers", "seed"]
-    last = table[table["step"] == table.groupby(runs)["step"].transform("max")]
-    keys = ["workers", "seed"]
+    """The last point of each run, with ``gap``: test accuracy minus the test accuracy of uncompressed with the same
+    number of workers and the same seed, NaN if there is no such run."""
+    last, keys = last_points(table), ["workers", "seed"]
     dense = last[last["variant"] == "none"].set_index(keys)["test_accuracy"].rename("dense")
     both = last.merge(dense, how="left", left_on=keys, right_index=True)
     return both.assign(gap=both["test_accuracy"] - both["dense"])
@@ -213,9 +231,9 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     table = tidy(records)
     names = Names({method: about(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
     table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
-    last, first, seeds = ends(table), table.iloc[0], table["seed"].nunique()
+    last, first = ends(table), table.iloc[0]
     note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "
-    note += f"{first['precision']}; {captions.setting(table)}; n = {seeds} seed{'s' * (seeds > 1)}"
+    note += f"{first['precision']}; {captions.setting(table)}; {captions.number_of_seeds(table)}"
     draw(last, names, folder, note)
     words = " ".join(CAPTION.split())
     lines = [
@@ -249,8 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
     data, records = Cifar10(asked.data, CPU), []
     for seed, workers, method in product(asked.seeds, asked.workers, asked.methods):
         spec = spec_of(method, workers, seed, asked.steps, asked.precision)
-        name = f"{method}-{workers}workers-seed{seed}"
-        records.append(train(spec, data, RUNS / name, asked.checkpoint_every_s))
+        records.append(train(spec, data, RUNS / name_of(spec), asked.checkpoint_every_s))
         write(records, asked.folder)
     return 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from dlgs_bench.report import curves
+from dlgs_bench.report import captions, curves
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.topology import ALL_GATHER
 
@@ -35,8 +35,7 @@ def kept(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
 
 def seeds(points: pd.DataFrame) -> str:
     """How many seeds the curves have, for a caption."""
-    number = points["seed"].nunique()
-    return f"n = {number} seed{'s' if number > 1 else ''}; a method and uncompressed in the same precision"
+    return f"{captions.number_of_seeds(points)}; a method and uncompressed in the same precision"
 
 
 def slower_s(row: dict[str, Any], times: float) -> tuple[float, float]:

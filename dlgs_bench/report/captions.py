@@ -71,10 +71,15 @@ def too_short(row) -> bool:
     return row["train_epochs"] < min(SHORT_EPOCHS, row["epochs"])
 
 
+def number_of_seeds(points: pd.DataFrame) -> str:
+    """The number of seeds, such as "n = 3 seeds"."""
+    number = points["seed"].nunique()
+    return f"n = {number} {'seeds' if number > 1 else 'seed'}"
+
+
 def seeds(points: pd.DataFrame) -> str:
     """The number of seeds, and a warning if the training was too short to rank variants."""
-    first, number = points.iloc[0], points["seed"].nunique()
-    words = f"n = {number} {'seeds' if number > 1 else 'seed'}"
+    first, words = points.iloc[0], number_of_seeds(points)
     if too_short(first):
         words += f"; {first['train_epochs']:g} of the recipe's {first['epochs']:g} epochs: too short to rank variants"
     if first["precision"] != "float32":

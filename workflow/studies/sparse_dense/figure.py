@@ -35,9 +35,9 @@ def main(snakemake) -> None:
         axes.grid(alpha=0.3)
         style.open_frame(axes)
     style.legend(figure, *by_bytes.get_legend_handles_labels())
-    first, seeds = points.iloc[0], points["seed"].nunique()
+    first = points.iloc[0]
     note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
-    note += f"{captions.setting(points)}; n = {seeds} {'seeds' if seeds > 1 else 'seed'}; "
+    note += f"{captions.setting(points)}; {captions.number_of_seeds(points)}; "
     note += f"{captions.least_to_most(last['epoch'], 2)} of the recipe's {first['epochs']:g} epochs"
     style.save(figure, note, snakemake)
 
