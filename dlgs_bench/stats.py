@@ -101,6 +101,29 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
     return sum(share_of[phase] * median(own) for phase, own in by_phase.items()) / sum(share_of.values())
 
 
+def amortised_by(keys: Sequence, values, phases, shares) -> tuple[np.ndarray, np.ndarray]:
+    """``amortised`` of each group of iterations with equal ``keys``, sorted by the keys.
+
+    All arguments are columns with one entry per iteration. ``keys``: numbers; NaN is a key of its own and the last.
+    ``phases``: the index of each iteration's phase. Returns the index of one iteration of each group, and the values.
+    """
+    keys = [np.where(np.isnan(key), np.inf, key) for key in keys]
+    values, phases, shares = map(np.asarray, (values, phases, shares))
+    order = np.lexsort((values, phases, *reversed(keys)))
+    new_group = np.any([_changes(key[order]) for key in keys], axis=0)
+    starts = np.flatnonzero(new_group | _changes(phases[order]))  # of each phase of each group
+    ends = np.append(starts[1:], len(order))
+    medians = (values[order[(starts + ends - 1) // 2]] + values[order[(starts + ends) // 2]]) / 2
+    share, group = shares[order[starts]], np.cumsum(new_group[starts]) - 1
+    firsts = order[starts[new_group[starts]]]
+    return firsts, np.bincount(group, share * medians) / np.bincount(group, share)
+
+
+def _changes(column: np.ndarray) -> np.ndarray:
+    """Whether each entry differs from the entry before it; the first entry does."""
+    return np.append(True, column[1:] != column[:-1])[: len(column)]
+
+
 def repeatable(values: Sequence[float]) -> Estimate:
     """The median of positive values, one per block of one launch, with the interval of a repeat.
 

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlgs_bench.paper import claims
-from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, compare, judge, overall, shown
+from dlgs_bench.paper.claims import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Merging,
+    Timing,
+    compare,
+    compare_statements,
+    judge,
+    overall,
+    shown,
+)
 from dlgs_bench.report.names import Names
 from dlgs_bench.stats import Estimate, repeatable, unpaired
 
@@ -60,12 +71,20 @@ def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=No
     return pd.DataFrame(rows)
 
 
+def comparisons_of(statement: str, timed=None, learnt=None) -> pd.DataFrame:
+    """The comparisons of the statement that begins with these words."""
+    (words,) = (words for words in claims.TIMED | claims.LEARNT if words.startswith(statement))
+    if words in claims.TIMED:
+        rows = compare_statements({words: claims.TIMED[words]}, Timing(timing() if timed is None else timed))
+    else:
+        rows = compare_statements({words: claims.LEARNT[words]}, accuracy_runs() if learnt is None else learnt)
+    assert rows
+    return pd.DataFrame(rows)
+
+
 def verdicts(statement: str, timed=None, learnt=None) -> set[str]:
     """Of the statement that begins with these words."""
-    found = compare(timing() if timed is None else timed, accuracy_runs() if learnt is None else learnt)
-    found = found[found["statement"].str.startswith(statement)]
-    assert len(found)
-    return set(found["verdict"])
+    return set(comparisons_of(statement, timed, learnt)["verdict"])
 
 
 def quotient(values, others) -> Estimate:
@@ -135,8 +154,7 @@ def test_every_model_ratio_and_topology_is_a_cell_of_its_own():
         for topology in ("allgather", "ps-weights")
         for ratio in ((0.1,) if method == "none" else (0.1, 0.01))
     ]
-    found = compare(pd.concat(cells), accuracy_runs())
-    order = found[found["statement"] == "DLGS trains faster than LAGS"]
+    order = comparisons_of("DLGS trains faster than LAGS", pd.concat(cells))
     assert set(zip(order["topology"], order["ratio"], strict=True)) == {
         ("allgather", 0.1), ("allgather", 0.01), ("ps-weights", 0.1), ("ps-weights", 0.01),
     }  # fmt: skip
@@ -161,18 +179,17 @@ def test_one_cell_that_reaches_the_largest_speed_up_is_enough_for_its_topology_a
     both = pd.concat([timing(dlgs=3.0), timing_run("dlgs", 1.0, model="resnet20")])
     assert verdicts(LARGEST, both) == {HOLDS}
     served = pd.concat([timing(), timing_run("dlgs", 3.0, topology="ps-weights")])
-    found = compare(served, accuracy_runs())
-    rows = found[found["statement"] == LARGEST].set_index("topology")["verdict"]
+    rows = comparisons_of(LARGEST, served).set_index("topology")["verdict"]
     assert rows.to_dict() == {"allgather": HOLDS, "ps-weights": FAILS}
 
 
 def test_no_verdict_depends_on_a_batch_that_is_not_the_papers():
     small = timing(topk=8.0).assign(model="resnet50", batch=8)
-    found = compare(small, accuracy_runs())
+    found = pd.DataFrame(compare_statements(claims.TIMED, Timing(small)))
     rows = found[(found["model"] == "resnet50") & found["value"].notna()]
     assert len(rows) >= 8 and set(rows["verdict"]) == {UNKNOWN}
     assert "timed at batch 8, the paper's is 64" in set(rows["why"])
-    at_64 = compare(small.assign(batch=64), accuracy_runs())
+    at_64 = pd.DataFrame(compare_statements(claims.TIMED, Timing(small.assign(batch=64))))
     assert {HOLDS, FAILS} <= set(at_64[at_64["model"] == "resnet50"]["verdict"])
 
 
@@ -240,7 +257,8 @@ def test_accuracy_second_to_uncompressed():
     assert verdicts("DLGS's training accuracy", learnt=accuracy_runs(dlgs=None)) == {UNKNOWN}
     short = accuracy_runs(train_epochs=0.4)
     assert verdicts("DLGS's training accuracy", learnt=short) == {UNKNOWN}
-    assert "0.4 of 140 epochs" in shown(compare(timing(), short), NAMES).to_string()
+    found = comparisons_of("DLGS's training accuracy", learnt=short)
+    assert "0.4 of 140 epochs" in shown(found, NAMES).to_string()
 
 
 def test_accuracy_settles_and_jumps():
@@ -253,8 +271,8 @@ def test_accuracy_settles_and_jumps():
     assert verdicts(words, learnt=accuracy_runs(curve={40: 0.8, 60: 0.9})) == {UNKNOWN}
     assert verdicts(words, learnt=accuracy_runs(train_epochs=0.4)) == {UNKNOWN}
     of_80 = pd.concat([accuracy_runs(), accuracy_runs("resnet50", epochs=80, train_epochs=80)])
-    found = compare(timing(), of_80)
-    assert set(found[found["statement"].str.startswith(words)]["model"]) == {"vgg16"}
+    found = comparisons_of(words, learnt=of_80)
+    assert set(found["model"]) == {"vgg16"}
 
 
 def test_a_kept_run_replaces_a_training_that_was_too_short():
@@ -309,14 +327,17 @@ def test_merging_pays_and_algorithm_2_is_optimal_if_measured_plans_say_so(layer,
     noisy = planners(layer=layer, paper=paper, exact=exact)
     if expected[0] == UNKNOWN:
         noisy.loc[noisy["planner"] == "paper", "iteration_s"] *= np.array([0.7, 1.0, 1.4])
-    found = compare(timing(), accuracy_runs(), noisy)
-    rows = found[found["statement"].isin(claims.MERGED)]
-    assert tuple(rows["verdict"]) == expected
-    small = compare(timing(), accuracy_runs(), noisy.assign(model="resnet50", batch=8))
-    assert set(small[small["statement"].isin(claims.MERGED)]["verdict"]) == {UNKNOWN}
-    assert not compare(timing(), accuracy_runs())["statement"].isin(claims.MERGED).any()
-    two = compare(timing(), accuracy_runs(), noisy[noisy["block"] < 2])
-    assert set(two[two["statement"].isin(claims.MERGED)]["verdict"]) == {UNKNOWN}
+    def verdicts_on(table: pd.DataFrame) -> tuple[str, ...]:
+        return tuple(row["verdict"] for row in compare_statements(claims.MERGED, Merging(table)))
+
+    assert verdicts_on(noisy) == expected
+    assert set(verdicts_on(noisy.assign(model="resnet50", batch=8))) == {UNKNOWN}
+    assert set(verdicts_on(noisy[noisy["block"] < 2])) == {UNKNOWN}
+
+
+def test_each_table_brings_its_statements_and_no_other():
+    table = compare(None, accuracy_runs(), planners(layer=1.0, paper=1.0, exact=1.0))
+    assert set(table["statement"]) == set(claims.MERGED) | set(claims.LEARNT)
 
 
 @pytest.mark.parametrize("buckets, verdict", [(5, HOLDS), (40, FAILS)])
@@ -365,7 +386,7 @@ def test_the_loss_settles_and_falls():
 def test_another_number_of_workers_is_a_cell_of_its_own_and_said():
     three = pd.concat(timing_run(method, s).assign(workers=3) for method, s in (FASTER | {"dlgs": 3.0}).items())
     three["run"] += "-3workers"
-    found = compare(pd.concat([timing(), three]), accuracy_runs())
-    rows = found[found["statement"] == "DLGS trains faster than LAGS"].set_index("workers")["verdict"]
+    found = comparisons_of("DLGS trains faster than LAGS", pd.concat([timing(), three]))
+    rows = found.set_index("workers")["verdict"]
     assert rows.to_dict() == {0: HOLDS, 3: FAILS}
     assert "VGG16, 3 workers, ratio 0.01: 0.67" in shown(found, NAMES).to_string()

@@ -1,8 +1,5 @@
 """Two result sets side by side, as a command."""
 
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 from test_claims import FASTER, timing_run
@@ -62,12 +59,12 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
     assert len(compare.compare(sweep, sweep)) == 2 * 3
 
 
-def test_what_is_no_set_is_refused_in_one_line(tmp_path):
+def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for path, words in ((tmp_path, "no timing.csv"), (tmp_path / "other.csv", "is not a table of timing runs")):
-        command = [sys.executable, "-m", "dlgs_bench.report.compare", str(path), str(path)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+        assert compare.main([str(path), str(path)]) == 1
+        line = capsys.readouterr().err
+        assert words in line and line.count("\n") == 1
 
 
 def test_the_kept_sets_can_be_compared(capsys):

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from html import unescape
 from pathlib import Path
 
@@ -61,27 +62,42 @@ def test_the_table_has_every_method_with_its_numbers(text):
     assert "<th scope" in text and text.count("<tr>") == len(table) + 1
 
 
+# All that a browser is asked, in this order: a page is loaded once at each width.
+SCRIPT = """({
+    sorted: (() => {
+        const table = inside.querySelector('table'), buttons = [...table.querySelectorAll('button')];
+        const column = i => [...table.tBodies[0].rows].map(row => row.cells[i].textContent);
+        const ratio = buttons.findIndex(b => b.textContent === 'Ratio');
+        const found = [0, ratio, ratio].map(i => { buttons[i].click(); return column(i); });
+        return [...found, [...table.querySelectorAll('th')].map(th => th.ariaSort).filter(Boolean)]; })(),
+    filtered: (() => {
+        const field = inside.querySelector('input'), rows = [...inside.querySelector('tbody').rows];
+        const look = words => { field.value = words; field.dispatchEvent(new Event('input'));
+            return rows.filter(row => !row.hidden).map(row => row.cells[0].textContent); };
+        return [look('dlgs'), look('')]; })(),
+    opened: (() => {
+        inside.querySelectorAll('details').forEach(one => { one.open = true; });
+        const protocols = new Set([...inside.images].map(i => new URL(i.src).protocol));
+        return [inside.documentElement.scrollWidth, [...protocols]]; })(),
+})"""
+
+
+@pytest.fixture(scope="module")
+def seen(page):
+    """Width of the screen -> what a browser answers to ``SCRIPT``."""
+    return cache(lambda width: browse(page, SCRIPT, width))
+
+
 @browser
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_wider_than_the_screen(page, width):
-    wide, protocols = browse(
-        page, "(() => { inside.querySelectorAll('details').forEach(one => { one.open = true; });"
-              "const protocols = new Set([...inside.images].map(i => new URL(i.src).protocol));"
-              "return [inside.documentElement.scrollWidth, [...protocols]];"
-              "})()", width
-    )  # fmt: skip
+def test_nothing_is_wider_than_the_screen(seen, width):
+    wide, protocols = seen(width)["opened"]
     assert wide <= width and protocols == ["file:"]
 
 
 @browser
-def test_a_click_sorts_by_numbers_with_empty_cells_last_and_a_second_click_reverses(page):
-    names, numbers, falling, marks = browse(
-        page, "(() => { const table = inside.querySelector('table'), buttons = [...table.querySelectorAll('button')];"
-              "const column = i => [...table.tBodies[0].rows].map(row => row.cells[i].textContent);"
-              "const ratio = buttons.findIndex(b => b.textContent === 'Ratio');"
-              "const found = [0, ratio, ratio].map(i => { buttons[i].click(); return column(i); });"
-              "return [...found, [...table.querySelectorAll('th')].map(th => th.ariaSort).filter(Boolean)]; })()", 1400
-    )  # fmt: skip
+def test_a_click_sorts_by_numbers_with_empty_cells_last_and_a_second_click_reverses(seen):
+    names, numbers, falling, marks = seen(1400)["sorted"]
     assert names[0] != names[-1] and names == sorted(names, key=str.casefold)
     for column in (numbers, falling):
         assert column == [one for one in column if one] + [""] * column.count("") and "" in column
@@ -89,11 +105,6 @@ def test_a_click_sorts_by_numbers_with_empty_cells_last_and_a_second_click_rever
 
 
 @browser
-def test_the_filter_shows_the_rows_that_contain_its_words(page):
-    shown, all_of_them = browse(
-        page, "(() => { const field = inside.querySelector('input'), rows = [...inside.querySelector('tbody').rows];"
-              "const look = words => { field.value = words; field.dispatchEvent(new Event('input'));"
-              "return rows.filter(row => !row.hidden).map(row => row.cells[0].textContent); };"
-              "return [look('dlgs'), look('')]; })()", 1400
-    )  # fmt: skip
+def test_the_filter_shows_the_rows_that_contain_its_words(seen):
+    shown, all_of_them = seen(1400)["filtered"]
     assert shown == ["DLGS"] and len(all_of_them) > 20

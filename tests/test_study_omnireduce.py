@@ -64,7 +64,7 @@ def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
 @pytest.fixture(scope="module")
 def tables() -> dict:
     spec = RunSpec(
-        "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=2, repeats=1)
+        "timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=2), Measurement(blocks=1, repeats=1)
     )
     return run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, LaunchSettings()))[0]
 

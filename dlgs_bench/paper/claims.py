@@ -7,6 +7,7 @@ interval is on its side of a bound. It does not hold if the whole interval is on
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import exp, log
 
@@ -98,15 +99,18 @@ class Timing:
         self._usual = usual_workers(rows)
         self.batches = rows.groupby("model")["batch"].first().to_dict()
         repeats = Repeats(rows)
-        self.estimate, self.quotient = repeats.estimate, repeats.quotient
+        self.values, self.estimate, self.quotient = repeats.values, repeats.estimate, repeats.quotient
 
-    def cells(self) -> Iterator[tuple[dict, dict[str, pd.DataFrame]]]:
+    @cached_property
+    def cells(self) -> list[tuple[dict, dict[str, pd.DataFrame]]]:
         """The fields that identify a cell, and method -> iterations. A method without a ratio is in every cell."""
+        cells = []
         for setting, rows in self._settings.items():
             for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True):
                 here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
                 runs = dict(iter(here.groupby("variant", sort=False)))
-                yield self._about(*setting) | {"ratio": ratio}, runs
+                cells.append((self._about(*setting) | {"ratio": ratio}, runs))
+        return cells
 
     def uncompressed(self) -> Iterator[tuple[dict, pd.DataFrame]]:
         """The fields that identify a setting, and the iterations of its run of uncompressed, if it has one."""
@@ -170,12 +174,12 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
 def between(timing: Timing, one: str, other: str, quantity=speedups, which: str = "", **bound) -> list[Comparison]:
     """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
     comparisons = []
-    for about, runs in timing.cells():
+    for about, runs in timing.cells:
         why = unusable(runs, one, other)
         if why:
             comparisons.append(Comparison(**about, which=which, why=why))
             continue
-        blocks = [quantity(runs[method]) for method in (one, other)]
+        blocks = [timing.values(runs[method], quantity) for method in (one, other)]
         if min(values.min() for values in blocks) <= 0:
             comparisons.append(Comparison(**about, which=which, why=NO_TIME))
             continue
@@ -192,11 +196,11 @@ def against_uncompressed(
     ``zero``: why a quantity of 0 cannot be compared.
     """
     comparisons = []
-    for about, runs in timing.cells():
+    for about, runs in timing.cells:
         if why := unusable(runs, method):
             comparisons.append(Comparison(**about, why=why))
             continue
-        values = quantity(runs[method])
+        values = timing.values(runs[method], quantity)
         if values.min() <= 0:
             comparisons.append(Comparison(**about, why=zero))
             continue
@@ -242,13 +246,14 @@ def most_time(timing: Timing) -> list[Comparison]:
     return weakest(every)
 
 
+def shortening(run: pd.DataFrame) -> pd.Series:
+    """The communication after backward of uncompressed divided by the method's, by block."""
+    own, dense = own_and_dense(run)
+    return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
+
+
 def shorter_communication(timing: Timing) -> list[Comparison]:
     """Uncompressed's communication after backward divided by Top-K's, in every cell."""
-
-    def shortening(run: pd.DataFrame) -> pd.Series:
-        own, dense = own_and_dense(run)
-        return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
-
     return against_uncompressed(timing, "topk", quantity=shortening, zero="uncompressed did not wait")
 
 
@@ -267,12 +272,12 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
     """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
     shares: dict[tuple, dict[str, float]] = {}
     blocks = {}
-    for about, runs in timing.cells():
+    for about, runs in timing.cells:
         if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
             layers = len(plugins.describe("models", about["model"])["layers"])
             cell = about["topology"], about["workers"], about["ratio"]
             shares.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
-            blocks[cell, about["model"]] = len(speedups(runs["dlgs"]))
+            blocks[cell, about["model"]] = len(timing.values(runs["dlgs"], speedups))
     comparisons = []
     for (topology, workers, ratio), own in shares.items():
         for other, share in own.items() if "vgg16" in own else ():
@@ -329,7 +334,7 @@ def communicating(timing: Timing) -> list[Comparison]:
             comparisons.append(Comparison(**about, why=why))
             continue
         least, most = (
-            judged(timing.estimate(run, bound), len(bound(run)), which=which, **about)
+            judged(timing.estimate(run, bound), len(timing.values(run, bound)), which=which, **about)
             for which, bound in (("at least", least_communication), ("at most", most_communication))
         )
         if (run["num_buckets"] == 1).all():
@@ -600,24 +605,27 @@ MERGED = {
 }
 
 
+def compare_statements(statements: dict, table: Timing | Merging | pd.DataFrame) -> list[dict]:
+    """One row per comparison of ``statements``: ``statement``, ``number`` (a description), and the comparison's fields.
+
+    ``statements``: some or all of ``TIMED``, ``MERGED`` or ``LEARNT``. ``table``: the measurements that they concern.
+    """
+    return [
+        {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
+        for statement, (number, compared) in statements.items()
+        for comparison in compared(table)
+    ]
+
+
 def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.DataFrame | None = None) -> pd.DataFrame:
-    """One row per comparison: ``statement``, ``number`` (a description of it), and the fields of ``Comparison``.
+    """The comparisons of all statements, as ``compare_statements``.
 
     Without ``timing`` there are no statements about time. Without the tidy table of ``planners`` there are no
     statements about merging.
     """
-    sources: list[tuple[dict, Timing | Merging | pd.DataFrame]] = []
-    if timing is not None:
-        sources.append((TIMED, Timing(timing)))
-    if planners is not None:
-        sources.append((MERGED, Merging(planners)))
-    sources.append((LEARNT, accuracy))
-    return pd.DataFrame(
-        {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
-        for statements, table in sources
-        for statement, (number, comparisons) in statements.items()
-        for comparison in comparisons(table)
-    )
+    rows = [] if timing is None else compare_statements(TIMED, Timing(timing))
+    rows += [] if planners is None else compare_statements(MERGED, Merging(planners))
+    return pd.DataFrame(rows + compare_statements(LEARNT, accuracy))
 
 
 def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Iterable[str]) -> pd.DataFrame:

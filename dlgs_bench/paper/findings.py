@@ -57,13 +57,14 @@ def write(results: Path, names: Names, kept_runs: list[str]) -> list[str]:
 
 def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     """The findings from the tidy tables, name -> table: "accuracy", "timing", "kept", and tables of studies."""
+    if "timing" in tables:
+        tables = tables | {"summary": summarise(tables["timing"])}
     findings = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
     return [sentence for sentence in findings if sentence]
 
 
-def compressed(timing: pd.DataFrame) -> pd.DataFrame:
-    """The summary of the timing runs, without uncompressed and without disturbed runs."""
-    table = summarise(timing)
+def compressed(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a summary of timing runs, without uncompressed and without disturbed runs."""
     return table[(table["variant"] != "none") & table["disturbed"].isna()]
 
 
@@ -72,9 +73,8 @@ def pays(tables, names: Names) -> str:
 
     Each gain is also compared with the gain of 16 bits.
     """
-    timing, table = tables["timing"], compressed(tables["timing"])
+    timing, table = tables["timing"], over_all_gather(compressed(tables["summary"]))
     repeats = Repeats(timing)
-    table = over_all_gather(table)
     table = table[table["variant"] != HALF]
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
     gains, others = {}, []
@@ -139,7 +139,7 @@ def to_gain(tables, names: Names) -> str:
     if not waits:
         return ""
     models = sorted(waits, key=waits.__getitem__, reverse=True)
-    table = summarise(timing)
+    table = over_all_gather(tables["summary"])
     dense = table[table["variant"] == "none"].set_index("model")
     faster = dense["iteration_s"] / dense["bound_s"]
     waited = listed([f"{waits[model]:.2f} s on {names.model(model)}" for model in models])
@@ -188,18 +188,18 @@ def selection(tables, names: Names) -> str:
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
     """(model, ratio) over all-gather -> DLGS's speed-up divided by Top-K's, and the number of blocks."""
     timed, gains = claims.Timing(over_all_gather(timing)), {}
-    for about, runs in timed.cells():
+    for about, runs in timed.cells:
         if not claims.unusable(runs, "dlgs", "topk"):
-            blocks = min(len(speedups(runs[method])) for method in ("dlgs", "topk"))
+            blocks = min(len(timed.values(runs[method], speedups)) for method in ("dlgs", "topk"))
             gains[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
     return gains
 
 
 def order(tables, names: Names) -> str:
     """How often the measured order of the methods agrees with the paper's order."""
-    compared = claims.compare(tables["timing"], tables["accuracy"])
-    verdicts = compared[compared["statement"].isin(claims.ORDER)]["verdict"]
-    count = {verdict: int((verdicts == verdict).sum()) for verdict in (HOLDS, FAILS, UNKNOWN)}
+    pairs = {statement: claims.TIMED[statement] for statement in claims.ORDER}
+    verdicts = [row["verdict"] for row in claims.compare_statements(pairs, claims.Timing(tables["timing"]))]
+    count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, UNKNOWN)}
     if not sum(count.values()):
         return ""
     chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
@@ -212,7 +212,7 @@ def order(tables, names: Names) -> str:
 
 def server(tables, names: Names) -> str:
     """The most significant gain with a parameter server that returns dense weights."""
-    table = compressed(tables["timing"])
+    table = compressed(tables["summary"])
     served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
     table = table[served & table["enough"]]
     if not len(table):
@@ -229,7 +229,7 @@ def server(tables, names: Names) -> str:
 
 def rates(tables, names: Names) -> str:
     """The highest link rate at which DLGS gains, for each model."""
-    table = compressed(tables["rates_timing"])
+    table = compressed(summarise(tables["rates_timing"]))
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):

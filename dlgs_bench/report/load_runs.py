@@ -8,7 +8,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.spec import RunSpec
-from dlgs_bench.stats import amortised
+from dlgs_bench.stats import amortised, amortised_by
 
 SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
 SPEC += ("optimizer", "precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
@@ -95,9 +95,9 @@ def by_block(rows: pd.DataFrame, column: str = "iteration_s") -> pd.Series:
     A run with a single launch may have no column for the launch.
     """
     numbers = [number for number in ("launch", "block") if number in rows]
-    blocks = rows.groupby(numbers, dropna=False)
-    index = pd.MultiIndex.from_tuples([key for key, _ in blocks], names=numbers)
-    return pd.Series([amortise(block, column) for _, block in blocks], index)
+    keys, phases = [rows[number].to_numpy() for number in numbers], pd.factorize(rows["phase"])[0]
+    firsts, values = amortised_by(keys, rows[column], phases, rows["share"])
+    return pd.Series(values, pd.MultiIndex.from_arrays([key[firsts] for key in keys], names=numbers))
 
 
 def by_launch(values: pd.Series) -> pd.Series:

@@ -143,6 +143,9 @@ def save(figure, note: str, snakemake) -> None:
     width = round(PRINT_PER_INCH * figure.get_figwidth())
     note = textwrap.fill(captions.unbroken(note), width)
     figure.supxlabel(note, fontsize=PRINT_POINTS, color="0.2", x=0.02, ha="left")
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)  # once for both files: the layout takes longer than drawing
+        figure.set_layout_engine(None)
     caption = captions.of_script(snakemake)
     figure.savefig(snakemake.output.svg, metadata={"Date": None, "Description": caption})
     figure.savefig(snakemake.output.png, dpi=160)

@@ -47,29 +47,38 @@ class Repeats:
             for setting, rows in methods.groupby(SETTING)
         }
         self._spreads: dict[tuple, Spread | None] = {}
+        self._values: dict[tuple[str, Quantity], pd.Series] = {}
+
+    def values(self, run: pd.DataFrame, quantity: Quantity) -> pd.Series:
+        """``quantity`` of a run, by block; computed once."""
+        key = run["run"].iloc[0], quantity
+        if key not in self._values:
+            self._values[key] = quantity(run)
+        return self._values[key]
 
     def estimate(self, run: pd.DataFrame, quantity: Quantity) -> Estimate:
         """``quantity`` of a run."""
-        values, spread = quantity(run), self._spread(run, quantity)
+        values, spread = self.values(run, quantity), self._spread(run, quantity)
         return relaunched(by_launch(values), spread) if spread else repeatable(values)
 
     def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
         """``quantity`` of one run divided by ``quantity`` of another run: block by block, if they took turns."""
         if "timed_in" not in one or one["timed_in"].iloc[0] != other["timed_in"].iloc[0]:
             return unpaired(self.estimate(one, quantity), self.estimate(other, quantity))
-        base = quantity(other)
+        base = self.values(other, quantity)
         together = [
-            [run for run in runs if run["run"].iloc[0] != other["run"].iloc[0]]
+            [self.values(run, quantity) / base for run in runs if run["run"].iloc[0] != other["run"].iloc[0]]
             for runs in self._alike[_setting(one)]
             if runs[0]["timed_in"].iloc[0] == one["timed_in"].iloc[0]
         ]
-        values, spread = quantity(one) / base, _pooled(together, lambda run: quantity(run) / base)
+        values, spread = self.values(one, quantity) / base, _pooled(together)
         return relaunched(by_launch(values), spread) if spread else repeatable(values)
 
     def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
         key = _setting(run), quantity
         if key not in self._spreads:
-            self._spreads[key] = _pooled(self._alike.get(_setting(run), []), quantity)
+            alike = self._alike.get(_setting(run), [])
+            self._spreads[key] = _pooled([[self.values(scheme, quantity) for scheme in runs] for runs in alike])
         return self._spreads[key]
 
 
@@ -77,10 +86,9 @@ def _setting(run: pd.DataFrame) -> tuple:
     return tuple(run[key].iloc[0] for key in SETTING)
 
 
-def _pooled(every: list[list[pd.DataFrame]], quantity: Quantity) -> Spread | None:
-    """The spread between launches, pooled over runs; each run is a list of the schemes that took turns in it."""
-    values = [[quantity(scheme) for scheme in run] for run in every]
-    return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in values]))
+def _pooled(every: list[list[pd.Series]]) -> Spread | None:
+    """The spread between launches, pooled over runs; each run is a list of the values of schemes that took turns."""
+    return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in every]))
 
 
 def over_all_gather(rows: pd.DataFrame) -> pd.DataFrame:

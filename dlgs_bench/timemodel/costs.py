@@ -110,11 +110,9 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
     """``column`` by (entries, buckets), amortised over the phases of a cycle."""
     case = ["entries", "buckets"]
-    rows = [
-        (*of, stats.amortised(zip(own[column], own["phase"], own["share"], strict=True)))
-        for of, own in samples.groupby(case)
-    ]
-    return pd.DataFrame(rows, columns=[*case, column])
+    keys, phases = [samples[key].to_numpy() for key in case], pd.factorize(samples["phase"])[0]
+    firsts, values = stats.amortised_by(keys, samples[column], phases, samples["share"])
+    return samples[case].iloc[firsts].assign(**{column: values}).reset_index(drop=True)
 
 
 def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
