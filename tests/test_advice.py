@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_runs import MODELS, VARIANTS, describe
+from report_runs import VARIANTS, describe
 from test_report import Items, Report
 
 from dlgs_bench import plugins
@@ -27,7 +27,9 @@ def report(tmp_path_factory):
     stderr = sys.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "describe", describe)
-        made = Report(tmp_path_factory.mktemp("advice"), tuple(MODELS))
+        made = Report(tmp_path_factory.mktemp("advice"), ("resnet20", "resnet50"))
+        made.runs.calibrate()
+        made.runs.time()
         made.folders = [
             path.parent for kind in ("layers", "exchanges") for path in (made.runs.root / kind).glob("*/run.json")
         ]
@@ -128,14 +130,14 @@ def inputs(report, rates=()) -> dict:
 def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(report, capfd, tmp_path):
     """A small model is assumed to use nodes as well as a large one: it would compute in less than a millisecond."""
     rates = []
-    for model in MODELS:
+    for model in report.runs.models:
         rates.append(str(tmp_path / f"{model}.json"))
         about = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
         (tmp_path / f"{model}.json").write_text(json.dumps(about))
     there = {"workers": 16, "rate_mbit": 25_000.0, "latency_ms": 0.05}
     table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
     answers = [line for line in text.splitlines() if " is predicted to be " in line]
-    assert len(answers) == 2 * len(MODELS) and table["iteration_s"].min() < 0.005
+    assert len(answers) == 2 * len(report.runs.models) and table["iteration_s"].min() < 0.005
     for line in answers:
         assert "Warning: " in line and "16 workers, where 2 to 4 were checked" in line
     assert any("is doubtful" in line and "computation_ms" in line for line in answers)
@@ -145,12 +147,12 @@ def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wide
 
 def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     table, text = report.table(SCRIPTS("table"), "advice", {"there": THERE}, **inputs(report))
-    assert set(table["variant"]) == set(VARIANTS) and len(table) == len(MODELS) * (2 * 14 + 1)
+    assert set(table["variant"]) == set(VARIANTS) and len(table) == len(report.runs.models) * (2 * 14 + 1)
     assert set(table["collective"][table["variant"] == "none"]) == {"engine", "halving-doubling"}
     assert set(table["collective"][table["variant"] != "none"]) == {"engine"}
     for _, rows in table.groupby(["model", "topology"]):
         assert rows["iteration_s"].is_monotonic_increasing
-    for title in MODELS.values():
+    for title in report.runs.titles["models"].values():
         assert f"for {title} on 8 workers with links of 1000 Mb/s (all-gather)" in text
     assert "9 of 10" in text and "The nodes are taken to compute as this machine does." in text
     assert text.splitlines()[0] in capfd.readouterr().err
@@ -181,11 +183,11 @@ def test_the_check_holds_each_prediction_against_its_run(report):
     timing = [path for path in report.runs.every("timing", "iterations.csv") if "-ps-" not in path]
     calibration = [str(folder / "run.json") for folder in report.folders if "-ps-" not in str(folder)]
     table, text = report.table(SCRIPTS("check"), "check", timing=timing, calibration=calibration)
-    assert len(table) == len(MODELS) * 13
+    assert len(table) == len(report.runs.models) * 13
     for row in table.to_dict("records"):
         assert row["predicted_speedup"] == pytest.approx(row["predicted_dense_s"] / row["predicted_s"], rel=1e-4)
         assert row["error"] == pytest.approx(row["predicted_s"] / row["iteration_s"] - 1, abs=1e-4)
-    assert f"of {len(MODELS)} runs" in text and f"n = {len(table)} cases" in text.replace("\u00a0", " ")
+    assert f"of {len(report.runs.models)} runs" in text and f"n = {len(table)} cases" in text.replace("\u00a0", " ")
     report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=report.folder / "check.csv"))
 
 

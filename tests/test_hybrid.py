@@ -10,7 +10,6 @@ from conftest import CPU, read
 from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import Runs
 from test_report import Items, Report
 from torch import nn
 from torch.nn import functional as F
@@ -249,8 +248,7 @@ def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, bu
 def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, monkeypatch):
     """ResNet-20, links of 8 Mb/s: a second for a million bytes."""
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
-    report = Report.__new__(Report)
-    report.folder, report.runs = tmp_path, Runs(tmp_path / "runs", ())
+    report = Report(tmp_path, ())
     learnt, whole = Training("resnet20", batch=4), 269_722
     cluster = Cluster(network="testbed", rates_mbit=(8.0, 8.0))
     scheme = Scheme(options={"heads": 1}, collective="halving-doubling")

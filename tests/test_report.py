@@ -54,8 +54,6 @@ class Report:
 
     def __init__(self, folder: Path, models: tuple[str, ...]):
         self.folder, self.runs = folder, Runs(folder / "runs", models)
-        for make in (self.runs.calibrate, self.runs.time, self.runs.train, self.runs.intervals):
-            make()
 
     def script(self, path: str, inputs: Items, outputs: Items, **params) -> None:
         run_script(path, inputs, outputs, self.folder, **self.runs.titles | params)
@@ -117,6 +115,8 @@ def report(request, tmp_path_factory):
         patch.setattr(plugins, "describe", describe)
         models = ("transformer",) if request.param == "one model" else tuple(MODELS)
         made = Report(tmp_path_factory.mktemp("report"), models)
+        for make in (made.runs.calibrate, made.runs.time, made.runs.train, made.runs.intervals):
+            make()
         made.tidy = made.collect()
         yield made
     sys.stderr = stderr

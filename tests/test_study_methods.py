@@ -132,9 +132,7 @@ def report(tmp_path_factory):
     stderr = sys.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "describe", describe)
-        made = Report.__new__(Report)
-        made.folder = tmp_path_factory.mktemp("methods")
-        made.runs = Runs(made.folder / "runs", ("resnet20", "vgg16", "resnet50"))
+        made = Report(tmp_path_factory.mktemp("methods"), ("resnet20", "vgg16", "resnet50"))
         made.runs.titles["variants"] = {v: VARIANTS[v][0] for v in ("none", "qsgd", "topk", "dlgs")}
         for variant, seed in product(made.runs.titles["variants"], (0, 1)):
             method, ratio = VARIANTS[variant][1], {"ratio": 0.1} if VARIANTS[variant][2] else {}

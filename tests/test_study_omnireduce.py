@@ -5,7 +5,7 @@ import sys
 import pandas as pd
 import pytest
 from conftest import CPU, read
-from report_runs import CLUSTER, Runs, Scheme, describe
+from report_runs import CLUSTER, Scheme, describe
 from test_report import Items, Report
 from test_server import Images
 
@@ -92,8 +92,7 @@ def report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plugins, "describe", known)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    made = Report.__new__(Report)
-    made.folder, made.runs = tmp_path, Runs(tmp_path / "runs", ("resnet20",))
+    made = Report(tmp_path, ("resnet20",))
     return made
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import ROOT, read, rows_of
-from report_runs import Runs
 from test_report import Items, Report
 
 from dlgs_bench import plugins
@@ -66,8 +65,7 @@ def judged(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
 
     def judge(accuracies, samples: int = 10_000) -> tuple[pd.DataFrame, str, Report, list[Path]]:
-        made = Report.__new__(Report)
-        made.folder, made.runs = tmp_path, Runs(tmp_path / "runs", ("resnet20",))
+        made = Report(tmp_path, ("resnet20",))
         found = []
         for (name, spec), accuracy in zip(runs_of().items(), accuracies, strict=True):
             points = pd.DataFrame([{"step": 312, "test_accuracy": accuracy}])

@@ -9,7 +9,7 @@ import pytest
 from conftest import CPU, make, read
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import Runs, Scheme, describe
+from report_runs import Scheme, describe
 from test_report import Items, Report
 from test_server import Images
 
@@ -72,8 +72,7 @@ def report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plugins, "describe", known)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    made = Report.__new__(Report)
-    made.folder, made.runs = tmp_path, Runs(tmp_path / "runs", ("resnet20",))
+    made = Report(tmp_path, ("resnet20",))
     return made
 
 

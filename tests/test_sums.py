@@ -9,7 +9,6 @@ import torch
 from conftest import CPU, read
 from hypothesis import given
 from hypothesis import strategies as st
-from report_runs import Runs
 from test_omnireduce import by_formula, numbers_of
 from test_report import Items, Report
 
@@ -88,8 +87,7 @@ def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
 @pytest.mark.unit
 def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
-    report = Report.__new__(Report)
-    report.folder, report.runs = tmp_path, Runs(tmp_path / "runs", ())
+    report = Report(tmp_path, ())
     for name, placed, ways, latency_ms in (
         ("beside", {}, [*OURS, "engine", "all-gather"], 0), ("apart", {"aggregators": 1, "apart": True}, OURS, 0),
         ("wide", {"in_flight": 1}, OURS, 50),

@@ -42,10 +42,8 @@ def read(paths: list) -> pd.DataFrame:
     variant of the run.
     """
     paths = [Path(path) for path in paths]
-    rows = pd.concat([pd.read_csv(path) for path in paths], keys=range(len(paths))).rename(columns={"variant": "timed"})
-    about = pd.DataFrame([about_run(path.parent) for path in paths], columns=list(ABOUT))
-    about = about.loc[rows.index.get_level_values(0)]
-    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
+    tables = [pd.read_csv(path).rename(columns={"variant": "timed"}) for path in paths]
+    return _with_about(tables, [about_run(path.parent) for path in paths])
 
 
 def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFrame:
@@ -58,7 +56,7 @@ def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFr
     If several runs measured the same, such as uncompressed, only the rows of the first run are kept. Only the fastest
     bucketing of a baseline in each run is kept.
     """
-    tables = []
+    tables, abouts = [], []
     for path in map(Path, paths):
         rows, members = pd.read_csv(path).rename(columns={"variant": "timed"}), RunSpec.in_folder(path.parent).members
         rows = rows[rows["timed"].isin(at_best(rows, members))]
@@ -66,12 +64,20 @@ def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFr
         for label in rows["timed"].unique():
             own = (rows["timed"] == label) | variants.isin(against)
             about = about_run(path.parent, label)
-            about |= {"run": f"{about['run']}-{label}", "timed_in": path.parent.name}
-            tables.append(rows[own].assign(timed=variants[own], **about))
-    rows = pd.concat(tables, ignore_index=True)
+            abouts.append(about | {"run": f"{about['run']}-{label}", "timed_in": path.parent.name})
+            tables.append(rows[own].assign(timed=variants[own]))
+    rows = _with_about(tables, abouts)
     first = rows.groupby(list(ALIKE), dropna=False)["run"].transform("first")
     rows = rows[rows["run"] == first]
-    return rows[[*ABOUT, *rows.columns.drop(list(ABOUT))]].reset_index(drop=True)
+    last = [*rows.columns.drop([*ABOUT, "timed_in"]), "timed_in"]
+    return rows[[*ABOUT, *last]].reset_index(drop=True)
+
+
+def _with_about(tables: list[pd.DataFrame], abouts: list[dict]) -> pd.DataFrame:
+    """All rows of the tables, each with the columns that describe its table."""
+    rows = pd.concat(tables, keys=range(len(tables)))
+    about = pd.DataFrame(abouts).loc[rows.index.get_level_values(0)]
+    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
 def at_best(rows: pd.DataFrame, members: dict[str, RunSpec]) -> list[str]:
