@@ -180,7 +180,9 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     )  # 640 samples, 2 workers, batches of 32
 
 
-@pytest.mark.parametrize("value, label", [("train_accuracy", "training accuracy (%)"), ("train_loss", "training loss")])
+@pytest.mark.parametrize("value, label", [
+    ("train_accuracy", "training accuracy (%)"), pytest.param("train_loss", "training loss", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_curve_has_a_line_for_each_variant(report, value, label):
     model, inputs = report.runs.models[-1], Items(tidy=report.tidy["accuracy"], kept=[])
     text = report.figure("scripts/curve.py", value, inputs, model=model, value=value)
@@ -236,22 +238,16 @@ def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
     assert "\\begin{longtable}" in text and "p{" in text and text.count("Claims.") == 1  # not on every page
 
 
-def test_a_disturbed_run_is_marked_in_table_and_figure(report):
-    timing, model = pd.read_csv(report.tidy["timing"]), report.runs.models[0]
+def test_a_breakdown_has_a_bar_for_each_run_and_marks_a_disturbed_one_as_the_table_does(report):
+    timing, model = pd.read_csv(report.tidy["timing"]), report.runs.models[-1]
     first = timing["run"] == timing.loc[timing["model"] == model, "run"].iloc[0]
     words = "other work took 29% of the machine"
     marked = report.folder / "marked.csv"
     timing.assign(disturbed=first.map({True: words, False: None})).to_csv(marked, index=False)
     _, shown = report.table("scripts/table2.py", "marked-table", timing=marked)
     assert shown.count(words) == 1
-    about = {"model": model, "value": "breakdown"}
-    text = report.figure("scripts/breakdown.py", "marked-figure", Items(tidy=marked), **about)
+    text = report.figure("scripts/breakdown.py", "breakdown", Items(tidy=marked), model=model)
     assert text.count("disturbed") == 1
-
-
-def test_a_breakdown_has_a_bar_for_each_run(report):
-    inputs = Items(tidy=report.tidy["timing"])
-    text = report.figure("scripts/breakdown.py", "breakdown", inputs, model=report.runs.models[-1])
     assert "Top-K, ratio 0.01" in text and text.count(" ms ") == len(re.findall(r"×\d", text)) == 2 * (4 + 2 * 5)
     assert "all-gather, 2 workers" in text and "server, weights, 2 workers" in text  # a panel each
     assert "DLGS, s = 32, ratio 0.1" in text

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -91,8 +92,7 @@ class Projection:
 
     def __init__(self, layers: Path, exchanges: Path, spec: RunSpec):
         self.folder, self.spec, model = exchanges, spec, RunSpec.in_folder(layers)
-        self.collective = self.spec.scheme.collective
-        self._known = _read_folders(layers, exchanges, self.spec)
+        self.collective, self._layers = self.spec.scheme.collective, layers
         cluster = self.spec.cluster
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
@@ -100,6 +100,11 @@ class Projection:
         # Buckets of a fixed size may be too few to overlap, so the planner's are tried too.
         names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
         self._planners = [every[name] for name in names]
+
+    @cached_property
+    def _known(self) -> Calibration:
+        """The costs, which are fitted when they are first used: a caller may need few of many time models."""
+        return _read_folders(self._layers, self.folder, self.spec)
 
     def collective_variants(self, workers: int) -> list["Projection"]:
         """This time model, and its copies with collectives that make another number of rounds than the engine.
