@@ -22,12 +22,15 @@ THERE = {"workers": 8, "rate_mbit": 1000.0, "latency_ms": 0.1}
 SCRIPTS = "studies/advise/{}.py".format
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
+MODELS = {"one model": ("resnet20",), "two models": ("resnet20", "resnet50")}
+
+
+@pytest.fixture(scope="module", params=["one model", pytest.param("two models", marks=pytest.mark.slow)])
+def report(request, tmp_path_factory):
     stderr = sys.stderr
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "describe", describe)
-        made = Report(tmp_path_factory.mktemp("advice"), ("resnet20", "resnet50"))
+        made = Report(tmp_path_factory.mktemp("advice"), MODELS[request.param])
         made.runs.calibrate()
         made.runs.time()
         made.folders = [
@@ -167,7 +170,7 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
 
 def test_the_advice_is_refused_without_uncompressed(report, capfd):
     files = inputs(report)
-    files["calibration"] = [path for path in files["calibration"] if "-none" not in path]
+    files["calibration"] = [path for path in files["calibration"] if "/layers/" in path or "-qsgd" in path]
     with pytest.raises(SystemExit):
         report.table(SCRIPTS("table"), "refused", {"there": THERE}, **files)
     assert "advice needs it; add none" in capfd.readouterr().err

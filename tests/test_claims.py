@@ -327,6 +327,7 @@ def test_merging_pays_and_algorithm_2_is_optimal_if_measured_plans_say_so(layer,
     noisy = planners(layer=layer, paper=paper, exact=exact)
     if expected[0] == UNKNOWN:
         noisy.loc[noisy["planner"] == "paper", "iteration_s"] *= np.array([0.7, 1.0, 1.4])
+
     def verdicts_on(table: pd.DataFrame) -> tuple[str, ...]:
         return tuple(row["verdict"] for row in compare_statements(claims.MERGED, Merging(table)))
 

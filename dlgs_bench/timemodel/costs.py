@@ -109,10 +109,10 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
     """``column`` by (entries, buckets), amortised over the phases of a cycle."""
-    case = ["entries", "buckets"]
-    keys, phases = [samples[key].to_numpy() for key in case], pd.factorize(samples["phase"])[0]
-    firsts, values = stats.amortised_by(keys, samples[column], phases, samples["share"])
-    return samples[case].iloc[firsts].assign(**{column: values}).reset_index(drop=True)
+    entries, buckets = samples["entries"].to_numpy(), samples["buckets"].to_numpy()
+    phases = pd.factorize(samples["phase"])[0]
+    firsts, values = stats.amortised_by([entries, buckets], samples[column], phases, samples["share"])
+    return pd.DataFrame({"entries": entries[firsts], "buckets": buckets[firsts], column: values})
 
 
 def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
