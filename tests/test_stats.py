@@ -12,7 +12,17 @@ from test_server import Images
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate, pooled, quantile_of_t, relaunched, repeatable, unpaired
+from dlgs_bench.stats import (
+    LEAST_BLOCKS,
+    Estimate,
+    amortised,
+    amortised_by,
+    pooled,
+    quantile_of_t,
+    relaunched,
+    repeatable,
+    unpaired,
+)
 from dlgs_bench.training.clock import PARTS
 from dlgs_bench.training.rows import joined, over_workers
 from dlgs_bench.training.timed import timing, widest
@@ -86,6 +96,23 @@ def test_schemes_that_shared_their_launches_know_less_than_schemes_that_did_not(
         found = relaunched(measured[0], pooled([measured]))
         inside += found.low <= np.exp(np.log(again[0]).mean()) <= found.high
     assert 0.92 * 1000 <= inside <= 0.98 * 1000
+
+
+cells = st.tuples(st.sampled_from([1.0, 2.0, math.nan]), st.integers(1, 3), st.integers(0, 2), st.floats(1e-3, 1e3))
+
+
+@given(st.lists(cells, min_size=1, max_size=60))
+def test_all_groups_are_amortised_as_each_alone(rows):
+    """A launch without a number is one of its own, after the others."""
+    rows = sorted(rows, key=lambda row: row[2])  # as they are timed: phase after phase
+    launches, blocks, phases, values = map(np.array, zip(*rows, strict=True))
+    shares = np.array([0.1, 0.2, 0.7])[phases]
+    groups: dict[tuple, list] = {}
+    for launch, block, *iteration in zip(launches, blocks, values, phases, shares, strict=True):
+        groups.setdefault((math.inf if math.isnan(launch) else launch, block), []).append(iteration)
+    firsts, found = amortised_by([launches, blocks], values, phases, shares)
+    assert [(math.inf if math.isnan(launches[i]) else launches[i], blocks[i]) for i in firsts] == sorted(groups)
+    assert found.tolist() == pytest.approx([amortised(groups[key]) for key in sorted(groups)], rel=1e-12)
 
 
 def iterations(own: list[float], dense: list[float]) -> list[dict]:

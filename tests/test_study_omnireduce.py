@@ -92,8 +92,7 @@ def report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plugins, "describe", known)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    made = Report(tmp_path, ("resnet20",))
-    return made
+    return Report(tmp_path, ("resnet20",))
 
 
 def test_the_table_holds_every_way_against_the_ring_and_the_figure_draws_it(report):

@@ -72,8 +72,7 @@ def report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plugins, "describe", known)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
-    made = Report(tmp_path, ("resnet20",))
-    return made
+    return Report(tmp_path, ("resnet20",))
 
 
 def test_the_table_has_a_row_for_each_t_and_the_figure_draws_them(report):
