@@ -136,11 +136,14 @@ def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str:
     """Why a launch should be repeated, or nothing, as with accuracy runs, which measure no time.
 
-    The work of others cannot be told from that of ranks which another process than this one started.
+    The work of others cannot be told from that of ranks which another process than this one started. Ranks that share
+    cores slow each other's forward passes, which were calibrated without that: only the work of others counts then.
     """
     if spec.kind == "accuracy":
         return ""
-    return disturbed(others if settings.by == "local" else 0.0, part / "iterations.csv", forward_s)
+    local = settings.by == "local"
+    crowded = local and spec.processes * spec.cluster.threads > len(os.sched_getaffinity(0))
+    return disturbed(others if local else 0.0, part / "iterations.csv", None if crowded else forward_s)
 
 
 def once(
