@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
     "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
     "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
-    "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),
+    "check-testbed": ("dlgs_bench.testbed.testbed", ["check"], "whether this machine can slow links down to measure"),
     "check-set": ("dlgs_bench.result_set", [], "whether a folder of results is complete and unaltered"),
 }
 

@@ -57,17 +57,18 @@ MAY_IMPORT = {
         "comm": "engines plugins",
         "exchange": "comm plugins topology",
         "timemodel": "buckets checksums plugins spec stats topology",
-        "launch": "atomic_file checksums engines errors spec timemodel",
-        "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats timemodel "
-        "topology",
+        "testbed": "",
+        "launch": "atomic_file checksums engines errors spec testbed timemodel",
+        "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats testbed "
+        "timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "atomic_file buckets comm errors exchange plugins stats timemodel topology",
         "advise": "errors timemodel",
-        "rehearse": "advise engines errors launch spec stats timemodel",
+        "rehearse": "advise engines errors launch spec stats testbed timemodel",
         "describe": "data exchange plugins training",
         "list_methods": "errors exchange plugins",
         "result_set": "checksums",
-        "config": "buckets data engines errors fingerprint launch plugins spec timemodel topology",
+        "config": "buckets data engines errors fingerprint launch plugins spec testbed timemodel topology",
         "report": "buckets checksums plugins spec stats timemodel topology",
         "paper": "plugins report stats topology",
     }.items()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dlgs_bench.launch.namespaces import born
+from dlgs_bench.testbed.namespaces import born
 
 LOCKS = Path(".snakemake", "locks")
 HOLDER = Path(".snakemake", "holder.json")

@@ -2,15 +2,15 @@
 
 Every host is a network namespace. A bridge in another namespace, the switch, connects the hosts. A token bucket at both
 ends of each link limits its rate. Links may have a latency: by netem, if the kernel has it; otherwise, a program
-replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mbit/s.
+replaces the bridge (``dlgs_bench.testbed.latency``), which supports some hundred Mbit/s.
 
 Namespaces have no name or file. They belong to the process that made the ``Testbed`` and to the processes that it has
 started in them, and the kernel removes them when the last of these processes has ended. So several testbeds can exist
 at the same time, all with the same addresses. Root can make testbeds. Other users can, if the kernel allows user
 namespaces.
 
-python -m dlgs_bench.launch.testbed check   tests a testbed, and prints the rate of a link and the latency of another
-python -m dlgs_bench.launch.testbed clean   ends processes in testbeds whose maker is gone
+python -m dlgs_bench.testbed.testbed check   tests a testbed, and prints the rate of a link and the latency of another
+python -m dlgs_bench.testbed.testbed clean   ends processes in testbeds whose maker is gone
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
-from dlgs_bench.launch import latency, namespaces, network
-from dlgs_bench.launch.namespaces import MARK, born
+from dlgs_bench.testbed import latency, namespaces, network
+from dlgs_bench.testbed.namespaces import MARK, born
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
@@ -152,7 +152,7 @@ class Testbed:
 
 def _run(program: str, *arguments: str, **settings) -> str:
     """The output of a program in this folder; TestbedError with the last line of its errors if it fails."""
-    call = [sys.executable, "-m", f"dlgs_bench.launch.{program}", *arguments]
+    call = [sys.executable, "-m", f"dlgs_bench.testbed.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
     if done.returncode:
         raise TestbedError(done.stderr.strip().splitlines()[-1])
@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> None:
             killed = clean()
             print("\n".join(f"killed {process}" for process in killed) or "nothing to clean")
         case _:
-            sys.exit("usage: python -m dlgs_bench.launch.testbed check|clean")
+            sys.exit("usage: python -m dlgs_bench.testbed.testbed check|clean")
 
 
 if __name__ == "__main__":
