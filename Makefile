@@ -24,11 +24,12 @@ $(UV):
 	setup/progress.sh .tools/bin/pip install --quiet uv==$(UV_VERSION)
 
 # Horovod stays installed if it was compiled against the torch that is listed; else the sync uninstalls it.
-$(BASE): requirements.txt pyproject.toml | $(UV)
+$(BASE): requirements.txt pyproject.toml setup/dlgs-bench | $(UV)
 	@echo "== environment, without Horovod: downloads 3 GB the first time =="
 	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@if grep -qsxF "$(TORCH)" $(HOROVOD); then cat requirements.txt; \
 	else sed '/^horovod==/,/[^\\]$$/d' requirements.txt; fi | $(SYNC) -
+	install setup/dlgs-bench .venv/bin/
 	touch $@
 
 $(HOROVOD): $(BASE)
