@@ -1,7 +1,7 @@
 """Record a profile of a training job, from which a prediction for another network is made.
 
 PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/probe_ddp.py profile.json
-python -m dlgs_bench.cli advise profile.json --workers 16 --link-mbit 10000
+dlgs-bench advise profile.json --workers 16 --link-mbit 10000
 """
 
 import sys
