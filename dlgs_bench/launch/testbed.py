@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from dlgs_bench.launch import latency, namespaces, network
-from dlgs_bench.launch.namespaces import MARK, born
+from dlgs_bench.launch.namespaces import MARK, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
@@ -111,7 +111,7 @@ class Testbed:
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
         """Start a program with the open files ``files``, and mark it as part of this testbed."""
         owner = os.getpid()
-        marked = environment | {MARK: f"{owner} {born(owner)}"}
+        marked = environment | {MARK: f"{owner} {start_time(owner)}"}
         process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
         self._started.append(process)
         return process
@@ -174,8 +174,8 @@ def clean() -> list[str]:
     killed = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            owner, _, birth = process.environ().get(MARK, "").partition(" ")
-            if owner and born(int(owner)) != birth:
+            owner, _, started = process.environ().get(MARK, "").partition(" ")
+            if owner and start_time(int(owner)) != started:
                 killed.append(f"{process.pid} {' '.join(process.cmdline())}")
                 process.kill()
     return killed
