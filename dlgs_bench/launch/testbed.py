@@ -9,8 +9,7 @@ started in them, and the kernel removes them when the last of these processes ha
 at the same time, all with the same addresses. Root can make testbeds. Other users can, if the kernel allows user
 namespaces.
 
-python -m dlgs_bench.launch.testbed check   tests a testbed, and prints the rate of a link and the latency of another
-python -m dlgs_bench.launch.testbed clean   ends processes in testbeds whose maker is gone
+Run ``python -m dlgs_bench.launch.testbed --help`` to see the commands.
 """
 
 import contextlib
@@ -29,6 +28,10 @@ from dlgs_bench.launch.namespaces import MARK, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
+USAGE = """usage: python -m dlgs_bench.launch.testbed check|clean
+
+check   make a testbed, and print the rate of one link and the latency of another (the same: dlgs-bench check-testbed)
+clean   end processes in testbeds whose maker is gone"""
 
 
 class TestbedError(Exception):
@@ -194,8 +197,10 @@ def main(arguments: list[str]) -> None:
         case ["clean"]:
             killed = clean()
             print("\n".join(f"killed {process}" for process in killed) or "nothing to clean")
+        case [*_, "-h" | "--help"]:
+            print(USAGE)
         case _:
-            sys.exit("usage: python -m dlgs_bench.launch.testbed check|clean")
+            sys.exit(USAGE)
 
 
 if __name__ == "__main__":
