@@ -26,22 +26,24 @@ def timing(
 ) -> dict:
     """The tables of a timing run: ``iterations`` of uncompressed and of all schemes of the run, timed in turns.
 
-    ``groups``: the layers of each bucket of a scheme. ``sent``: the entries sent of each bucket. ``trace``: one more
-    iteration of each scheme, on rank 0. Column ``variant``: the scheme's label.
+    ``groups``: the layers of each bucket of a scheme. ``sent``: the entries sent of each bucket. ``trace``: the last
+    iteration of each scheme on rank 0, or one more iteration if the engine must be polled. Column ``variant``: the
+    scheme's label.
     """
     session = Session(spec, comm, data, device)
     for label, member in spec.members.items():
         scheme = member.scheme
         session.prepare(label, make_method(scheme.method, scheme.options), scheme=scheme)
     uncompressed = [label for label, member in spec.members.items() if member.variant == "none"]
-    iterations, sent = in_turns(session, settings, report, uncompressed)
-    groups, trace = [], []
+    iterations, sent, traces = in_turns(session, settings, report, uncompressed)
+    groups = []
     for label, exchange in session.exchanges.items():
         groups += group_rows(label, exchange)
-        with comm.record_completion_times():
-            session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
-        trace += trace_rows(label, session.clock, exchange)
-    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
+        if comm.polled:  # polling would slow a timed iteration down
+            with comm.record_completion_times():
+                session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
+            traces[label] = trace_rows(label, session.clock, exchange)
+    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": sum(traces.values(), [])}
 
 
 def planners(
@@ -60,7 +62,7 @@ def planners(
         if plan not in first_planner:
             first_planner[plan] = name
             session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
-    iterations, _ = in_turns(session, settings, report, list(dense))
+    iterations, _, _ = in_turns(session, settings, report, list(dense))
     timed_as = {label: label for label in dense}
     timed_as |= {name: first_planner[plan] for name, plan in spec.scheme.plans.items()}
     groups = [
@@ -73,8 +75,8 @@ def planners(
 
 def in_turns(
     session: Session, settings: LaunchSettings, report: Callable, uncompressed: Sequence[str] = ("none",)
-) -> tuple[list, list]:
-    """The timed iterations of all schemes, block by block, and the entries that each scheme sent in them.
+) -> tuple[list, list, dict[str, list]]:
+    """The timed iterations of all schemes, the entries that each scheme sent in them, and a trace of its last one.
 
     Schemes take turns in each block, so that a drift of the machine moves all of them. In a block, each scheme makes
     the first ``repeats`` steps of each phase of its cycle. Block 0 warms up with one step of each phase, and is not
@@ -87,7 +89,7 @@ def in_turns(
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # so small that the weights and the gradient hardly change
-    iterations, sent = [], []
+    iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
     slowdown = scale_links(session)
     for exchange in session.exchanges.values():
@@ -101,6 +103,7 @@ def in_turns(
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
                     sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+            traces[label] = trace_rows(label, session.clock, exchange)
         if not block:
             began = time.perf_counter()
         remaining = remaining_blocks(settings, time.perf_counter() - began, block)
@@ -109,7 +112,7 @@ def in_turns(
             not remaining or widest(iterations, uncompressed) <= measurement.width
         )
         block += 1
-    return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
+    return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
 def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
