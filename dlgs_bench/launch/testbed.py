@@ -2,7 +2,7 @@
 
 Every host is a network namespace. A bridge in another namespace, the switch, connects the hosts. A token bucket at both
 ends of each link limits its rate. Links may have a latency: by netem, if the kernel has it; otherwise, a program
-replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mbit/s.
+replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mb/s.
 
 Namespaces have no name or file. They belong to the process that made the ``Testbed`` and to the processes that it has
 started in them, and the kernel removes them when the last of these processes has ended. So several testbeds can exist
@@ -41,7 +41,7 @@ class TestbedError(Exception):
 
 
 class Testbed:
-    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mbit/s, both directions), while the context is open.
+    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mb/s, both directions), while the context is open.
 
     ``latency_ms``: the one-way latency from host to host.
     """
@@ -70,7 +70,7 @@ class Testbed:
             self._carry(devices)
         if devices and max(self.rates_mbit) > latency.MOST_MBIT:
             self.__exit__()
-            most = f"links with latency carry up to {latency.MOST_MBIT} Mbit/s where the kernel has no netem"
+            most = f"links with latency carry up to {latency.MOST_MBIT} Mb/s where the kernel has no netem"
             raise TestbedError(f"{most}, not {max(self.rates_mbit):g}")
         return self
 
@@ -127,7 +127,7 @@ class Testbed:
             process.wait()
 
     def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
-        """Mbit/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""
+        """Mb/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""
         sender, receiver = self._pair(sender, receiver)
         # The first burst passes immediately, and TCP needs some round trips to reach the rate. Both are not measured.
         rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
@@ -189,7 +189,7 @@ def main(arguments: list[str]) -> None:
         case ["check"]:
             try:
                 with Testbed([1000, 1000]) as testbed:
-                    print(f"the testbed works: {testbed.measure_mbit():.0f} Mbit/s over links of 1000 Mbit/s")
+                    print(f"the testbed works: {testbed.measure_mbit():.0f} Mb/s over links of 1000 Mb/s")
                 with Testbed([100, 100], 5) as testbed:
                     print(f"links with latency work: {testbed.measure_round_trip_ms():.1f} ms there and back at 5 ms")
             except TestbedError as error:

@@ -54,7 +54,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
-    """Mbit/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
+    """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
     known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(known):
         return math.nan
