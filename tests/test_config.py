@@ -101,7 +101,7 @@ MISTAKES = {
     r"lr_steps: \[3, 5\] is not valid; give epochs that rise up to 4": {
         "models": {"resnet20": RECIPE | {"epochs": 4, "lr_steps": [3, 5]}}
     },
-    "warmup_epochs: 1000 is not valid; give at most epochs, 4": {
+    "warmup_epochs: 1000 is not valid; give at most 4": {
         "models": {"resnet20": RECIPE | {"epochs": 4, "warmup_epochs": 1000}}
     },
     "models.resnet20.batch: 1000000000 is not valid; give .* from 2 to 65536": {

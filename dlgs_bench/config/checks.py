@@ -84,7 +84,7 @@ def recipes(values: dict) -> str | None:
         if steps != sorted(set(steps)) or (steps and steps[-1] > epochs):
             return f"models.{name}.lr_steps: {steps} is not valid; give epochs that rise up to {epochs:g}"
         if model["warmup_epochs"] > epochs:
-            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} is not valid; give at most epochs, {epochs:g}"
+            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} is not valid; give at most {epochs:g}"
     return None
 
 
