@@ -45,7 +45,7 @@ def test_a_set_without_faults_is_one_line(sealed, capsys):
 FAULTS = {
     "set.json: missing; write it with": lambda folder: (folder / "set.json").unlink(),
     "set.json: Expecting": lambda folder: (folder / "set.json").write_text("{"),
-    "set.json: schema: 2 is not 1; seal the set again with --seal, or use another version": lambda folder: edit(folder, schema=2),
+    "set.json: schema: 2 is not 1; seal the set again with --seal": lambda folder: edit(folder, schema=2),
     "set.json: schema: None is not": lambda folder: (folder / "set.json").write_text("[]"),
     "set.json: machine: '' is not the processor": lambda folder: edit(folder, machine=""),
     "set.json: date: 'November' is not a day as": lambda folder: edit(folder, date="November"),
