@@ -234,7 +234,7 @@ def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
     for found in ranks:
         closure, wrapped, unknown = found["said"]
-        assert "closure" in closure and "give the one it wraps" in wrapped
+        assert "closure" in closure and "give the optimizer that it wraps" in wrapped
         assert unknown.startswith("1.weight has a gradient that the hook does not exchange") and "\n" not in unknown
 
 
