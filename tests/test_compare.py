@@ -64,7 +64,7 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for path, words in ((tmp_path, "no timing.csv"), (tmp_path / "other.csv", "is not a table of timing runs")):
+    for path, words in ((tmp_path, "there is no timing.csv"), (tmp_path / "other.csv", "not a table of timing runs")):
         command = [sys.executable, "-m", "dlgs_bench.report.compare", str(path), str(path)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1

@@ -85,7 +85,7 @@ def test_a_testbed_that_is_closed_leaves_no_link_and_faster_links_are_refused(he
         carrying = carriers(psutil.Process().pid)
     assert not any(p.is_running() for p in carrying)
     if carrying:
-        with pytest.raises(TestbedError, match=r"^links with latency carry up to 1000 Mbit/s .*, not 1500$"):
+        with pytest.raises(TestbedError, match=r"^links with latency carry up to 1000 Mb/s .*, not 1500$"):
             Testbed([100, 1500], 5).__enter__()
         assert not carriers(psutil.Process().pid)
 

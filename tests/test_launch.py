@@ -268,8 +268,8 @@ def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path,
 WAITS = """
 import sys, time
 from pathlib import Path
-from dlgs_bench.launch.liveness import as_rank
-as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
+from dlgs_bench.launch.liveness import run_as_rank
+run_as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
 """
 
 

@@ -124,7 +124,7 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from dlgs_bench.comm import Communicator
-from dlgs_bench.launch.liveness import as_rank
+from dlgs_bench.launch.liveness import run_as_rank
 from dlgs_bench.training import run
 
 count = Communicator._count
@@ -135,7 +135,7 @@ def dies(self, round):
         os.kill(os.getpid(), signal.SIGKILL)
 
 Communicator._count = dies
-as_rank(Path(sys.argv[1]), run.main)
+run_as_rank(Path(sys.argv[1]), run.main)
 """
 
 

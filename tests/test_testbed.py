@@ -308,7 +308,7 @@ def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
     "changes, expected",
     [
         ({"network": "wifi"}, "network: 'wifi' is not valid; give .*one of: host"),
-        ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give proportional .* or Mbit/s"),
+        ({"testbed": {"rate_mbit": 0}}, "testbed.rate_mbit: 0 is not valid; give proportional .* or Mb/s"),
         ({"testbed": {"rate_mbit": 9, "host_rates_mbit": {4: 100}}}, "no host 4; give hosts from 0 to 3"),
         (
             {"testbed": {"latency_ms": -1}},

@@ -67,7 +67,7 @@ def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
     said = (tiny_made / "said.txt").read_text()
     names = names_of(tiny_made)
     assert "runs done" in said
-    assert re.search(r"minutes of its runs: accuracy \d+:\d\d, timing \d+:\d\d", said)
+    assert re.search(r"time of the runs by kind: accuracy \d+:\d\d min, timing \d+:\d\d min", said)
     assert all((tiny_made / RUNS / name / "run.json").exists() for name in names)
     results, figures = tiny_made / "results" / "tiny", tiny_made / "figures" / "tiny"
     accuracy, timing = rows_of(results / "table1.csv"), rows_of(results / "table2.csv")

@@ -1,6 +1,6 @@
 """Starts one worker on each host of a testbed, as horovodrun and torchrun do through ssh. No torch.
 
-python -m dlgs_bench.launch.hosts <engine> <Mbit/s of every link, with commas> <latency in ms> <command ...>
+python -m dlgs_bench.launch.hosts <engine> <Mb/s of every link, with commas> <latency in ms> <command ...>
 
 The workers' output is printed as horovodrun prints it, [rank]<stdout>:line. If one worker fails, all are stopped.
 """

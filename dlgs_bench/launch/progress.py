@@ -86,7 +86,8 @@ def spent(folder: Path) -> str:
 
 
 def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    """Minutes and seconds, such as "2:05 min"."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
 def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:

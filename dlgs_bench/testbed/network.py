@@ -1,7 +1,7 @@
 """Creates the hosts and links of a testbed, and changes the rates of links.
 
-python -m dlgs_bench.testbed.network build <socket> <seconds> <Mbit/s of every link ...>
-python -m dlgs_bench.testbed.network shape <namespaces> <seconds> <Mbit/s of every link ...>
+python -m dlgs_bench.testbed.network build <socket> <seconds> <Mb/s of every link ...>
+python -m dlgs_bench.testbed.network shape <namespaces> <seconds> <Mb/s of every link ...>
 
 These are programs of their own, because a process cannot leave the namespaces that it has entered. ``build`` sends the
 namespaces to the socket. If the kernel cannot delay packets, it also sends TUN devices. ``seconds`` is the latency from

@@ -14,7 +14,7 @@ from dlgs_bench.exchange import Method
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.stats import amortised, repeatable
 from dlgs_bench.testbed import links
-from dlgs_bench.testbed.namespaces import born
+from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, make_method
 
@@ -125,7 +125,7 @@ def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> i
 
 def since_start_s() -> float:
     """Seconds since the start of this process, by a monotonic clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(born(os.getpid())) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start_time(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
 def scale_links(session: Session) -> float:
