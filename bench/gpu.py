@@ -51,22 +51,23 @@ class Stage:
 def stages_of(asked: argparse.Namespace, until: float) -> list[Stage]:
     """The stages, the most valuable first. ``until``: when accuracy runs stop, in seconds since the epoch."""
     gpu, report = asked.device == "cuda", asked.folder / "tests.xml"
-    base = "numba numpy psutil yaml" + (" triton" if gpu else "")
+    base, patience = "numba numpy psutil yaml" + (" triton" if gpu else ""), 1 if gpu else 10
     shared = ["--folder", str(asked.folder), "--data", str(asked.data), "--device", asked.device]
     shared += ["--label", asked.label, "--commit", asked.commit]
     shared += ["--until", str(until), *(["--tiny"] if asked.tiny else [])]
 
     def own(name: str, limit_s: float, modules: str = "", files: Sequence[Path] = ()) -> Stage:
         program = [sys.executable, str(ROOT / "bench" / "gpu_stages.py"), name]
-        return Stage(name, limit_s, program + shared, f"{base} {modules}", files)
+        return Stage(name, limit_s * patience, program + shared, f"{base} {modules}", files)
 
     pytest = [sys.executable, "-m", "pytest", "-v", "--durations=20", f"--junitxml={report}"]
     pytest += ["-o", f"junit_suite_name=test_cuda on {asked.label}", "tests/test_cuda.py"]
+    torchrun = Path(sys.executable).parent / "torchrun"
     tested = f"{base} pytest xdist hypothesis pandas PIL torchvision"
     stages = [
         own("environment", 60),
         # On a GPU it is a failure if all tests are skipped.
-        Stage("tests", 240, pytest, tested, [Path(sys.executable).parent / "torchrun"], 0 if gpu else NO_TESTS),
+        Stage("tests", 240 * patience, pytest, tested, [torchrun], 0 if gpu else NO_TESTS),
         own("times", 75, "torchvision"),
         own("selection", 75, "pandas tabulate"),
         own("accuracy", math.inf, files=[asked.data / "cifar10.npz"]),
@@ -107,11 +108,12 @@ def run(stages: Sequence[Stage], folder: Path, ends: float, label: str, environm
             path.unlink()
         output, begun = folder / f"{stage.name}.txt", time.monotonic()
         output.write_text(f"{stage.name} on {label}\n", encoding="utf-8")
-        limit_s = min(stage.limit_s, ends - GRACE_S - begun)
+        left_s = ends - GRACE_S - begun
+        limit_s = min(stage.limit_s, left_s)
         status, code, why = "not run", None, ""
         if missing := stage.missing():
             why = f"missing: {', '.join(missing)}"
-        elif limit_s < LEAST_S:
+        elif left_s < LEAST_S:
             why = "the budget is spent"
         else:
             print(f"{stage.name}: at most {limit_s:.0f} s, output in {output}", flush=True)
@@ -202,8 +204,8 @@ def main(arguments: list[str] | None = None) -> int:
     missing = [f"{name} ({stage.name})" for stage in stages for name in stage.missing()]
     missing += ["the commit (give --commit)"] if asked.commit == "unknown" else []
     print(f"gpu: missing: {', '.join(missing) or 'nothing'}", flush=True)
-    hidden = {"CUDA_VISIBLE_DEVICES": ""} if asked.device == "cpu" else {}
-    rows = run(stages, asked.folder, ends, asked.label, os.environ | {"PYTHONUNBUFFERED": "1"} | hidden)
+    on_cpu = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"} if asked.device == "cpu" else {}
+    rows = run(stages, asked.folder, ends, asked.label, os.environ | {"PYTHONUNBUFFERED": "1"} | on_cpu)
     archive_checkpoints(asked.folder)
     print(f"results: {asked.folder}.tar.gz")
     return 0 if all(row["status"] == "ok" for row in rows) else 1

@@ -15,8 +15,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import yaml
@@ -29,6 +28,7 @@ from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.selection import TopK, compiled_backend, torch_backend
+from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.stats import repeatable
 from dlgs_bench.training.build import build, to_device

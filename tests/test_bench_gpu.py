@@ -31,7 +31,7 @@ def stage(name: str, code: str, limit_s: float = LONG_S, **needs) -> gpu.Stage:
 
 
 def run(stages: list[gpu.Stage], folder: Path, budget_s: float = LONG_S) -> dict[str, dict]:
-    rows = gpu.run(stages, folder, time.monotonic() + budget_s, "cpu", {})
+    rows = gpu.run(stages, folder, time.monotonic() + budget_s, "cpu", {"PYTHONUNBUFFERED": "1"})
     assert [row["stage"] for row in rows_of(folder / "stages.csv")] == [one.name for one in stages]
     return {row["stage"]: row for row in rows}
 
@@ -152,7 +152,7 @@ def test_training_continues_where_it_stopped(data, tmp_path):
 def test_the_whole_command_runs_on_a_cpu(data, tmp_path):
     folder = tmp_path / "gpu"
     command = [sys.executable, str(ROOT / "bench" / "gpu.py"), str(folder), "--device", "cpu", "--tiny"]
-    command += ["--data", str(data)]
+    command += ["--data", str(data), "--budget-s", "5000"]  # other tests may run at the same time
     done = subprocess.run(command, capture_output=True, text=True)
     outputs = "".join(path.read_text() for path in folder.glob("*.txt"))
     assert done.returncode == 0, done.stdout + done.stderr + outputs
