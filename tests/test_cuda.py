@@ -1,6 +1,7 @@
 """On a GPU: what holds on CPUs, and what only a GPU does. The first thing to run where there is one."""
 
 import importlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,10 +29,10 @@ from dlgs_bench.topology import TOPOLOGIES
 from dlgs_bench.training.clock import PARTS, Clock
 from dlgs_bench.training.session import Session
 
-if not torch.cuda.is_available():
+DEVICE = torch.device(os.environ.get("DLGS_BENCH_TEST_DEVICE", "cuda"))  # bench/gpu.py tries some tests on a CPU
+if DEVICE.type == "cuda" and not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
-DEVICE = torch.device("cuda")
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
