@@ -39,7 +39,8 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference results-page env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench gpu reference results-page
+.PHONY: env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -83,6 +84,11 @@ bench: $(HOROVOD) ## measured properties of each method, and speeds as ratios wi
 	$(RUN) python bench/iteration.py results/bench
 	$(RUN) python bench/hooks.py results/bench
 	$(RUN) python bench/field.py results/reference-field
+
+# Without CIFAR-10, for example without a network, everything but training runs.
+gpu: $(BASE) ## everything that needs a GPU, in ten minutes: results/gpu.tar.gz
+	-test -e data/cifar10.npz || $(RUN) python -m dlgs_bench.data.fetch data/cifar10.npz
+	$(RUN) python bench/gpu.py results/gpu
 
 reference: ## keep the current results as the reference set, and update the answers in the README
 	$(RUN) python workflow/scripts/reference.py
