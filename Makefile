@@ -24,11 +24,12 @@ $(UV):
 	setup/progress.sh .tools/bin/pip install --quiet uv==$(UV_VERSION)
 
 # Horovod stays installed if it was compiled against the torch that is listed; else the sync uninstalls it.
-$(BASE): requirements.txt pyproject.toml | $(UV)
+$(BASE): requirements.txt pyproject.toml setup/dlgs-bench | $(UV)
 	@echo "== environment, without Horovod: downloads 3 GB the first time =="
 	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@if grep -qsxF "$(TORCH)" $(HOROVOD); then cat requirements.txt; \
 	else sed '/^horovod==/,/[^\\]$$/d' requirements.txt; fi | $(SYNC) -
+	install setup/dlgs-bench .venv/bin/
 	touch $@
 
 $(HOROVOD): $(BASE)
@@ -38,7 +39,8 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference results-page env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench gpu reference results-page
+.PHONY: env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -47,19 +49,19 @@ reproduce: $(BASE) ## every table and figure at the scale of this machine (confi
 	$(RUN) snakemake
 
 # If Horovod was installed before, it stays installed.
-test: $(if $(wildcard $(HOROVOD)),$(HOROVOD),$(BASE)) ## the fast tests; without Horovod, the tests that need it are skipped
+test: $(if $(wildcard $(HOROVOD)),$(HOROVOD),$(BASE)) ## the fast tests; tests that need Horovod are skipped without it
 	$(RUN) $(PYTEST) -m "not slow and not root" tests
 	@test -e $(HOROVOD) || echo "Tests that need Horovod were skipped: it is not installed. To install it: make env"
 
-test-rest: $(HOROVOD) ## the other tests, and more examples for those of properties
+test-rest: $(HOROVOD) ## the slow tests, the tests that need root, and the property tests with more examples
 	$(RUN) $(PYTEST) --hypothesis-profile=thorough -m "slow or root or hypothesis" tests
 
 smoke: $(HOROVOD) ## the smoke configuration end to end with the paper's methods
 	$(RUN) snakemake --configfile config/smoke.yaml --config 'methods=[none, topk, lags, lags_adaptive, dlgs]'
 
-check: env lint test smoke test-rest ## all tests and linters, with Horovod
+check: env lint test smoke test-rest ## all linters, all tests and the smoke configuration, with Horovod
 
-lint: $(BASE) ## ruff, snakefmt, mypy, snakemake --lint, and the documents with their links
+lint: $(BASE) ## ruff, snakefmt, mypy, snakemake --lint, and the links of the documents
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) snakefmt --check Snakefile workflow
@@ -73,7 +75,7 @@ docs: $(BASE) ## build the documents as a site, and check all links: .cache/site
 schema: $(BASE) ## write config/schema.json, with which editors complete configurations
 	$(RUN) python setup/reference_pages.py
 
-bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within one run
+bench: $(HOROVOD) ## measured properties of each method, and speeds as ratios within one run
 	$(RUN) python bench/properties.py results/bench
 	$(RUN) python bench/selection.py results/bench
 	$(RUN) python bench/blocks.py results/bench
@@ -83,7 +85,12 @@ bench: $(HOROVOD) ## what tests measure of each method; speeds, as ratios within
 	$(RUN) python bench/hooks.py results/bench
 	$(RUN) python bench/field.py results/reference-field
 
-reference: ## keep the results as the reference set, and show its tables in the README
+# Without CIFAR-10, for example without a network, everything but training runs.
+gpu: $(BASE) ## everything that needs a GPU, in ten minutes: results/gpu.tar.gz
+	-test -e data/cifar10.npz || $(RUN) python -m dlgs_bench.data.fetch data/cifar10.npz
+	$(RUN) python bench/gpu.py results/gpu
+
+reference: ## keep the current results as the reference set, and update the answers in the README
 	$(RUN) python workflow/scripts/reference.py
 
 results-page: $(BASE) ## write results/index.html, the page of all kept results

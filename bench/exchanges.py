@@ -95,7 +95,7 @@ class Exchange:
                 return [request.values.copy_(total) for request in asked]
         messages = [self._by(rank, _packed, request).clone() for rank, request in enumerate(asked)]
         self.sent_bytes += messages[0].nbytes + COUNT_BYTES
-        return [self._by(rank, _added_up, request.out, messages) for rank, request in enumerate(asked)]
+        return [self._by(rank, _sum_messages, request.out, messages) for rank, request in enumerate(asked)]
 
 
 def _resume(worker, answer):
@@ -110,7 +110,7 @@ def _packed(request: Sum) -> torch.Tensor:
     return Indices.pack(request.values, request.indices, request.out.numel())
 
 
-def _added_up(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tensor:
+def _sum_messages(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tensor:
     out.zero_()
     for message in messages:
         Indices.add(out, message)

@@ -255,10 +255,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where the table, the figure and the page are written")
     parser.add_argument("--steps", type=int, required=True, help="steps of each run; 782 are an epoch")
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="divisors of the total batch, 64")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--checkpoint-every-s", type=float, default=120)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="by default all of them")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="by default 0; a run for each seed")
+    precision = "of forward and backward; by default float32"
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32", help=precision)
+    parser.add_argument("--checkpoint-every-s", type=float, default=120, help="seconds between checkpoints; 120")
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of cifar10.npz")
     asked = parser.parse_args(arguments)
     if uneven := [n for n in asked.workers if n < 1 or TOTAL_BATCH % n]:

@@ -1,4 +1,4 @@
-"""Whether compressing gradients pays for a job, predicted from a profile that dlgs_bench.probe recorded in it.
+"""Predict whether compressing gradients pays for a job, from a profile that dlgs_bench.probe recorded in the job.
 
 Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
 """
@@ -64,15 +64,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_questions(parser: argparse.ArgumentParser) -> None:
-    """The options that say which profile, network and methods are asked about."""
+    """Add the options for the profile, the network and the methods."""
     parser.add_argument("profile", help="the file that dlgs_bench.probe.record wrote")
     parser.add_argument("--workers", type=_workers, help="number of workers; the recorded number if not given")
     link = parser.add_mutually_exclusive_group()
-    link.add_argument("--link-mbit", type=_rate, metavar="MBIT", help="rate of a worker's link in Mb/s (megabits)")
-    link.add_argument("--link-gbyte-s", type=_rate, metavar="GBYTE", help="the same in GB/s (gigabytes)")
-    latency = "latency between two hosts, in addition to the latency of the recorded network (default: 0)"
+    rate = "rate of a worker's link in megabits per second; the recorded rate if not given"
+    link.add_argument("--link-mbit", type=_rate, metavar="MBIT", help=rate)
+    link.add_argument("--link-gbyte-s", type=_rate, metavar="GBYTE", help="the same in gigabytes per second")
+    latency = "one-way latency between two hosts in milliseconds, added to the recorded network's latency (default: 0)"
     parser.add_argument("--latency-ms", type=_latency, default=0.0, metavar="MS", help=latency)
-    parser.add_argument("--methods", metavar="A,B", help="methods to compare; all in the profile if not given")
+    methods = "methods to compare, separated by commas; all methods in the profile if not given"
+    parser.add_argument("--methods", metavar="A,B", help=methods)
 
 
 def asked(given: argparse.Namespace, slowdown: float = 1.0) -> tuple[dict, list[JobModel], Network]:
@@ -121,15 +123,15 @@ def _network(given: argparse.Namespace, here: Network) -> Network:
     if workers == 1:
         raise ValueError(f"{given.profile}: job.workers: 1 worker exchanges nothing; give --workers")
     if rate is None and not math.isfinite(here.rate_mbit):
-        raise ValueError(f"{given.profile}: network: it does not tell the rate of the links; give --link-mbit")
+        raise ValueError(f"{given.profile}: network: it does not contain the rate of the links; give --link-mbit")
     return Network(workers, here.rate_mbit if rate is None else rate, given.latency_ms)
 
 
 def _check_figure(path: Path) -> None:
     if path.suffix != ".svg":
-        raise ValueError(f"--figure: {path} does not end in .svg; give such a name")
+        raise ValueError(f"--figure: {path} does not end in .svg; give a file that does")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"--figure: the folder of {path} does not exist; create it first")
+        raise ValueError(f"--figure: the folder of {path} does not exist; create it")
     try:
         import matplotlib  # noqa: F401 - not among the packages that the wheel needs
     except ImportError:

@@ -38,7 +38,7 @@ def altered(path: Path) -> bool:
 def read(path: Path) -> Any:
     """The content of a JSON file; ValueError in one line if it has changed since it was sealed."""
     if altered(path):
-        raise ValueError("it is not what was written")
+        raise ValueError("the content does not match its checksum")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

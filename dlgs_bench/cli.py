@@ -12,12 +12,12 @@ from dlgs_bench import __version__
 
 # name -> (module, its first arguments, what it does)
 COMMANDS: dict[str, tuple[str, list[str], str]] = {
-    "advise": ("dlgs_bench.advise", [], "whether compressing pays for a job, from its profile"),
+    "advise": ("dlgs_bench.advise", [], "predict from a job's profile whether compressing its gradients pays"),
     "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
-    "compare": ("dlgs_bench.report.compare", [], "two result sets side by side: which rows agree"),
-    "methods": ("dlgs_bench.list_methods", [], "every compression method with its parameters"),
-    "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "whether this machine can slow links down to measure"),
-    "check-set": ("dlgs_bench.result_set", [], "whether a folder of results is complete and unaltered"),
+    "compare": ("dlgs_bench.report.compare", [], "compare two result sets: which rows of Table 2 agree"),
+    "methods": ("dlgs_bench.list_methods", [], "list the compression methods with their parameters"),
+    "check-testbed": ("dlgs_bench.testbed.testbed", ["check"], "check whether this machine can slow its links"),
+    "check-set": ("dlgs_bench.result_set", [], "check whether a folder of results is complete and unaltered"),
 }
 
 

@@ -77,7 +77,7 @@ def _train(module, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[da
     loss = module.loss(outputs.float(), _targets(outputs))
     _check_loss(loss)
     if not loss.requires_grad:
-        raise ValueError("loss: does not depend on any parameter that is trained")
+        raise ValueError("loss: does not depend on any parameter that is trained; compute it from the model's outputs")
     loss.backward()
 
 
@@ -95,7 +95,8 @@ def _check_outputs(outputs, samples: int, data_set: type[data.DataSet], when: st
     if outputs.dim() < 2 or len(outputs) != samples or not outputs.is_floating_point():
         shape = f"{str(outputs.dtype).removeprefix('torch.')} {tuple(outputs.shape)}"
         raise ValueError(
-            f"build: the model returns {shape} for {samples} sample(s), not scores (samples, classes, ...)"
+            f"build: the model returns {shape} for {samples} sample(s), not scores; return a float tensor of shape "
+            "(samples, classes, ...)"
         )
     if data_set.classes is not None and outputs.shape[1] < data_set.classes:
         raise ValueError(

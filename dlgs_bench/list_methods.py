@@ -1,4 +1,4 @@
-"""A table of every compression method: its name, its title, and its parameters with their defaults.
+"""List the compression methods: name, title, and parameters with their defaults.
 
 dlgs-bench methods [name ...]
 """
@@ -21,7 +21,7 @@ def row(name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="dlgs-bench methods", description=__doc__)
+    parser = argparse.ArgumentParser(prog="dlgs-bench methods", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help="methods to list; all if none is given")
     names, known = parser.parse_args(arguments).names, plugins.names("methods")
     for name in names:

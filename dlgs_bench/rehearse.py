@@ -14,9 +14,10 @@ from pathlib import Path
 from dlgs_bench import advise
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import shown
-from dlgs_bench.launch import processes, testbed
+from dlgs_bench.launch import processes
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
+from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel.job_advice import Job, JobModel
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT
@@ -46,10 +47,10 @@ def _parser() -> argparse.ArgumentParser:
     summary, example = (__doc__ or "").split("\n\n")
     parser = advise.OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
     advise.add_questions(parser)
-    slowdown = "wait this many times as long as the job computed (default: 1); links that are slower by the same "
-    slowdown += "factor keep the ratio of computation to communication"
+    slowdown = "each worker waits K times the recorded computing time (default: 1); links that are K times slower keep "
+    slowdown += "the ratio of computation to communication"
     parser.add_argument("--slowdown", type=_slowdown, default=1.0, metavar="K", help=slowdown)
-    blocks = f"how often each method is timed (default: {BLOCKS})"
+    blocks = f"number of blocks; each method is timed once per block (default: {BLOCKS})"
     parser.add_argument("--blocks", type=_blocks, default=BLOCKS, metavar="N", help=blocks)
     return parser
 
@@ -73,16 +74,16 @@ def _blocks(text: str) -> int:
 def _check(job: Job, there: Network, profile: str) -> None:
     """ValueError in one line if the job cannot be rehearsed on this machine."""
     if job.words != 1:
-        raise ValueError(f"{profile}: parameters: not all are float32, and a rehearsal exchanges float32 only")
+        raise ValueError(f"{profile}: parameters: not all are float32; record a job whose parameters are float32")
     if there.workers > MOST_WORKERS:
-        raise ValueError(f"--workers: {there.workers} is more than {MOST_WORKERS}, which one machine rehearses")
+        raise ValueError(f"--workers: {there.workers} is more than one machine rehearses; give at most {MOST_WORKERS}")
     if not LEAST_MBIT <= there.rate_mbit <= MOST_MBIT:
         raise ValueError(
-            f"--link-mbit: {there.rate_mbit:g} is not a rate from {LEAST_MBIT} to {MOST_MBIT}, which the testbed can "
-            "shape; give slower links and a --slowdown, which keep the ratio"
+            f"--link-mbit: {there.rate_mbit:g} is not a rate that the testbed can shape, {LEAST_MBIT} to {MOST_MBIT}; "
+            "give a rate in this range, and a --slowdown by the same factor"
         )
     if why := testbed.available(there.latency_ms, there.rate_mbit):
-        raise ValueError(f"no testbed here: {why}; try dlgs-bench check-testbed")
+        raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
 
 
 def request(known: Sequence[JobModel], there: Network, blocks: int) -> dict:

@@ -1,4 +1,4 @@
-"""Sealed result sets: whether a folder of results is complete, unaltered and of a known schema version.
+"""Check whether a folder of results is complete, unaltered and of a known schema version, or seal it.
 
 dlgs-bench check-set FOLDER [--seal]
 
@@ -47,7 +47,7 @@ def faults(folder: Path) -> list[str]:
         return [f"{path}: {error}; write it again with --seal"]
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
-        return [f"{path}: schema: {version!r} is not a known version; this program knows {SCHEMA}"]
+        return [f"{path}: schema: {version!r} is not {SCHEMA}; seal the set again with --seal, or use another version"]
     return [*_wrong_facts(path, record), *_wrong_files(folder, record.get("files")), *_wrong_tables(folder)]
 
 
@@ -80,7 +80,7 @@ def _wrong_tables(folder: Path) -> list[str]:
     for name in contents(folder):
         kind = re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name)
         if kind and (missing := [key for key in COLUMNS[kind[1]] if key not in _header(folder / name)]):
-            found.append(f"{folder / name}: {missing[0]}: the column is missing; schema {SCHEMA} has it")
+            found.append(f"{folder / name}: {missing[0]}: the column is missing; add it, schema {SCHEMA} requires it")
     return found
 
 
@@ -128,18 +128,19 @@ def _sealed_facts(folder: Path) -> dict[str, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """One line for each fault, and 1; or one line about the set, and 0."""
-    parser = argparse.ArgumentParser(prog="dlgs-bench check-set", description=__doc__, epilog="Exit status 1: faults.")
+    summary, status = __doc__.splitlines()[0], "Exit status: 0 without faults, 1 with faults, 2 for wrong options."
+    parser = argparse.ArgumentParser(prog="dlgs-bench check-set", description=summary, epilog=status)
     parser.add_argument("folder", type=Path, help="a folder of results")
-    parser.add_argument("--seal", action="store_true", help=f"write {NAME} first, with the checksums of all files")
+    parser.add_argument("--seal", action="store_true", help=f"first write {NAME} with the checksums of all files")
     for key, (words, _) in FACTS.items():
-        parser.add_argument(f"--{key}", help=f"with --seal: {words}")
+        parser.add_argument(f"--{key}", help=f"with --seal: {words}; by default from {PROVENANCE}")
     asked = vars(parser.parse_args(arguments))
     folder, sealing = asked.pop("folder"), asked.pop("seal")
     given = {key: value for key, value in asked.items() if value}
     if given and not sealing:
-        parser.error(f"--{next(iter(given))} is written into {NAME}; give --seal, too")
+        parser.error(f"--{next(iter(given))}: it is written only with --seal; give --seal too")
     if not folder.is_dir():
-        parser.error(f"{folder} is not a folder")
+        parser.error(f"folder: {folder} is not a folder; give a folder of results")
     if sealing:
         seal(folder, given)
     found = faults(folder)

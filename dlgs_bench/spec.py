@@ -96,7 +96,7 @@ class Cluster:
     threads: int = 1  # per worker
     device: Literal["cpu", "cuda"] = "cpu"
     network: Literal["host", "testbed"] = "host"
-    rates_mbit: tuple[float, ...] = ()  # testbed: the rate of each host's link, in Mbit/s
+    rates_mbit: tuple[float, ...] = ()  # testbed: the rate of each host's link, in Mb/s
     latency_ms: float = 0.0  # testbed: the time of an empty message from host to host
     in_proportion: bool = False  # whether the rates come from a calibration, see dlgs_bench/timemodel/slowdown.py
     calibrated_s: float = 0.0  # the time of forward and backward in this calibration

@@ -1,4 +1,4 @@
-"""AdaComp: in each bin of a layer, the entries that this step may have made the largest of the bin are sent."""
+"""AdaComp: an entry is sent if it reaches the largest magnitude of its bin when this step's gradient is added again."""
 
 import math
 from dataclasses import dataclass

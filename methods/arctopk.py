@@ -15,10 +15,10 @@ class ARCTopK(Ratio):
     """All-reduce compatible Top-K (Chen et al., arXiv 2510.26709, 2025), with the usual error feedback instead of the
     paper's EF21M.
 
-    A layer is a matrix with one row per first index. All workers multiply M = gradient + residual by the same random
-    matrix of ``rank`` columns. A dense sum adds these products, and all workers select the rows with the largest norms.
-    A second dense sum adds the selected rows of M. Indices are not sent. ``ratio`` is the fraction of rows that are
-    selected. Layers with at most ``rank`` columns are sent uncompressed.
+    A layer is a matrix whose rows are its first dimension. All workers multiply M = gradient + residual by the same
+    random matrix of ``rank`` columns. A dense sum adds these products, and all workers select the rows with the largest
+    norms. A second dense sum adds the selected rows of M. Indices are not sent. ``ratio`` is the fraction of rows that
+    are selected. Layers with at most ``rank`` columns are sent uncompressed.
     """
 
     title = "ARC-Top-K"

@@ -18,7 +18,7 @@ class BlockTopK(Ratio):
     A bucket is split into blocks of ``block`` entries. The fraction ``ratio`` of the blocks is sent whole; the other
     blocks stay in the residual. ``over`` selects how blocks are summed:
 
-    - ``"gather"``: every worker gathers all workers' blocks and their numbers.
+    - ``"gather"``: every worker gathers all workers' blocks and the indices of the blocks.
     - ``"union"``: the maximum of the workers' bitmaps gives the blocks that any worker sends; a dense sum adds them.
     - ``"sum"``: a dense sum of the whole bucket, with zeros in blocks that are not sent, for a collective that does not
       send blocks of zeros.

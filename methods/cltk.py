@@ -11,8 +11,8 @@ from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum
 class CLTk(Selects, Ratio):
     """Cyclic local Top-K (Chen et al., ScaleCom, NeurIPS 2020), without ScaleCom's low-pass filter of the residual.
 
-    In step t, worker t mod N sends the indices of its Top-K. A dense sum of k values follows, so the bytes per worker
-    do not grow with the number of workers.
+    In step t, worker t mod N, of N workers, sends the indices of its Top-K. A dense sum of k values follows, so the
+    bytes per worker do not grow with the number of workers.
     """
 
     title = "CLT-k"

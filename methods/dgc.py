@@ -28,7 +28,7 @@ class DGC(Momentum, Selects, Ratio):
     ``masking=False`` clears v, but not u. If all entries are sent, this is SGD with momentum.
 
     Warm-up and clipping are off by default. The authors' recipes for images do not clip. Their warm-up is given in
-    epochs, and a method has no length of an epoch.
+    epochs, but a method does not get the length of an epoch.
     """
 
     title = "DGC"

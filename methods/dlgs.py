@@ -15,7 +15,7 @@ DRIFT = 2  # a checked threshold is refreshed if it sends less than k / 2 or mor
 
 @dataclass
 class DLGS(Sparsifier):
-    """Dynamic layer-wise gradient sparsification (paper, Section 2, Algorithm 1).
+    """Dynamic layer-wise gradient sparsification (DLGS paper, Section 2, Algorithm 1).
 
     The threshold is refreshed when (i - 1) mod s == 0, before masking. Between refreshes it is reused, so the number of
     sent entries drifts. ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from dlgs_bench.exchange import Bucket, PeerExchange, Ratio, Selects, StepContext, TopK
-from dlgs_bench.exchange.steps import added_up, put_back
+from dlgs_bench.exchange.steps import restore_unsent, sum_messages
 from dlgs_bench.exchange.wire import Indices
 
 
@@ -33,15 +33,15 @@ class GTopK(Selects, Ratio):
         for distance in _levels(context):
             received = yield _round(context, distance, message, up=True)
             for other in received.values():
-                both = added_up([message, other], merged)
+                both = sum_messages([message, other], merged)
                 largest, positions = self.selector.take(both, TopK(k))
                 message = Indices.pack(largest, positions, bucket.size)
         for distance in reversed(_levels(context)):
             received = yield _round(context, distance, message, up=False)
             message = next(iter(received.values()), message)
         root, chosen = message[:k].view(torch.float32), message[k:]
-        put_back(corrected, values, indices, chosen[root != 0])  # zeros only pad the message
-        return added_up([message], merged)
+        restore_unsent(corrected, values, indices, chosen[root != 0])  # zeros only pad the message
+        return sum_messages([message], merged)
 
 
 def _levels(context: StepContext) -> list[int]:

@@ -8,7 +8,7 @@ from dlgs_bench.exchange import Sparsifier, TopK
 @dataclass
 class LAGS(Sparsifier):
     """Layer-wise adaptive gradient sparsification (Shi et al., ECAI 2020), with one ratio for all layers, as in the
-    paper."""
+    DLGS paper."""
 
     title = "LAGS"
     scope = "layer"

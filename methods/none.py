@@ -7,7 +7,7 @@ from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
 
 @dataclass
 class Uncompressed(Method):
-    """Dense all-reduce (paper, Section 1: wait-free back-propagation)."""
+    """Dense all-reduce (DLGS paper, Section 1: wait-free back-propagation)."""
 
     title = "uncompressed"
     scope = "size"

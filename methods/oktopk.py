@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 
 from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Threshold
-from dlgs_bench.exchange.steps import added_up, put_back, to_each
+from dlgs_bench.exchange.steps import restore_unsent, sum_messages, to_each
 from dlgs_bench.exchange.wire import Indices
 
 
@@ -60,12 +60,12 @@ class OkTopk(Selects, Ratio):
         regions = zip(values.tensor_split(starts), indices.tensor_split(starts), strict=True)
         messages = [Indices.pack(v, i, bucket.size) for v, i in regions]
         sent = len(indices) - len(messages[context.rank]) // 2
-        added_up((yield from to_each(messages, context, sent, lengths_known=False)), total)
+        sum_messages((yield from to_each(messages, context, sent, lengths_known=False)), total)
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
             self.thresholds[bucket.index] = [of_entries, of_sums]
         sums, positions = self.selector.take(total, Threshold(of_sums))
         gathered = yield Gather(Indices.pack(sums, positions, bucket.size), entries=len(sums))
-        put_back(corrected, values, indices, torch.cat([message[len(message) // 2 :] for message in gathered]))
-        return added_up(gathered, total)
+        restore_unsent(corrected, values, indices, torch.cat([message[len(message) // 2 :] for message in gathered]))
+        return sum_messages(gathered, total)

@@ -15,9 +15,10 @@ from dlgs_bench.exchange.steps import sum_of
 class PowerSGD(ErrorFeedback):
     """Low-rank gradients (Vogels, Karimireddy, Jaggi, PowerSGD, NeurIPS 2019, Algorithms 1 and 2).
 
-    M = gradient + residual, with one row per first index; P = orth(sum of M Q); Q = sum of M^T P. P Q^T approximates
-    the sum of M. This takes two dense sums per bucket. Each step starts from the last step's Q; the first Q is random,
-    and the same on all workers. Layers of one dimension are sent uncompressed.
+    M = gradient + residual is a matrix whose rows are the layer's first dimension. A step computes P = orth(sum of M Q)
+    and then Q = sum of M^T P, in two dense sums per bucket. The product P Q^T approximates the sum of M. Each step
+    starts from the last step's Q; the first Q is random, and the same on all workers. Layers of one dimension are sent
+    uncompressed.
     """
 
     title = "PowerSGD"

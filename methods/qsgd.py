@@ -1,4 +1,4 @@
-"""QSGD: every entry is rounded at random to one of a few multiples of a fraction of its block's norm."""
+"""QSGD: every entry is rounded at random to one of a few equally spaced levels, from minus to plus its block's norm."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -24,11 +24,11 @@ class Quantised(Method):
 
     ``code`` other than ``"integer"`` sends floats, and ``bits`` has no effect. ``"bf16"`` is bfloat16. ``"e4m3"`` and
     ``"e5m2"`` are 8-bit floats (Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, 2022), with one
-    unit per block. The sum is float32 in every case.
+    scale per block. The sum is float32 in every case.
 
     With ``rotated``, all workers multiply the entries by the same random signs and apply a Hadamard transform before
     they quantise. Both are undone at the end (Jia et al., SDP4Bit, NeurIPS 2024; Li et al., THC, NSDI 2024). This
-    spreads a large entry over 4096 entries, so that the unit of its block is not too coarse for the other entries.
+    spreads a large entry over 4096 entries, so that the scale of its block is not too coarse for the other entries.
     """
 
     title = "quantised, two steps"

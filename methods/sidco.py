@@ -15,9 +15,9 @@ class SIDCo(Estimator):
     """A statistical threshold without sorting (Abdelmoniem et al., SIDCo, MLSys 2021; exponential fit, Algorithm 1).
 
     Each stage computes the mean by which entries exceed the threshold, and raises the threshold by ln(1 / part) times
-    this mean. Every five steps, a bucket whose count is more than 20 % below k gets one more stage, and a bucket whose
-    count is more than 20 % above k gets one less. If no entry reaches a stage's threshold, the k largest entries are
-    sent.
+    this mean, where part is the fraction of these entries that should remain. Every five steps, a bucket whose count is
+    more than 20 % below k gets one more stage, and a bucket whose count is more than 20 % above k gets one less. If no
+    entry reaches a stage's threshold, the k largest entries are sent.
     """
 
     title = "SIDCo"

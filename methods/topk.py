@@ -7,7 +7,7 @@ from dlgs_bench.exchange import Sparsifier, TopK
 
 @dataclass
 class GlobalTopK(Sparsifier):
-    """One selection over all parameters; nothing overlaps backward (paper, Section 1)."""
+    """One selection over all parameters; nothing overlaps backward (DLGS paper, Section 1)."""
 
     title = "Top-K"
     scope = "model"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dlgs_bench.launch.liveness import Progress, as_rank
+from dlgs_bench.launch.liveness import Progress, run_as_rank
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
 STEPS = 50
@@ -48,4 +48,4 @@ def work(what: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     what, after_s, folder = sys.argv[1:]
-    as_rank(Path(folder), partial(work, what), float(after_s))
+    run_as_rank(Path(folder), partial(work, what), float(after_s))

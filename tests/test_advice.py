@@ -156,7 +156,7 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
         assert rows["iteration_s"].is_monotonic_increasing
     for title in report.runs.titles["models"].values():
         assert f"for {title} on 8 workers with links of 1000 Mb/s (all-gather)" in text
-    assert "9 of 10" in text and "The nodes are taken to compute as this machine does." in text
+    assert "9 of 10" in text and "We assume that the nodes compute as fast as this machine." in text
     assert text.splitlines()[0] in capfd.readouterr().err
     assert {"selection", "link", "messages", "computing"} >= set(table["limit"])
     # 2 to 4 workers were checked, so the interval is wider.

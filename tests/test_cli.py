@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from conftest import METHODS, ROOT
@@ -50,6 +51,13 @@ def test_methods_are_listed_with_their_parameters(capsys):
     assert listed == METHODS
     assert cli.main(["methods", "dlgs"]) == 0
     assert "refresh_every=32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_explains_itself(command, capsys):
+    with suppress(SystemExit):  # argparse exits after its help
+        cli.main([command, "--help"])
+    assert capsys.readouterr().out.startswith("usage: ")
 
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):

@@ -61,7 +61,7 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for path, words in ((tmp_path, "no timing.csv"), (tmp_path / "other.csv", "is not a table of timing runs")):
+    for path, words in ((tmp_path, "there is no timing.csv"), (tmp_path / "other.csv", "not a table of timing runs")):
         assert compare.main([str(path), str(path)]) == 1
         line = capsys.readouterr().err
         assert words in line and line.count("\n") == 1

@@ -83,7 +83,7 @@ MISTAKES = {
         "topologies": ["ps-weights"],
         "models": {"vgg16": RECIPE},
     },
-    "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mbit/s": {
+    "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mb/s": {
         "network": "testbed",
         "device": "cpu",
         "testbed": {"host_rates_mbit": {0: 100}},
@@ -101,7 +101,7 @@ MISTAKES = {
     r"lr_steps: \[3, 5\] is not valid; give epochs that rise up to 4": {
         "models": {"resnet20": RECIPE | {"epochs": 4, "lr_steps": [3, 5]}}
     },
-    "warmup_epochs: 1000 of 4 epochs; give fewer": {
+    "warmup_epochs: 1000 is not valid; give at most 4": {
         "models": {"resnet20": RECIPE | {"epochs": 4, "warmup_epochs": 1000}}
     },
     "models.resnet20.batch: 1000000000 is not valid; give .* from 2 to 65536": {
@@ -380,8 +380,8 @@ FILES = {
     "a: &x [1, *x]\n": ": Circular reference detected",
     "a: 2020-02-30\n": ": day is out of range",
     "a: 1\n\tb: 2\n": "line 2: found character",
-    "": ": not a mapping of keys to values",
-    "- 1\n": ": not a mapping of keys to values",
+    "": ": not a mapping of keys to values; write keys as in config/quick.yaml",
+    "- 1\n": ": not a mapping of keys to values; write keys as in config/quick.yaml",
     "a: \x07": ": invalid YAML",
 }
 

@@ -112,8 +112,8 @@ def test_a_mistake_is_one_line_on_all_ranks(ranks):
         "plain": r"^model: Net is not an FSDP2 module; call fully_shard",
         "whole mesh": r"^replicas: a mesh of 2 dimensions is not a DeviceMesh of one dimension",
         "shards twice": r"^replicas: ranks \[\d, \d\] hold shards of one replica",
-        "all-reduce off": r"set_requires_all_reduce\(False\) does not concern the hook; call set_requires_grad",
-        "other shard": r"^the state is of shard \d, here is shard \d; every rank loads its own state",
+        "all-reduce off": r"set_requires_all_reduce\(False\) has no effect on the hook; call set_requires_grad",
+        "other shard": r"^state: saved by shard \d, here is shard \d; load on every rank what it has saved",
         "unknown scaler": r"^scaler: a GradScaler that the hook does not have scales the loss",
     }
     for found in ranks:

@@ -56,7 +56,7 @@ def test_what_one_worker_makes_otherwise_is_said_to_all_at_once(engine, worlds):
     for case, line in equal.items():
         assert first[case] == second[case] and first[case].startswith(line), case
         assert first[case].endswith("; give every worker the same arguments")
-    own = {"unknown": "no method 'topkk'", "momentum": "dgc applies momentum itself"}
+    own = {"unknown": "method: 'topkk' is not a method", "momentum": "optimizer: dgc applies momentum itself"}
     for case, line in own.items():
         assert first[case] == f"rank 1: {second[case]}" and second[case].startswith(line), case
     assert first["alike"] == second["alike"] == ""

@@ -51,13 +51,13 @@ def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals
         after = [found[method] for found in ranks]
         for rank, found in enumerate(after):
             if rank < 2:
-                expected = f"the state is of 2 worker(s), here are {workers}; give the states of all of them and"
+                expected = f"state: saved by 2 worker(s), here are {workers}; give the states of all of them and"
             else:
                 expected = "state: ['rank 0', 'rank 1'] is not the state of rank 2; load what this rank has saved"
             assert found["refused"].startswith(expected) and "\n" not in found["refused"]
             assert found["plainly"] == found["refused"] if workers == 1 else "Missing key" in found["plainly"]
             assert found["step"] == (0 if method in ("dlgs", "oktopk") else script.STOP), method
-            assert re.match(r"state: ranks \[0\] of \[2\] workers are not all", found["lacking"])
+            assert re.match(r"state: ranks \[0\] of \[2\] workers are not all ranks", found["lacking"])
             assert all(map(torch.equal, found["weights"], after[0]["weights"]))
             assert all(weight.isfinite().all() for weight in found["weights"])
         for name in SUMS.keys() & before[0][method].keys():

@@ -234,7 +234,7 @@ def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
 def test_on_horovod_what_would_go_wrong_is_one_line(ranks):
     for found in ranks:
         closure, wrapped, unknown = found["said"]
-        assert "closure" in closure and "give the one it wraps" in wrapped
+        assert "closure" in closure and "give the optimizer that it wraps" in wrapped
         assert unknown.startswith("1.weight has a gradient that the hook does not exchange") and "\n" not in unknown
 
 
@@ -287,17 +287,17 @@ def attached(method: str, optimizer: str = "SGD", settings: dict | None = None, 
 
 
 MISTAKES = {
-    "no method 'topkk' (did you mean 'topk'?); known: ": {"method": "topkk"},
+    "method: 'topkk' is not a method (did you mean 'topk'?); known: ": {"method": "topkk"},
     "topk: 'ratio' is missing; give a value of type float": {"method": "topk"},
     "ratio: 1.5 is not valid; give a number in (0, 1]": {"method": "topk", "ratio": 1.5},
     "dlgs: unknown key 'refresh_evry' (did you mean 'refresh_every'?); known: ": {
         "method": "dlgs", "ratio": 0.1, "refresh_evry": 8,
     },
     "dlgs.refresh_every: 0 is not valid; give a value >= 1": {"method": "dlgs", "ratio": 0.1, "refresh_every": 0},
-    "dgc applies momentum itself, and the optimizer has momentum=0.9: give one without": {
+    "optimizer: dgc applies momentum itself, and the optimizer has momentum=0.9; give one without momentum": {
         "method": "dgc", "ratio": 0.1, "settings": {"momentum": 0.9},
     },
-    "demo applies momentum itself, and the optimizer has betas=(0.9, 0.999): give one without": {
+    "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); give one without momentum": {
         "method": "demo", "optimizer": "Adam",
     },
     "weight: torch.float64 is not float32, bfloat16 or float16; convert the parameter": {
@@ -317,7 +317,7 @@ def test_a_mistake_is_one_line(alone, expected):
 @pytest.mark.unit
 def test_a_state_of_another_hook_is_refused(alone):
     state = attached("topk", ratio=0.1)[1].state_dict()
-    with pytest.raises(ValueError, match=r"the state is of topk, rank 0 of 1, .*; here is lags, rank 0 of 1"):
+    with pytest.raises(ValueError, match=r"state: saved by topk, rank 0 of 1, .*; here is lags, rank 0 of 1"):
         attached("lags", ratio=0.1)[1].load_state_dict(state)
     with pytest.raises(ValueError, match=r"buckets of \[3396\] entries; here is topk"):
         attached("topk", ratio=0.1, net=torch.nn.Linear(2, 2))[1].load_state_dict(state)
@@ -325,8 +325,8 @@ def test_a_state_of_another_hook_is_refused(alone):
 
 @pytest.mark.unit
 @pytest.mark.parametrize("method, saved, here, expected", [
-    ("powersgd", {"rank": 2}, {"rank": 4}, "the state is of powersgd with rank=2, here it is 4"),
-    ("topk", {"ratio": 0.1}, {"ratio": 0.01}, "the state is of topk with ratio=0.1, here it is 0.01"),
+    ("powersgd", {"rank": 2}, {"rank": 4}, "state: saved by powersgd with rank=2, here it is 4; give rank=2"),
+    ("topk", {"ratio": 0.1}, {"ratio": 0.01}, "state: saved by topk with ratio=0.1, here it is 0.01; give ratio=0.1"),
     ("dlgs", {"ratio": 0.1}, {"ratio": 0.1, "refresh_every": 8}, "with refresh_every=32, here it is 8"),
 ])  # fmt: skip
 def test_a_state_with_other_parameters_is_refused_by_name(alone, method, saved, here, expected):

@@ -142,7 +142,7 @@ def test_more_slices_than_columns_are_refused_in_one_line_by_every_rank():
             worker_of(small(), F.cross_entropy, Layout(8, 6, ROWS), comm, TRAINING, "ring")
         return str(caught.value)
 
-    assert set(run_workers(8, said)) == {"6 slices of a layer of 5 columns; give at most 5 heads"}
+    assert set(run_workers(8, said)) == {"heads: 6 slices, but a layer has only 5 columns; give at most 5 heads"}
 
 
 def test_a_batch_of_another_size_is_refused_before_it_is_sent():

@@ -12,11 +12,11 @@ from test_testbed import here, holds_any, hosts, inside, median_of_five, network
 
 from dlgs_bench.config import grid
 from dlgs_bench.config import load as config
-from dlgs_bench.launch import latency
-from dlgs_bench.launch.latency import HEADER, QUEUE_S, Way, receiver
-from dlgs_bench.launch.testbed import Testbed, TestbedError
 from dlgs_bench.report import captions, tables
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.testbed import latency
+from dlgs_bench.testbed.latency import HEADER, QUEUE_S, Way, receiver
+from dlgs_bench.testbed.testbed import Testbed, TestbedError
 
 # Powers of two: times add up exactly, so that the oracle drops what the program drops.
 LATENCY_S, BYTES_S = 1 / 16, 1024.0
@@ -85,7 +85,7 @@ def test_a_testbed_that_is_closed_leaves_no_link_and_faster_links_are_refused(he
         carrying = carriers(psutil.Process().pid)
     assert not any(p.is_running() for p in carrying)
     if carrying:
-        with pytest.raises(TestbedError, match=r"^links with latency carry up to 1000 Mbit/s .*, not 1500$"):
+        with pytest.raises(TestbedError, match=r"^links with latency carry up to 1000 Mb/s .*, not 1500$"):
             Testbed([100, 1500], 5).__enter__()
         assert not carriers(psutil.Process().pid)
 

@@ -80,7 +80,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
     """The table of a run of two launches, what disturbed it and how many there were, given of each launch how slow the
     machine has become and the seconds of a forward pass, which should take 1 s."""
 
-    def measured(*launches: str) -> tuple[str, str, int]:
+    def measured(*launches: str, cores: int = 2) -> tuple[str, str, int]:
         left = list(launches)
 
         def once(spec: RunSpec, place: LaunchSettings, part: Path, *_) -> int:
@@ -92,6 +92,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
         monkeypatch.setattr(launcher, "once", once)
         # A launch that takes no time has no share of the cores' time that could be measured.
         monkeypatch.setattr(launcher.OtherWork, "share", lambda work: 0.0)
+        monkeypatch.setattr(launcher.os, "sched_getaffinity", lambda process: set(range(cores)))
         spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=2))
         assert launcher.launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0
         run = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -118,6 +119,11 @@ def test_a_run_that_stays_disturbed_is_marked(measure):
     table, disturbed, launches = measure("1,1", "1,2", "1,2", "1,2", "1,1")
     assert table == "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times as long as when the run began"
+
+
+@pytest.mark.unit
+def test_ranks_that_share_cores_are_not_held_against_the_calibration(measure):
+    assert measure("1,2", "1,2", cores=1) == ("launch,block,slowdown,forward_s\n1,1,1,2\n2,1,1,2\n", "", 2)
 
 
 @pytest.mark.unit
@@ -262,8 +268,8 @@ def test_each_beat_changes_the_heartbeat_and_needs_no_room_on_the_disk(tmp_path,
 WAITS = """
 import sys, time
 from pathlib import Path
-from dlgs_bench.launch.liveness import as_rank
-as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
+from dlgs_bench.launch.liveness import run_as_rank
+run_as_rank(Path(sys.argv[1]), lambda folder: (folder / "waits").touch() or time.sleep(3600), float(sys.argv[2]))
 """
 
 

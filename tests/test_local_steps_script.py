@@ -108,12 +108,12 @@ def test_a_mistake_is_one_line():
         "topk exchanges gradients and has no local steps; give diloco or sparseloco, or a hook": (
             lambda: LocalSteps(model, optimizer, "topk", ratio=0.1)
         ),
-        "no method 'dilco' (did you mean 'diloco'?)": lambda: LocalSteps(model, optimizer, "dilco"),
+        "method: 'dilco' is not a method (did you mean 'diloco'?)": lambda: LocalSteps(model, optimizer, "dilco"),
         "diloco.local_steps: 0 is not valid; give a value >= 1": (
             lambda: LocalSteps(model, optimizer, "diloco", local_steps=0)
         ),
         "model: AdamW is not a plain torch.nn.Module": lambda: LocalSteps(optimizer, model, "diloco"),
-        "the state is of diloco with local_steps=4, here it is 30": (
+        "state: saved by diloco with local_steps=4, here it is 30; give local_steps=4": (
             lambda: LocalSteps(model, optimizer, "diloco").load_state_dict(state)
         ),
     }

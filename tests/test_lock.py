@@ -36,7 +36,7 @@ def gone() -> int:
         ({"process": gone()}, True),
         ({"numbers": "pid:[1]", "process": gone()}, False),
         ({"numbers": "pid:[1]", "start": "before the machine was started anew"}, True),
-        ({"born": "1"}, True),
+        ({"process_start": "1"}, True),
         ({"start": "before the machine was started anew"}, True),
     ],
 )

@@ -101,5 +101,5 @@ def test_a_plan_in_which_a_figure_was_changed_is_refused(calibration):
     checksums.seal([path])
     assert plans.read(path, SPEC)
     path.write_text(path.read_text().replace("0.1", "0.7"))
-    with pytest.raises(ValueError, match=r"plan\.json: it is not what was written"):
+    with pytest.raises(ValueError, match=r"plan\.json: the content does not match its checksum"):
         plans.read(path, SPEC)

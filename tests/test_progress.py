@@ -74,6 +74,25 @@ def test_a_calibration_on_other_data_says_nothing_about_training(tmp_path):
     assert "for 3 of them; training is" in progress.announce(tmp_path, runs)
 
 
+def test_the_first_estimate_after_the_calibration_is_kept_next_to_the_announced_one(tmp_path):
+    """With 3 schemes and 2 blocks of 5 repeats, a timing run makes at least 3 * 11 steps, of 140 ms."""
+    scheme = Scheme("none", timed_with={"topk": {"method": "topk"}, "dlgs": {"method": "dlgs"}})
+    timed = replace(TIMED, training=TRAINED.training, scheme=scheme)
+    timed = replace(timed, measurement=Measurement(launches=4, blocks=2, repeats=5, budget_s=20.0))
+    runs = {"calibration/layers/a": LAYERS, "timing/a": timed}
+    assert progress.announce(tmp_path, runs).endswith("; a better estimate follows when the models are calibrated")
+    assert ", after" not in progress.against_announced(tmp_path)
+    calibrate(tmp_path)
+    least_s = 4 * (length.START_S + 3 * 11 * 0.14)
+    assert progress.whole(tmp_path / "timing" / "a", 0.0) == f"[1/2 runs done, about {progress.clock(least_s)} left] "
+    finish(tmp_path / "timing" / "a", timed, 50.0)
+    progress.whole(tmp_path / "timing" / "a", 0.0)
+    first, corrected, _ = progress.against_announced(tmp_path).split(", ")
+    assert first == f"expected {progress.clock(12 + 20 + progress.REST_S)}"
+    assert corrected == f"after the calibration {progress.clock(least_s + progress.REST_S)}"
+    assert "better" not in progress.announce(tmp_path, runs)  # the model is calibrated
+
+
 def test_a_damaged_record_counts_as_not_finished(tmp_path):
     calibrate(tmp_path)
     (tmp_path / "calibration" / "layers" / "a" / "run.json").write_text("{")
@@ -90,7 +109,7 @@ def test_a_training_with_a_budget_is_estimated_from_the_budget_and_then_from_the
     runs = RUNS | dict.fromkeys(("accuracy/a-none", "accuracy/a-topk"), budgeted(20.0))
     rest_s = 18 + 60 + progress.REST_S
     before = 12 + 2 * progress.OF_BUDGET * 20 + rest_s
-    assert progress.announce(tmp_path, runs) == f"5 of 5 runs to do, about {progress.clock(before)} for 5 of them"
+    assert progress.announce(tmp_path, runs).startswith(f"5 of 5 runs to do, about {progress.clock(before)} for 5 of")
     calibrate(tmp_path)
     speed = length.speed(tmp_path / "calibration" / "layers" / "a")
     assert speed.epochs(budgeted(20.0)) == 0.8  # 85 of 200 steps fit

@@ -7,7 +7,7 @@ from conftest import ROOT, refused_by
 from world import World
 
 from dlgs_bench import rehearse
-from dlgs_bench.launch import testbed
+from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
@@ -43,8 +43,8 @@ refused = partial(refused_by, rehearse, "dlgs-bench rehearse")
         (["--slowdown", "nan"], "'nan' is not a factor"),
         (["--blocks", "0"], "'0' is not a whole number from 1"),
         (["--blocks", "1.5"], "'1.5' is not a whole number from 1"),
-        (["--workers", "64"], "64 is more than 32"),
-        (["--link-mbit", "25000"], "25000 is not a rate from 1 to 4000"),
+        (["--workers", "64"], "64 is more than one machine rehearses; give at most 32"),
+        (["--link-mbit", "25000"], "25000 is not a rate that the testbed can shape, 1 to 4000"),
         (["--link-mbit", "100"], "no testbed here: namespaces are forbidden"),
         (["--methods", "tokp"], "tokp is not in the profile"),
     ],

@@ -45,7 +45,7 @@ def test_a_set_without_faults_is_one_line(sealed, capsys):
 FAULTS = {
     "set.json: missing; write it with": lambda folder: (folder / "set.json").unlink(),
     "set.json: Expecting": lambda folder: (folder / "set.json").write_text("{"),
-    "set.json: schema: 2 is not a known version; this program knows 1": lambda folder: edit(folder, schema=2),
+    "set.json: schema: 2 is not 1; seal the set again with --seal": lambda folder: edit(folder, schema=2),
     "set.json: schema: None is not": lambda folder: (folder / "set.json").write_text("[]"),
     "set.json: machine: '' is not the processor": lambda folder: edit(folder, machine=""),
     "set.json: date: 'November' is not a day as": lambda folder: edit(folder, date="November"),
@@ -79,7 +79,7 @@ def test_a_tidy_table_needs_the_columns_that_others_read(sealed, capsys, name):
     (sealed / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     assert check(sealed, "--seal") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"{sealed / name}: variant: the column is missing; schema 1 has it"
+    assert line == f"{sealed / name}: variant: the column is missing; add it, schema 1 requires it"
 
 
 def test_sealing_again_keeps_the_facts_and_takes_new_ones(sealed):
@@ -99,7 +99,7 @@ def test_the_facts_of_a_run_of_the_workflow_need_not_be_given(sealed):
 
 
 def test_a_wrong_call_is_refused(tmp_path, capsys):
-    for options, words in (((), "is not a folder"), (("--date", "2026-11-25"), "give --seal, too")):
+    for options, words in (((), "is not a folder"), (("--date", "2026-11-25"), "give --seal too")):
         with pytest.raises(SystemExit) as end:
             check(tmp_path / "nowhere" if not options else tmp_path, *options)
         assert end.value.code == 2 and re.search(words, capsys.readouterr().err)

@@ -195,7 +195,7 @@ def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project):
     # A tidy table whose last row is missing.
     tidy = project / "results" / "tiny" / "accuracy.csv"
     tidy.write_text("".join(tidy.read_text().splitlines(keepends=True)[:-1]))
-    assert "results/tiny/accuracy.csv is not what was written; delete it" in refused(project)
+    assert "results/tiny/accuracy.csv: the content does not match its checksum; delete it" in refused(project)
 
     # The run of another spec in a run's folder.
     shutil.rmtree(topk)

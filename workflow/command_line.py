@@ -41,7 +41,7 @@ def writable_cache() -> str | None:
         if os.access(folder / "snakemake", os.W_OK):
             os.environ["XDG_CACHE_HOME"] = str(folder)
             return None
-    return f"XDG_CACHE_HOME: {wanted} cannot be written, nor {ROOT / '.cache'}; set XDG_CACHE_HOME to a folder that can"
+    return f"XDG_CACHE_HOME: {wanted} is not writable, nor {ROOT / '.cache'}; set XDG_CACHE_HOME to a writable folder"
 
 
 if wrong := mistake(sys.argv[1:]) or writable_cache():

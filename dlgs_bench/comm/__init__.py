@@ -48,6 +48,7 @@ class Communicator(ABC):
     device: torch.device
     sent_messages: int = 0
     sent_bytes: int = 0
+    polled: bool = False  # whether ``ended_at`` of a ``Pending`` needs ``record_completion_times``
     requires_all_ranks: bool = True  # whether a rank must join a round in which it neither sends nor receives
     _calls: CommThread  # runs coroutines of rounds
 

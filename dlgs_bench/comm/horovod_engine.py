@@ -54,6 +54,7 @@ class _Handle:
 class Horovod(Communicator):
     """A communicator of all Horovod processes. Several in one process are independent: their requests' names differ."""
 
+    polled = True
     _made = itertools.count()  # numbers the communicators; all workers make them in the same order
 
     def __init__(self, device: torch.device):

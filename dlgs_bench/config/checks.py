@@ -18,8 +18,9 @@ from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch import gpus as devices
-from dlgs_bench.launch import nodes, testbed
+from dlgs_bench.launch import nodes
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.testbed import testbed
 
 PAGE = b"<!doctype html"  # the beginning of a report
 PER_CORE = 16  # processes per core: with more, they mostly wait for each other
@@ -72,7 +73,8 @@ def data_sets(values: dict) -> str | None:
             data_set = grid.data_of(values, name)
             return f"models.{name}.data: the model does not accept {data_set}; give one of: {', '.join(takes)}"
         if grid.data_of(values, name) == grid.IMAGENET and not values["data"]["imagenet"] and "stand_in" not in model:
-            return f"data.imagenet: empty, but {name} needs imagenet100; give its folder, or {name}.stand_in: cifar10"
+            fix = f"give its folder, or models.{name}.stand_in: cifar10"
+            return f"data.imagenet: empty, but {name} needs imagenet100; {fix}"
     return None
 
 
@@ -83,7 +85,7 @@ def recipes(values: dict) -> str | None:
         if steps != sorted(set(steps)) or (steps and steps[-1] > epochs):
             return f"models.{name}.lr_steps: {steps} is not valid; give epochs that rise up to {epochs:g}"
         if model["warmup_epochs"] > epochs:
-            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} of {epochs:g} epochs; give fewer"
+            return f"models.{name}.warmup_epochs: {model['warmup_epochs']:g} is not valid; give at most {epochs:g}"
     return None
 
 
@@ -211,7 +213,7 @@ def wire(values: dict) -> str | None:
 def hosts(values: dict) -> str | None:
     """The rates and latencies of the testbed match each other and the number of hosts."""
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
-        return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mbit/s, or leave it out"
+        return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mb/s, or leave it out"
     if values["testbed"]["latency_ms"] == grid.PROPORTIONAL != values["testbed"]["rate_mbit"]:
         return "testbed.latency_ms: proportional needs testbed.rate_mbit: proportional; give milliseconds"
     known = range(grid.processes(values))
@@ -229,7 +231,7 @@ def launch(values: dict) -> str | None:
     if by == "ssh" and not hosts:
         return "launch.hosts: empty, but launch.by: ssh needs hosts; give hosts such as [node1:2, node2:2]"
     if by != "ssh" and hosts:
-        return f"launch.hosts: for launch.by: ssh, not {by}; leave it out"
+        return f"launch.hosts: hosts are for launch.by: ssh, not {by}; leave them out"
     names = [host.rpartition(":")[0] for host in hosts]
     if twice := next((name for name in names if names.count(name) > 1), None):
         return f"launch.hosts: {twice} is listed twice; give it once, with all its processes"

@@ -35,7 +35,7 @@ def problem(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:  # an invalid date, a list that contains itself
         return f"{path}: {error}"
     if not isinstance(values, dict):
-        return f"{path}: not a mapping of keys to values"
+        return f"{path}: not a mapping of keys to values; write keys as in config/quick.yaml"
     if "__use_yte__" in values:  # Snakemake would execute code in the file
         return f"{path}: __use_yte__ runs code in a file; a configuration holds only values, so remove it"
     return None

@@ -38,7 +38,7 @@ def state_for(memory: dict[int, Tensor], index: int, like: Tensor) -> Tensor:
     return memory[index]
 
 
-def added_up(messages: Iterable[Tensor], out: Tensor) -> Tensor:
+def sum_messages(messages: Iterable[Tensor], out: Tensor) -> Tensor:
     """Write the sum of messages of ``wire.Indices``, added in order, to ``out``, shape (d,), and return it."""
     out.zero_()
     for message in messages:
@@ -46,7 +46,7 @@ def added_up(messages: Iterable[Tensor], out: Tensor) -> Tensor:
     return out
 
 
-def put_back(residual: Tensor, values: Tensor, indices: Tensor, sent: Tensor) -> None:
+def restore_unsent(residual: Tensor, values: Tensor, indices: Tensor, sent: Tensor) -> None:
     """Write values back to their indices in ``residual``, shape (d,), except where an index is one of ``sent``."""
     was_sent = torch.zeros_like(residual, dtype=torch.bool).index_fill_(0, sent.long(), True)
     unsent = ~was_sent[indices.long()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator, Pending, collectives
 from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange, PeerExchanges
 from dlgs_bench.exchange.method import Gather, Max, Request, Sum
-from dlgs_bench.exchange.steps import added_up
+from dlgs_bench.exchange.steps import sum_messages
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import Topology, Traffic
 
@@ -181,7 +181,7 @@ class FixedSizeSparseSum(Operation):
     def finish(self, transport: CollectiveTransport, request: Sum, received: list[Tensor]) -> Tensor:
         transport.received_bytes += _bytes_of_others(received, transport.comm.rank)
         request.chosen.copy_(torch.cat([message[:1] for message in received]).amax(0, keepdim=True))
-        return added_up((message[1:] for message in received), request.out)
+        return sum_messages((message[1:] for message in received), request.out)
 
 
 class Maximum(Operation):

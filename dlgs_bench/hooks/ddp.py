@@ -45,8 +45,8 @@ class DDPHook(Hook):
             raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
         if model._use_python_reducer:
             raise ValueError(
-                "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, which it gives single "
-                "gradients; use ddp_optimizer"
+                "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, because it calls the "
+                "hook for single gradients; use ddp_optimizer"
             )
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore

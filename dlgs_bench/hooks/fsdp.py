@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from dlgs_bench.hooks.callers import refuse_inner_backward
 from dlgs_bench.hooks.groups import own_communicator
-from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.hook import INTERRUPTED, Hook, plain_context, refuse_sparse
 
 
 class FSDPHook(Hook):
@@ -75,7 +75,7 @@ class FSDPHook(Hook):
         groups = [group for module in self._modules if (group := module._get_fsdp_state()._fsdp_param_group)]
         if not all(group.all_reduce_grads or not group.reduce_grads for group in groups):
             raise ValueError(
-                "model: set_requires_all_reduce(False) does not concern the hook; call "
+                "model: set_requires_all_reduce(False) has no effect on the hook; call "
                 "set_requires_gradient_sync(False) to accumulate"
             )
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
@@ -90,7 +90,7 @@ class FSDPHook(Hook):
     def _arrive(self, layer: int, parameter: Any) -> None:
         """Exchange a gradient that FSDP2 has averaged over the shards. FSDP2 calls it while backward runs."""
         if layer in self._arrived:
-            raise RuntimeError("the last backward pass was interrupted, so the workers' exchanges no longer match")
+            raise RuntimeError(INTERRUPTED)
         self._before_backward()
         with plain_context(self._comm.device):
             if not self._arrived:
@@ -157,7 +157,7 @@ def _refuse_other_models(model: nn.Module) -> None:
         if parameter.device_mesh.ndim != 1:
             raise ValueError(
                 f"{name}: fully_shard was given a mesh of {parameter.device_mesh.ndim} dimensions, so torch itself "
-                'sums dense gradients over the replicas; give fully_shard the shards alone, mesh=mesh["shard"]'
+                'sums dense gradients over the replicas; give it the dimension of the shards only, mesh=mesh["shard"]'
             )
         if parameter.device.type == "meta":
             raise ValueError(f"{name}: the parameter is on the meta device; call to_empty and initialise it first")

@@ -31,6 +31,8 @@ from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_opti
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
 
+INTERRUPTED = "the last backward pass was interrupted, so the workers' exchanges no longer match; restart the job"
+
 
 class Hook:
     """One worker's part in the exchanges of a method. Subclasses deliver the gradients of a framework.
@@ -128,7 +130,8 @@ class Hook:
         """ValueError in one line if momentum would be applied twice. It is checked in each step, since schedulers may
         set momentum at any time."""
         if self.method.owns_momentum and (given := momentum_of(optimizer)):
-            raise ValueError(f"{self.name} applies momentum itself, and the optimizer has {given}: give one without")
+            why = f"{self.name} applies momentum itself, and the optimizer has {given}"
+            raise ValueError(f"optimizer: {why}; give one without momentum")
 
     def _begin(self) -> None:
         """Begin a step, at the first gradient of a backward pass."""
@@ -219,7 +222,7 @@ class Hook:
                     raise ValueError(
                         f"{self._name_of(p) or f'a parameter of shape {tuple(p.shape)} in group {number}'} has a "
                         f"gradient that the hook does not exchange by {self.name}, so workers would drift apart; make "
-                        "the hook after the parameter is in the model and unfrozen, or give it an optimizer of its own"
+                        "the hook after the parameter is in the model and unfrozen, or give it to another optimizer"
                     )
 
     def _is_exchanged(self, parameter: Tensor) -> bool:
@@ -263,7 +266,7 @@ def _made(name: str, options: dict[str, Any]) -> Method:
     """The method ``name`` with these parameters; ValueError in one line if it does not exchange gradients."""
     method = checked_method(name, options)
     if isinstance(method, LocalSteps):
-        raise ValueError(f"{name} exchanges weights after local steps, and a hook gradients: give another method")
+        raise ValueError(f"method: {name} exchanges weights, and a hook exchanges gradients; use LocalSteps")
     return method
 
 
@@ -271,7 +274,7 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
     """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if either is invalid."""
     known = plugins.names("methods")
     if name not in known:
-        raise ValueError(f"no method {name!r}{meant(name, known)}; {listed(known)}")
+        raise ValueError(f"method: {name!r} is not a method{meant(name, known)}; {listed(known)}")
     if wrong := wrong_options(name, about(name)["fields"], options):
         raise ValueError(wrong)
     return method_class(name)(**options)

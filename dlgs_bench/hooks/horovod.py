@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
 from dlgs_bench.hooks.callers import refuse_inner_backward
-from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.hook import INTERRUPTED, Hook, plain_context, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
 
 
@@ -34,7 +34,7 @@ class HorovodHook(Hook):
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
         if any(hasattr(one, "skip_synchronize") for one in listed_optimizers(optimizer)):
-            raise ValueError("the optimizer is Horovod's, which exchanges gradients itself: give the one it wraps")
+            raise ValueError("optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps")
         refuse_sparse(model)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         comm = Horovod(next(model.parameters()).device)
@@ -52,7 +52,7 @@ class HorovodHook(Hook):
 
         def hook(gradient: Tensor) -> None:
             if layer in self._arrived:
-                raise RuntimeError("the last backward pass was interrupted, so the workers' exchanges no longer match")
+                raise RuntimeError(INTERRUPTED)
             if gradient.layout != torch.strided:
                 raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
             with plain_context(self._comm.device):

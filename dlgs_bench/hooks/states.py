@@ -78,12 +78,12 @@ def _redistributed(
     ranks = [saved["rank"] for saved, _, _ in everyone]
     if not everyone or any(saved["workers"] != len(ranks) for saved, _, _ in everyone) or ranks != [*range(len(ranks))]:
         workers = sorted({saved["workers"] for saved, _, _ in everyone})
-        raise ValueError(f"state: ranks {ranks} of {workers} workers are not all; give the states of all workers")
+        raise ValueError(f"state: ranks {ranks} of {workers} workers are not all ranks; give the states of all workers")
     for saved, _, _ in everyone:
         _refuse_other_state(saved, identity | {"rank": saved["rank"], "workers": saved["workers"]})
     steps = {step for _, step, _ in everyone}
     if len(steps) > 1:
-        raise ValueError(f"state: steps {sorted(steps)} are not one; give the states of one checkpoint")
+        raise ValueError(f"state: {sorted(steps)} are different steps; give the states of one checkpoint")
     states, shared = [_copied(kept, comm.device) for _, _, kept in everyone], {}
     if unknown := states[0].keys() - SUMMED - EQUAL - DROPPED:
         raise ValueError(f"state: {sorted(unknown)} cannot be redistributed; train with {len(ranks)} workers")
@@ -104,19 +104,21 @@ def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
     for name in sorted({*saved["options"], *here["options"]}):
         values = [of["options"].get(name, "not set") for of in (saved, here)]
         if saved["method"] == here["method"] and values[0] != values[1]:
-            raise ValueError(f"the state is of {here['method']} with {name}={values[0]}, here it is {values[1]}")
+            was, now = values
+            raise ValueError(f"state: saved by {here['method']} with {name}={was}, here it is {now}; give {name}={was}")
     shards = [of.get("shard", "not set") for of in (saved, here)]
     if shards[0] != shards[1]:
         raise ValueError(
-            f"the state is of shard {shards[0]}, here is shard {shards[1]}; every rank loads its own state"
+            f"state: saved by shard {shards[0]}, here is shard {shards[1]}; load on every rank what it has saved"
         )
     if saved | {"rank": here["rank"], "workers": here["workers"]} == here and saved["workers"] != here["workers"]:
         raise ValueError(
-            f"the state is of {saved['workers']} worker(s), here are {here['workers']}; give the states of all of them "
+            f"state: saved by {saved['workers']} worker(s), here are {here['workers']}; give the states of all of them "
             "and redistribute=True"
         )
     if saved != here:
-        raise ValueError(f"the state is of {_named(saved)}; here is {_named(here)}")
+        why = f"saved by {_named(saved)}; here is {_named(here)}"
+        raise ValueError(f"state: {why}; load a state of this method, rank and these buckets")
 
 
 def _named(identity: dict[str, Any]) -> str:

@@ -148,11 +148,15 @@ def _fits_again(spec: RunSpec, begun_s: float, ended_s: float) -> bool:
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str:
     """The reason why a launch should be repeated, or ""; always "" for an accuracy run, which measures no time.
 
-    Other work is only measured if this process has started the ranks. Otherwise the ranks count as other work.
+    Other work is only measured if this process has started the ranks. Otherwise the ranks count as other work. Ranks
+    that share cores slow each other's forward passes. These are not compared with the calibration, which had no such
+    contention.
     """
     if spec.kind == "accuracy":
         return ""
-    return disturbed(others if settings.by == "local" else 0.0, part / "iterations.csv", forward_s)
+    local = settings.by == "local"
+    crowded = local and spec.processes * spec.cluster.threads > len(os.sched_getaffinity(0))
+    return disturbed(others if local else 0.0, part / "iterations.csv", None if crowded else forward_s)
 
 
 def once(

@@ -69,7 +69,7 @@ class Progress:
             time.sleep(REPORT_INTERVAL_S)
 
 
-def as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
+def run_as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float = LEAVE_AFTER_S) -> None:
     """Run ``work(folder)`` as one rank of the run in ``folder``; if it fails, exit immediately with status 1.
 
     The process also exits if the launcher's heartbeat has not changed for ``leave_after_s``, if the launcher has

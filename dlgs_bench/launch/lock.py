@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dlgs_bench.launch.namespaces import born
+from dlgs_bench.testbed.namespaces import start_time
 
 LOCKS = Path(".snakemake", "locks")
 HOLDER = Path(".snakemake", "holder.json")
@@ -59,5 +59,5 @@ def _signature(process: int) -> dict:
     """A description that identifies a process uniquely, also after it has ended."""
     return {
         "machine": socket.gethostname(), "start": START.read_text(encoding="utf-8").strip(),
-        "numbers": str(NUMBERS.readlink()), "process": process, "born": born(process),
+        "numbers": str(NUMBERS.readlink()), "process": process, "process_start": start_time(process),
     }  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import length
 
@@ -26,11 +27,18 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     left = [name for name in runs if _wall_s(folder / name) is None]
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
     expected_s = sum(known.values()) + REST_S
-    (folder / ANNOUNCED).write_text(
-        json.dumps({"begun": time.monotonic(), "expected_s": round(expected_s, 1)}), encoding="utf-8"
-    )
+    announced = {"begun": time.monotonic(), "expected_s": round(expected_s, 1)}
+    announced |= {"corrected_s": None} if _calibrating(left) else {}
+    (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
-    return words + ("; training is estimated as soon as its model is calibrated" if len(known) < len(left) else "")
+    if len(known) < len(left):
+        return words + "; training is estimated as soon as its model is calibrated"
+    return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left) else "")
+
+
+def _calibrating(left: list[str]) -> bool:
+    """Whether the calibration of a model's layers is among these runs."""
+    return any("calibration/layers/" in name for name in left)
 
 
 def whole(run: Path, spent_s: float) -> str:
@@ -43,17 +51,29 @@ def whole(run: Path, spent_s: float) -> str:
     left = [name for name in runs if _wall_s(folder / name) is None]
     done = f"{len(runs) - len(left)}/{len(runs)} runs done"
     expected = [_expected_s(folder, name, runs) for name in left]
-    left_s = clock(max(0, sum(filter(None, expected)) - spent_s))
-    return f"[{done}, {'at least' if None in expected else 'about'} {left_s} left] "
+    left_s = max(0, sum(filter(None, expected)) - spent_s)
+    if not _calibrating(left):
+        _correct(folder / ANNOUNCED, left_s + REST_S)
+    return f"[{done}, {'at least' if None in expected else 'about'} {clock(left_s)} left] "
+
+
+def _correct(path: Path, left_s: float) -> None:
+    """Keep the first estimate after the calibration of the models, if the announced estimate was made before it."""
+    announced = _read(path) or {}
+    if announced.get("corrected_s", 0) is None:
+        corrected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
+        write_atomically(path, json.dumps(announced | {"corrected_s": corrected_s}).encode())
 
 
 def against_announced(folder: Path) -> str:
-    """The time that was expected when the workflow was announced, and the time that it took, in words."""
+    """The time that was expected at the start and after the calibration, and the time that it took, in words."""
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
     took_s = time.monotonic() - announced["begun"]
-    return f"expected {clock(announced['expected_s'])}, took {clock(took_s)}"
+    corrected_s = announced.get("corrected_s")
+    corrected = f", after the calibration {clock(corrected_s)}" if corrected_s else ""
+    return f"expected {clock(announced['expected_s'])}{corrected}, took {clock(took_s)}"
 
 
 def spent(folder: Path) -> str:
@@ -66,20 +86,21 @@ def spent(folder: Path) -> str:
 
 
 def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+    """Minutes and seconds, such as "2:05 min"."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
 def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:
     """The expected time of a run, or None if it cannot be estimated yet.
 
-    A run with a budget, except a training run, takes its budget. Another run takes the mean time of the finished runs
-    of its kind and model. If there are none, a training run is estimated from the calibration of its model's layers, or
-    from its budget.
+    A run with a budget, except a training run, takes its budget, or longer if its least number of blocks does. Another
+    run takes the mean time of the finished runs of its kind and model. If there are none, a training run is estimated
+    from the calibration of its model's layers, or from its budget.
     """
     spec = runs[name]
     budget_s = spec.measurement.budget_s
     if budget_s and spec.kind != "accuracy":
-        return budget_s
+        return max(budget_s, _least_s(folder, spec, runs))
     alike = [n for n, one in runs.items() if (one.kind, one.training.model) == (spec.kind, spec.training.model)]
     walls = [wall for n in alike if (wall := _wall_s(folder / n)) is not None]
     if walls:
@@ -90,14 +111,25 @@ def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float |
     return None
 
 
-def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
-    """The time of an accuracy run, estimated from the calibration of its model's layers; None without calibration."""
+def _least_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float:
+    """A lower bound of the time of a timing run, from the calibration of its model's layers; 0 without calibration."""
+    speed = _speed(folder, spec, runs)
+    return speed.timing_s(spec) if speed and spec.kind == "timing" else 0.0
+
+
+def _speed(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> length.Speed | None:
+    """The speed of this machine in training a run's model; None before the calibration of the model's layers."""
     alike = (spec.training.model, spec.training.data)
     layers = (n for n, one in runs.items() if one.kind == "layers" and (one.training.model, one.training.data) == alike)
     calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
-    if calibrated is None:
+    return length.speed(calibrated) if calibrated else None
+
+
+def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
+    """The time of an accuracy run, estimated from the calibration of its model's layers; None without calibration."""
+    speed = _speed(folder, spec, runs)
+    if speed is None:
         return None
-    speed = length.speed(calibrated)
     if spec.training.most_epochs:
         spec = replace(spec, training=replace(spec.training, train_epochs=speed.epochs(spec)))
     return speed.training_s(spec)

@@ -116,5 +116,5 @@ def off(table: pd.DataFrame, column: str) -> str:
     """The median and the largest absolute value of a column of relative errors, in per cent."""
     size = table[column].dropna().abs()
     if size.empty:
-        return "of no run"
+        return "not known, n = 0"
     return f"median {100 * size.median():.0f} %, worst {100 * size.max():.0f} %"

@@ -1,10 +1,10 @@
-"""Compares two result sets: which rows of Table 2 agree, which differ, and by how much. No torch.
+"""Compare two result sets: which rows of Table 2 agree, which differ, and by how much.
 
-python -m dlgs_bench.report.compare results/reference results
+dlgs-bench compare results/reference results
 
-Each argument is a folder with timing.csv, or such a file. Two rows are compared if they have the same model, batch,
-variant, options, topology, workers and latency. The rates of their links may differ: if links are slowed in proportion
-to the machine, the rate follows from the machine's speed.
+This module imports no torch. Each argument is a folder with timing.csv, or such a file. Two rows are compared if they
+have the same model, batch, variant, options, topology, workers and latency. The rates of their links may differ: if
+links are slowed in proportion to the machine, the rate follows from the machine's speed.
 """
 
 import argparse
@@ -28,11 +28,12 @@ def read(path: Path) -> pd.DataFrame:
     """The summary of a set's timing runs; ValueError in one line if the set has no table of timing runs."""
     file = path / "timing.csv" if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"{path}: no timing.csv; give a folder of results, or its timing.csv")
+        raise ValueError(f"{path}: there is no timing.csv; give a folder of results, or its timing.csv")
     try:
         table = summarise(pd.read_csv(file))
     except (ValueError, KeyError) as error:  # another table, or a corrupt one
-        raise ValueError(f"{file} is not a table of timing runs: {error}") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{file}: not a table of timing runs ({reason}); give the timing.csv of a set") from None
     rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # then it is a sweep of rates
     return table.reindex(columns=[*SAME, *VALUES, "machine"]).assign(swept_mbit=rates)
 
@@ -110,14 +111,14 @@ def _agreement(row: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table and the sentence; return 1 after one line on standard error if a set cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m dlgs_bench.report.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("a", type=Path, help="a folder of results, or its timing.csv")
-    parser.add_argument("b", type=Path, help="the same for the other set")
+    parser = argparse.ArgumentParser(prog="dlgs-bench compare", description=__doc__.splitlines()[0])
+    parser.add_argument("a", type=Path, help="set A: a folder of results, or its timing.csv")
+    parser.add_argument("b", type=Path, help="set B: a folder of results, or its timing.csv")
     paths = parser.parse_args(arguments)
     try:
         one, other = read(paths.a), read(paths.b)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"dlgs-bench compare: {error}", file=sys.stderr)
         return 1
     both = compare(one, other)
     for name, path, table in (("A", paths.a, one), ("B", paths.b, other)):

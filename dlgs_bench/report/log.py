@@ -34,7 +34,7 @@ def log_errors(snakemake) -> None:
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
         if checksums.altered(path):
-            refuse(f"{path} is not what was written; delete it, and the same command makes it again")
+            refuse(f"{path}: the content does not match its checksum; delete it, and the same command makes it again")
     for path in written:
         checksums.unseal(path)
     atexit.register(checksums.seal, written)

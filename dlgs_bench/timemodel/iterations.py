@@ -61,7 +61,7 @@ def _slowed(there: Network, slowdown: float) -> Network:
 
 
 def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1.0) -> float:
-    """The rate of the links, in Mbit/s, below which ``own`` is predicted to have more than this ``speedup``.
+    """The rate of the links, in Mb/s, below which ``own`` is predicted to have more than this ``speedup``.
 
     Infinity if it has more at every rate, 0 if it has at no rate. If there are several crossings, the highest counts.
     ``there``: workers and latency; its rate is not used.

@@ -283,7 +283,7 @@ def utilisation(model: JobModel, there: Network) -> float:
 
 
 def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> float:
-    """The lowest rate of the links, in Mbit/s, at which ``utilisation`` is at least ``least``.
+    """The lowest rate of the links, in Mb/s, at which ``utilisation`` is at least ``least``.
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """

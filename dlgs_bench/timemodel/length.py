@@ -29,7 +29,7 @@ class Speed:
     train_samples: int
 
     def step_s(self, spec: RunSpec) -> float:
-        """Seconds of one step of an accuracy run."""
+        """Seconds of one step of a run."""
         return STEP * self.trained_sample_s * spec.training.batch
 
     def rest_s(self, spec: RunSpec) -> float:
@@ -41,6 +41,12 @@ class Speed:
     def training_s(self, spec: RunSpec) -> float:
         """Seconds of an accuracy run."""
         return self.rest_s(spec) + spec.steps(self.train_samples) * self.step_s(spec)
+
+    def timing_s(self, spec: RunSpec) -> float:
+        """Seconds of a timing run with the fewest blocks, if each scheme has one phase. One more block warms up."""
+        measurement = spec.measurement
+        steps = len(spec.members) * (1 + measurement.blocks * measurement.repeats)
+        return measurement.launches * (START_S + steps * self.step_s(spec))
 
     def epochs(self, spec: RunSpec) -> float:
         """The epochs that fit into the run's budget: a multiple of ``most_epochs / PARTS``, at least one part."""

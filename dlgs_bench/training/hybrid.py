@@ -146,7 +146,8 @@ def worker_of(
     """The worker of this rank, with its part of the model. ValueError in one line if the head cannot be cut."""
     stages = cut_off(model)
     if (narrowest := min(map(outputs, stages))) < layout.heads:
-        raise ValueError(f"{layout.heads} slices of a layer of {narrowest} columns; give at most {narrowest} heads")
+        why = f"heads: {layout.heads} slices, but a layer has only {narrowest} columns"
+        raise ValueError(f"{why}; give at most {narrowest} heads")
     if comm.rank in layout.head:
         return Head(stages, layout, comm, training, collective, loss)
     return Backbone(model, [outputs(stage) for stage in stages], layout, comm, training, collective)

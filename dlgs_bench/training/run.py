@@ -12,7 +12,7 @@ import torch
 from dlgs_bench import comm as engines
 from dlgs_bench import data as datasets
 from dlgs_bench.fingerprint import KINDS
-from dlgs_bench.launch.liveness import Progress, as_rank
+from dlgs_bench.launch.liveness import Progress, run_as_rank
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.training.results import write_run
 
@@ -42,4 +42,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    as_rank(Path(sys.argv[1]), main)
+    run_as_rank(Path(sys.argv[1]), main)

@@ -11,10 +11,10 @@ import torch
 from dlgs_bench.comm import Communicator
 from dlgs_bench.data import DataSet
 from dlgs_bench.exchange import Method
-from dlgs_bench.launch import links
-from dlgs_bench.launch.namespaces import born
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.stats import amortised, repeatable
+from dlgs_bench.testbed import links
+from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, make_method
 
@@ -26,21 +26,24 @@ def timing(
 ) -> dict:
     """The tables of a timing run: ``iterations`` of uncompressed and of all schemes of the run, timed in turns.
 
-    ``groups``: the layers of each bucket of a scheme. ``sent``: the entries sent of each bucket. ``trace``: one more
-    iteration of each scheme, on rank 0. Column ``variant``: the scheme's label.
+    ``groups``: the layers of each bucket of a scheme. ``sent``: the entries sent of each bucket. ``trace``: the last
+    iteration of each scheme on rank 0, or one more iteration if the engine must be polled. Column ``variant``: the
+    scheme's label.
     """
     session = Session(spec, comm, data, device)
     for label, member in spec.members.items():
         scheme = member.scheme
         session.prepare(label, make_method(scheme.method, scheme.options), scheme=scheme)
     uncompressed = [label for label, member in spec.members.items() if member.variant == "none"]
-    iterations, sent = in_turns(session, settings, report, uncompressed)
-    groups, trace = [], []
+    iterations, sent, traces = in_turns(session, settings, report, uncompressed)
+    groups = []
     for label, exchange in session.exchanges.items():
         groups += group_rows(label, exchange)
-        with comm.record_completion_times():
-            session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
-        trace += trace_rows(label, session.clock, exchange)
+        if comm.polled:  # polling would slow a timed iteration down
+            with comm.record_completion_times():
+                session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
+            traces[label] = trace_rows(label, session.clock, exchange)
+    trace = [row for rows in traces.values() for row in rows]
     return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
 
 
@@ -60,7 +63,7 @@ def planners(
         if plan not in first_planner:
             first_planner[plan] = name
             session.prepare(name, make_method(spec.scheme.method, spec.scheme.options), list(plan))
-    iterations, _ = in_turns(session, settings, report, list(dense))
+    iterations, _, _ = in_turns(session, settings, report, list(dense))
     timed_as = {label: label for label in dense}
     timed_as |= {name: first_planner[plan] for name, plan in spec.scheme.plans.items()}
     groups = [
@@ -73,8 +76,8 @@ def planners(
 
 def in_turns(
     session: Session, settings: LaunchSettings, report: Callable, uncompressed: Sequence[str] = ("none",)
-) -> tuple[list, list]:
-    """The timed iterations of all schemes, block by block, and the entries that each scheme sent in them.
+) -> tuple[list, list, dict[str, list]]:
+    """The timed iterations of all schemes, the entries that each scheme sent in them, and a trace of its last one.
 
     Schemes take turns in each block, so that a drift of the machine moves all of them. In a block, each scheme makes
     the first ``repeats`` steps of each phase of its cycle. Block 0 warms up with one step of each phase, and is not
@@ -87,7 +90,7 @@ def in_turns(
     """
     measurement = session.spec.measurement
     session.optimizer.lr = 1e-4  # so small that the weights and the gradient hardly change
-    iterations, sent = [], []
+    iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
     slowdown = scale_links(session)
     for exchange in session.exchanges.values():
@@ -101,6 +104,7 @@ def in_turns(
                     share = phase_share(exchange.method, row["phase"])
                     iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
                     sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+            traces[label] = trace_rows(label, session.clock, exchange)
         if not block:
             began = time.perf_counter()
         remaining = remaining_blocks(settings, time.perf_counter() - began, block)
@@ -109,7 +113,7 @@ def in_turns(
             not remaining or widest(iterations, uncompressed) <= measurement.width
         )
         block += 1
-    return over_workers(iterations, session.comm, session.spec.cluster.workers), sent
+    return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
 def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
@@ -121,7 +125,7 @@ def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> i
 
 def since_start_s() -> float:
     """Seconds since the start of this process, by a monotonic clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(born(os.getpid())) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start_time(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
 def scale_links(session: Session) -> float:

@@ -201,5 +201,5 @@ onsuccess:
     except OSError as error:
         stop(f"{error.strerror}: {error.filename or VALUES['output']['report']}")
     print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{page}")
-    print(f"minutes of its runs: {progress.spent(Path(RUN_FOLDER))}")
-    print(f"minutes in all: {progress.against_announced(Path(RUN_FOLDER))}")
+    print(f"time of the runs by kind: {progress.spent(Path(RUN_FOLDER))}")
+    print(f"time of the workflow: {progress.against_announced(Path(RUN_FOLDER))}")

@@ -3,10 +3,11 @@
 Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
 the largest speed-up is significantly below 1. At a smaller batch than the paper's (32; ResNet-50: 64), selection and
 exchange weigh more against computing. Best method: the method with the most significant speed-up. 16 bits: a dense sum
-in half the bytes, a second baseline. Gains 10 % below: the link rate (Gb/s) below which the method's speed-up exceeds
-1.1, predicted by the time model; with proportional links, the rate is that of the other nodes' links. Training
-accuracy: the method's minus uncompressed's, at the end of the longest training of both, over n seeds; less than one
-epoch does not count as training."""
+in half the bytes, a second baseline. Divided by 16 bits': the method's speed-up divided by the speed-up of 16 bits.
+Gains 10 % below: the link rate (Gb/s) below which the method's speed-up exceeds 1.1, predicted by the time model; with
+proportional links, it is the rate of the nodes for which these links stand. Training accuracy: the method's minus
+uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does not count as
+training."""
 
 import json
 import math
@@ -53,7 +54,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
-    """Mbit/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
+    """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
     known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(known):
         return math.nan

@@ -62,7 +62,7 @@ def _copy_at_least(bits, least, magnitudes):
 
 
 @njit(cache=True, nogil=True)
-def _put_back_below(bits, values, indices, kth, ties):
+def _restore_below(bits, values, indices, kth, ties):
     """Write the entries below ``kth``, and ties after the first ``ties``, back to ``bits``, and close the gaps."""
     n = 0
     for i in range(values.size):
@@ -147,7 +147,7 @@ def take(
             bits[indices[:n]] = values[:n]
             n, _ = _take_at_least(floats, bits, floats[:0], np.uint32(0), values, indices)
         if n > rule.k:
-            _put_back_below(bits, values[:n], indices[:n], *_kth(values[:n] & MAGNITUDE, rule.k))
+            _restore_below(bits, values[:n], indices[:n], *_kth(values[:n] & MAGNITUDE, rule.k))
             n = rule.k
     both.numpy()[n : 2 * n] = indices[:n]
     return both[:n].view(torch.float32), both[n : 2 * n]

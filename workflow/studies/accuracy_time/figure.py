@@ -1,9 +1,9 @@
 """Accuracy against time, of the kept long runs: a row for each model and ratio, a column for each rate of the links.
 
-The time of a point is its step times an iteration of Table 2, in hours of the machine that was timed. 50 Gb/s:
-measured, over links in the proportion of the paper's nodes; the band is the interval of a repeat. 25 and 10 Gb/s:
-predicted from the measured iteration, whose bytes take longer on the link; the band reaches from the case that the
-worker computes meanwhile to the case that it waits."""
+The time of a point is its number of steps times an iteration of Table 2, in hours of the machine that was timed.
+50 Gb/s: measured, over links in proportion to the paper's nodes; band: the interval of a repeat. 25 and 10 Gb/s:
+predicted from the measured iteration. Its bytes take longer on these links. Left edge of the band: the worker computes
+for as much of this time as it can. Right edge: it computes nothing in this time."""
 
 from itertools import product
 

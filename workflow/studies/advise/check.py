@@ -1,8 +1,8 @@
 """Advice against measurement: predicted and measured iterations over networks that the calibration did not use.
 
-Predicted: by equations 2 to 7, from the calibration of the exchanges over the configuration's own links, and from the
-times of layers with the same number of workers on this machine. Measured: all variants in turns in one run. Speed-ups
-are against uncompressed."""
+Predicted: by the time model (equations 2 to 7 of the paper), from the calibration of the exchanges over the
+configuration's own links, and from the times of layers with the same number of workers on this machine. Measured: all
+variants in turns in one run. Speed-ups are over uncompressed."""
 
 import math
 from pathlib import Path
@@ -89,10 +89,10 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     """The caption with the number of right predictions, and their errors."""
     chosen, off, factor = choices(table), advice.errors(table), advice.margin(table)
     wrong = chosen[chosen["first"] != chosen["best"]]
-    words = f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was so in "
+    words = f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was the fastest in "
     words += f"{len(chosen) - len(wrong)} of {len(chosen)} runs"
     if len(wrong):
-        words += f"; elsewhere it took {captions.least_to_most(wrong['cost'], 2)} times as long as the fastest"
+        words += f"; in the others it took {captions.least_to_most(wrong['cost'], 2)} times as long as the fastest"
     words += f". Error of the predicted time: {captions.off(table, 'error')}; of the speed-up: "
     words += f"median {100 * (off.median() - 1):.0f} %"
     if math.isfinite(factor):

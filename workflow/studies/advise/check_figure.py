@@ -1,7 +1,7 @@
 """Advice, checked: predicted and measured speed-ups over networks that the calibration did not use.
 
 Diagonal: predicted equals measured. Dashed: the factor within which 9 of 10 predictions lie. Left of 1 and below 1,
-compressing costs time. In the shaded quarters, the advice is wrong about whether compressing pays."""
+compression costs time. In the shaded quarters, the advice is wrong about whether compression pays."""
 
 import math
 

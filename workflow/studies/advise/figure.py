@@ -1,9 +1,9 @@
 """Advice, drawn: the speed-up over uncompressed that the time model predicts, against the rate of the links.
 
-Lines: equations 2 to 7 from calibrations on this machine, without a timing run. Dense sums use the fastest collective.
-Thick: the smallest ratio. Dotted: the requested rate. Above 1 compressing pays, below 1 it costs time. Grey: closer to
-1 than the error of such predictions, so neither a gain nor a loss is significant. Dashed: the bound, an iteration that
-only computes."""
+Lines: the time model (equations 2 to 7 of the paper) with costs calibrated on this machine, without a timing run. Dense
+sums use the fastest collective. Thick: the smallest ratio. Dotted: the requested rate. Above 1, compression pays; below
+1, it costs time. Grey: closer to 1 than the error of such predictions, so neither a gain nor a loss is significant.
+Dashed: the bound, an iteration that only computes."""
 
 import json
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """Advice: the predicted iteration on the nodes and network of the configuration, the fastest first.
 
-Predicted by the time model, equations 2 to 7, from calibrations on this machine, without a timing run. Speed-up:
-against the fastest uncompressed over the same topology."""
+Predicted by the time model (equations 2 to 7 of the paper), from calibrations on this machine, without a timing run.
+Speed-up: over the fastest uncompressed over the same topology."""
 
 import json
 import sys
@@ -74,7 +74,7 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
         "cannot be told": f"Whether compressing pays for {where} cannot be told",
     }
     times = f"{tables.spread(row, 'speedup')} times as fast as uncompressed"
-    took = f"{tables.number(row['iteration_s'] * 1e3)} ms an iteration for {tables.number(row['dense_s'] * 1e3)}"
+    took = f"{tables.number(row['iteration_s'] * 1e3)} instead of {tables.number(row['dense_s'] * 1e3)} ms an iteration"
     by = "" if row["collective"] == tables.ENGINE_SUMS else f" by {row['collective']}"
     said = f"{begin[advice.verdict(row)]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
     said += f" What limits it is {LIMITS[row['limit']]}."
@@ -111,23 +111,24 @@ def caption(snakemake, table: pd.DataFrame) -> str:
         nodes = json.loads(Path(snakemake.input.rates[0]).read_text(encoding="utf-8"))["nodes"]
         slower = captions.least_to_most(table["slowdown"])
         words.append(
-            f"The nodes train {nodes['multiply_adds_s']:.3g} multiply-adds a second. They are taken to select entries "
-            f"and handle messages faster than this machine by the same factor as they compute ({slower})."
+            f"The nodes train {nodes['multiply_adds_s']:.3g} multiply-adds a second. We assume that they select "
+            f"entries and handle messages faster than this machine by the same factor as they compute ({slower})."
         )
     else:
-        words.append("The nodes are taken to compute as this machine does.")
+        words.append("We assume that the nodes compute as fast as this machine.")
     if (table["collective"] != tables.ENGINE_SUMS).any():
         words.append(
-            "Dense sums go around a ring (engine), or as the collective says, if a round of it costs what a round of "
-            "the ring does; what an engine chooses there by itself is not known."
+            "We assume that a dense sum is a ring (engine) or the named collective, and that a round of each "
+            "collective costs as much as a round of the ring. The algorithm that an engine chooses on that network is "
+            "not known."
         )
     off = 100 * (advice.errors(checked).median() - 1)
     words.append(
         f"In brackets: within the factor that held for 9 of 10 speed-ups measured to check such advice, n = "
         f"{len(checked)} on {checked['machine'].iloc[0]} (median error {off:.0f} %); on other nodes the error is not "
-        "known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: what "
-        "would shorten the iteration most if it cost nothing. Times alone: whether a ratio "
-        f"keeps the accuracy, accuracy runs tell. Calibrated on {first['machine']}, {first['engine']}, "
+        "known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: the "
+        "part whose removal would shorten the iteration most. The table shows times only; accuracy runs show whether "
+        f"a ratio keeps the accuracy. Calibrated on {first['machine']}, {first['engine']}, "
         f"{captions.least_to_most(table['calibrated_workers'])} workers."
     )
     return " ".join(words)

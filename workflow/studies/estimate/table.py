@@ -52,25 +52,25 @@ def grounds(left: dict[str, RunSpec], at_once: int) -> list[str]:
     kinds = {spec.kind for spec in left.values()}
     notes = []
     if "accuracy" in kinds:
-        notes.append("Accuracy runs: all steps, test samples and starts, as long as in trials of their training.")
+        notes.append("Accuracy runs: the time of all steps, test samples and starts, as measured in trials.")
     if "timing" in kinds:
-        notes.append("Timing runs: their budget, timing.budget_s. One that knows enough ends sooner.")
+        notes.append("Timing runs: timing.budget_s. A run whose intervals are narrow enough ends sooner.")
     if any(spec.kind == "timing" and not spec.measurement.budget_s for spec in left.values()):
-        notes.append("Timing runs without a budget are not counted: give timing.budget_s.")
+        notes.append("Timing runs without a budget are not counted; give timing.budget_s.")
     if "accuracy" in kinds and at_once > 1:
-        notes.append(f"All runs are counted one after the other, but the cores are enough to train {at_once} at once.")
+        notes.append(f"Runs are counted one after the other, although the cores can train {at_once} at the same time.")
     if left:
-        notes.append("A run that was stopped counts as one not begun. Tables and figures are not counted.")
+        notes.append("A stopped run counts in full. Tables and figures are not counted.")
     return notes
 
 
 def experience(ratios: pd.Series) -> str:
     """The errors of earlier estimates, in words."""
     if ratios.empty:
-        return "How far off estimates are is not known: no run has finished that was estimated before."
+        return "The error of estimates is not known: no estimated run has finished."
     last = estimate.worst(ratios)
-    words = f"Runs that were estimated before took {ratios.median():.2f} times as long as estimated in the median, "
-    return words + f"{ratios[last]:.2f} times at worst ({last}), n = {len(ratios)}."
+    words = f"Time that finished runs took, divided by their estimate: median {ratios.median():.2f}, "
+    return words + f"worst {ratios[last]:.2f} ({last}), n = {len(ratios)}."
 
 
 def main(snakemake) -> None:

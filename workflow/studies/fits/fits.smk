@@ -22,4 +22,4 @@ use rule artefact as fits_figure with:
     log:
         f"{RESULTS}/logs/figure-fits-{{model}}.log",
     message:
-        "figure of fits of {wildcards.model}"
+        "figure of the calibration of {wildcards.model}"

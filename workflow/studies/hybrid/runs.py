@@ -70,8 +70,8 @@ def _training(values: dict, model: str, heads: int, batch: int) -> Training:
     if not about["head"]:
         raise ConfigError(f"studies.hybrid.models: {model} does not end in fully connected layers; leave it out")
     if min(about["head"]) < heads:
-        fewest = f"{heads} slices of a layer of {min(about['head'])} columns"
-        raise ConfigError(f"studies.hybrid.workers: {fewest}; give fewer workers, or leave {model} out")
+        why = f"{heads} slices, but a layer of {model} has only {min(about['head'])} columns"
+        raise ConfigError(f"studies.hybrid.workers: {why}; give fewer workers, or leave {model} out")
     stands_in = about["data"] == grid.IMAGENET and not values["data"]["imagenet"]
     return Training(model, grid.TIMED_STAND_IN if stands_in else about["data"], stands_in, batch=batch)
 

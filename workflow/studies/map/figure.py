@@ -1,10 +1,11 @@
 """Map of methods: the variant that the time model predicts to be fastest, by link rate and number of workers.
 
-No measurement: equations 2 to 7 with the costs calibrated on this machine. Computation and selection keep this
-machine's times, the bytes on the busiest link take their time at each rate, and each round of a collective waits for
-the network once. Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed. Cross: the
-network of the calibration, the only point where the model was compared with measurements; the farther from it, the less
-certain the map. Hatched: the two fastest variants differ by less than the model's error there, so either may win."""
+No measurement: the time model (equations 2 to 7 of the paper) with costs calibrated on this machine. Computation and
+selection keep this machine's times, the bytes on the busiest link take their time at each rate, and each round of a
+collective adds one latency. Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed.
+Cross: the network of the calibration, the only point where the model was compared with measurements; the farther from
+it, the less certain the map. Hatched: the two fastest variants differ by less than the model's error there, so either
+may win."""
 
 import json
 from dataclasses import replace

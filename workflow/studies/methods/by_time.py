@@ -2,7 +2,7 @@
 
 The curve and the iteration at each rate are measured. The time of a point is its number of steps times the iteration
 (amortised over the phases of a cycle). The time model is not used. Uncompressed and the baseline are in every panel.
-Dotted: the accuracy of the table's column of times."""
+Dotted: the accuracy to which the table of methods gives the time."""
 
 from itertools import product
 

@@ -101,4 +101,4 @@ use rule breakdown as methods_breakdown with:
     log:
         f"{RESULTS}/logs/figure-methods-breakdown.log",
     message:
-        "figure of methods by part"
+        "figure of the parts of an iteration of every method"

@@ -1,10 +1,11 @@
 """Training over OmniReduce, a ring, the engine's all-reduce and an all-gather, in turns in the same processes.
 
 Communication: the wait after backward, without the wait for slower workers. Against ring: the ring's iteration divided
-by the row's, medians over blocks; the same for communication, but not below 5 ms. d: the part of its blocks that a
-worker sent. Bound: the speed-up that the bytes of N workers alone allow over a ring on full-duplex links, if the
-positions of the blocks are random; with an aggregator on each worker's host it is 2 / (d + 1 - (1 - d)^N). Messages and
-bytes count one worker. For the engine's all-reduce and for gathers, only the bytes handed to the engine are known."""
+by the row's, medians over blocks. Communication against ring: the same for communication; it is left out below 5 ms. d:
+the part of its blocks that a worker sent. Bound: the speed-up over a ring on full-duplex links that the bytes of N
+workers alone allow if the positions of the blocks are random. With an aggregator on each worker's host it is 2 / (d + 1
+- (1 - d)^N). Messages and bytes count one worker. For the engine's all-reduce and for gathers, only the bytes that are
+handed to the engine are known."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Planners, drawn: every planner's iteration divided by the exact plan's, predicted and measured, per model and ratio.
+"""Planners, drawn: the iteration of every planner divided by the iteration of the planner exact, per model and ratio.
 
-The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of the exact
-plan, measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
+The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of exact,
+measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
 of a repeat, from the blocks of one run."""
 
 import pandas as pd

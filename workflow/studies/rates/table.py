@@ -1,4 +1,4 @@
-"""Bandwidth: the time of one iteration per method over links of several rates, measured as in Table 2.
+"""Link rates: the time of one iteration per method over links of several rates, measured as in Table 2.
 
 Every link of the testbed has the rate in the row. DLGS merges layers by a separate plan at each rate."""
 

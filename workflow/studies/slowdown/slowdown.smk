@@ -7,7 +7,7 @@ use rule artefact as slowdown_table with:
         layers=calibrated("run.json"),
         rates=sorted({rate_file(timed(run)) for run in named("timing")}),
     output:
-        **table_files("slowdown", "Time slowdown"),
+        **table_files("slowdown", "Slowdown"),
     params:
         **script_params("workflow/studies/slowdown/table.py"),
     log:

@@ -1,9 +1,10 @@
 """Slowdown: the link rate at which this machine has the same ratio of computation to communication as other nodes.
 
-Computation there: the multiply-adds of a batch, divided by the rate of the nodes, which by default are the paper's (an
-upper limit of the rate: small models do not fill a card). Computation here: forward and backward of the calibration, at
-the batch and with the data of the timing runs. The link rate here is the nodes' link rate divided by the slowdown of
-one iteration."""
+Computation there: the multiply-adds of a batch, divided by the multiply-adds per second of the nodes. By default these
+are the paper's nodes, at the speed that ResNet-50 reaches; smaller models are slower on them than this. Computation
+here: forward and backward of the calibration, at the batch and with the data of the timing runs. Slowdown: computation
+here divided by computation there. Links in proportion: the nodes' link rate divided by the slowdown of one
+iteration."""
 
 import json
 from pathlib import Path

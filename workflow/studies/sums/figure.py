@@ -1,9 +1,9 @@
 """Block-sparse sums: the speed-up of OmniReduce and of an all-gather over a ring, by the part of the blocks that is not
 zero.
 
-One panel per number of workers, kind of links, placement of aggregators (beside a worker or apart) and overlap of the
-blocks. One line per shape of OmniReduce's streams; some shapes have only few points. Grey: the speed-up that the bytes
-alone allow, dashed with one aggregator."""
+One panel per number of workers, kind of links, placement of aggregators (beside a worker, or apart on dedicated hosts)
+and positions of the blocks. One line per setting of OmniReduce's streams; some settings have only a few points. Grey:
+the speed-up that the bytes alone allow, dashed with one aggregator."""
 
 import pandas as pd
 

@@ -1,12 +1,14 @@
 """Block-sparse sums: OmniReduce, a ring and an all-gather of the same blocks, timed in turns.
 
-Times are times of the slowest rank, medians over repeats. Aggregators are beside the first workers, or apart: processes
-on dedicated hosts. In runs with aggregators apart, the engine's gather is left out, because it includes every process.
-Bound: the speed-up over a ring that the bytes on the busiest full-duplex link alone allow. With N or more aggregators
-apart from N workers it is 2 (N - 1) / N divided by the part of the blocks that any worker has (Fei et al., SIGCOMM
-2021); fewer aggregators send more each, and an aggregator beside a worker shares its link. The values are small
-integers, so all ways give the same bits; every repeat checks this. Most shapes of the streams have few
-cases."""
+Times are of the slowest rank, medians over repeats. Aggregators are either beside a worker (on its host) or apart (on
+dedicated hosts). If they are apart, the engine's gather is left out, because it includes every process. Fused: the
+largest number of blocks in a message. Streams each: streams of each aggregator. Places: the positions of the blocks
+that are not zero on different workers. Bound: the speed-up over a ring that the bytes on the busiest full-duplex link
+alone allow. With N workers and at least N aggregators apart it is 2 (N - 1) / N divided by the part of the blocks that
+are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators, each sends more. An
+aggregator beside a worker shares its link, but exchanges blocks with this worker without the link. The values are small
+integers, so all ways give the same bits; every repeat checks this. Most settings of the streams were timed in a few
+cases only."""
 
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 It replaces the paper's Figure 3. Top: one iteration after the timed iterations; with DLGS, an iteration that reuses its
 thresholds. Each bar of communication starts when the bucket was queued and ends when it arrived, so it includes the
 wait for earlier buckets. The wait for communication includes the wait for slower workers; Figure 12 separates these.
-Bottom: equations 2 to 7 with the calibrated costs and the same groups."""
+Bottom: the time model (equations 2 to 7 of the paper) with the calibrated costs and the same groups."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def born(pid: int) -> str:
+def start_time(pid: int) -> str:
     """The start time of a process, in kernel ticks since the machine started, or "" if the process is gone.
 
     A process id may be reused, but the pair of process id and start time is unique, even if the clock is changed.

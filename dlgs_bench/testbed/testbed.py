@@ -2,15 +2,14 @@
 
 Every host is a network namespace. A bridge in another namespace, the switch, connects the hosts. A token bucket at both
 ends of each link limits its rate. Links may have a latency: by netem, if the kernel has it; otherwise, a program
-replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mbit/s.
+replaces the bridge (``dlgs_bench.testbed.latency``), which supports some hundred Mb/s.
 
 Namespaces have no name or file. They belong to the process that made the ``Testbed`` and to the processes that it has
 started in them, and the kernel removes them when the last of these processes has ended. So several testbeds can exist
 at the same time, all with the same addresses. Root can make testbeds. Other users can, if the kernel allows user
 namespaces.
 
-python -m dlgs_bench.launch.testbed check   tests a testbed, and prints the rate of a link and the latency of another
-python -m dlgs_bench.launch.testbed clean   ends processes in testbeds whose maker is gone
+Run ``python -m dlgs_bench.testbed.testbed --help`` to see the commands.
 """
 
 import contextlib
@@ -24,11 +23,15 @@ from pathlib import Path
 
 import psutil
 
-from dlgs_bench.launch import latency, namespaces, network
-from dlgs_bench.launch.namespaces import MARK, born
+from dlgs_bench.testbed import latency, namespaces, network
+from dlgs_bench.testbed.namespaces import MARK, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
+USAGE = """usage: python -m dlgs_bench.testbed.testbed check|clean
+
+check   make a testbed, and print the rate of one link and the latency of another (the same: dlgs-bench check-testbed)
+clean   end processes in testbeds whose maker is gone"""
 
 
 class TestbedError(Exception):
@@ -38,7 +41,7 @@ class TestbedError(Exception):
 
 
 class Testbed:
-    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mbit/s, both directions), while the context is open.
+    """Hosts 0, 1, ... on links of ``rates_mbit`` (Mb/s, both directions), while the context is open.
 
     ``latency_ms``: the one-way latency from host to host.
     """
@@ -67,7 +70,7 @@ class Testbed:
             self._carry(devices)
         if devices and max(self.rates_mbit) > latency.MOST_MBIT:
             self.__exit__()
-            most = f"links with latency carry up to {latency.MOST_MBIT} Mbit/s where the kernel has no netem"
+            most = f"links with latency carry up to {latency.MOST_MBIT} Mb/s where the kernel has no netem"
             raise TestbedError(f"{most}, not {max(self.rates_mbit):g}")
         return self
 
@@ -111,7 +114,7 @@ class Testbed:
     def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
         """Start a program with the open files ``files``, and mark it as part of this testbed."""
         owner = os.getpid()
-        marked = environment | {MARK: f"{owner} {born(owner)}"}
+        marked = environment | {MARK: f"{owner} {start_time(owner)}"}
         process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
         self._started.append(process)
         return process
@@ -124,7 +127,7 @@ class Testbed:
             process.wait()
 
     def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
-        """Mbit/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""
+        """Mb/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""
         sender, receiver = self._pair(sender, receiver)
         # The first burst passes immediately, and TCP needs some round trips to reach the rate. Both are not measured.
         rate_mbit = min(self.rates_mbit[sender], self.rates_mbit[receiver])
@@ -152,7 +155,7 @@ class Testbed:
 
 def _run(program: str, *arguments: str, **settings) -> str:
     """The output of a program in this folder; TestbedError with the last line of its errors if it fails."""
-    call = [sys.executable, "-m", f"dlgs_bench.launch.{program}", *arguments]
+    call = [sys.executable, "-m", f"dlgs_bench.testbed.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
     if done.returncode:
         raise TestbedError(done.stderr.strip().splitlines()[-1])
@@ -174,8 +177,8 @@ def clean() -> list[str]:
     killed = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            owner, _, birth = process.environ().get(MARK, "").partition(" ")
-            if owner and born(int(owner)) != birth:
+            owner, _, started = process.environ().get(MARK, "").partition(" ")
+            if owner and start_time(int(owner)) != started:
                 killed.append(f"{process.pid} {' '.join(process.cmdline())}")
                 process.kill()
     return killed
@@ -186,7 +189,7 @@ def main(arguments: list[str]) -> None:
         case ["check"]:
             try:
                 with Testbed([1000, 1000]) as testbed:
-                    print(f"the testbed works: {testbed.measure_mbit():.0f} Mbit/s over links of 1000 Mbit/s")
+                    print(f"the testbed works: {testbed.measure_mbit():.0f} Mb/s over links of 1000 Mb/s")
                 with Testbed([100, 100], 5) as testbed:
                     print(f"links with latency work: {testbed.measure_round_trip_ms():.1f} ms there and back at 5 ms")
             except TestbedError as error:
@@ -194,8 +197,10 @@ def main(arguments: list[str]) -> None:
         case ["clean"]:
             killed = clean()
             print("\n".join(f"killed {process}" for process in killed) or "nothing to clean")
+        case [*_, "-h" | "--help"]:
+            print(USAGE)
         case _:
-            sys.exit("usage: python -m dlgs_bench.launch.testbed check|clean")
+            sys.exit(USAGE)
 
 
 if __name__ == "__main__":
