@@ -61,10 +61,21 @@ from dlgs_bench.topology import ALL_GATHER, Topology  # noqa: E402
 from dlgs_bench.training.clock import Clock  # noqa: E402
 from dlgs_bench.training.optimizer import SGD  # noqa: E402
 
+
+@contextmanager
+def alone(what: str):
+    """Of the processes that test side by side only one at a time has ``what``."""
+    with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 # Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # as ranks have, whose bits tests compare
 METHODS = plugins.names("methods")
+with alone("plugins"):  # one process describes all, before tests ask for one after another
+    plugins.look_at(("methods", name) for name in METHODS)
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
@@ -134,14 +145,6 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One file more than there are cores, since tests of whole runs often wait; eight at most, for their memory."""
     return min(len(os.sched_getaffinity(0)) + 1, 8)
-
-
-@contextmanager
-def alone(what: str):
-    """Of the processes that test side by side only one at a time has ``what``."""
-    with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def refused_by(command, name: str, capsys, *arguments) -> str:
