@@ -320,7 +320,8 @@ def edit(path: Path, old: str, new: str) -> None:
 def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project with only ``methods``, without what it produced. The data are shared."""
     ignored = shutil.ignore_patterns(
-        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", "results", "smoke",
+        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", ".ruff_cache", "mypy", "results",
+        "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copytree(ROOT / "dlgs_bench" / "data", folder / "dlgs_bench" / "data", dirs_exist_ok=True)
@@ -341,14 +342,20 @@ def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
-LOOK_AT_ALL = "from dlgs_bench import plugins as p; p.look_at((k, n) for k in p.FOLDERS for n in p.names(k))"
+# What the first workflow in a copy would find out, and each copy of it again.
+LOOK_AT_ALL = """
+from dlgs_bench import plugins
+from dlgs_bench.config import checks
+plugins.look_at((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
+checks._lacks("torch_dist", "cpu", shared=False)
+"""
 
 
 @pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory) -> Path:
-    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins. Made once a session.
+    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins and its engine.
 
-    Only to be read.
+    Made once a session, only to be read.
     """
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # one folder for all of a session

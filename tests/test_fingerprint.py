@@ -26,9 +26,9 @@ def interrupted():
 
 
 def test_threads_may_read_code_at_the_same_time(interrupted):
-    files = sorted(fingerprint.PACKAGE.rglob("*.py"))[:40] * 10
+    files = sorted(fingerprint.PACKAGE.rglob("*.py"))[:10] * 10  # half as many fail without the lock
     with ThreadPoolExecutor(4) as pool:
-        assert len(list(pool.map(fingerprint.digest.__wrapped__, files))) == 400
+        assert len(list(pool.map(fingerprint.digest.__wrapped__, files))) == 100
 
 
 def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobody_can(tmp_path, monkeypatch):
