@@ -320,8 +320,8 @@ def edit(path: Path, old: str, new: str) -> None:
 def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project with only ``methods``, without what it produced. The data are shared."""
     ignored = shutil.ignore_patterns(
-        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", ".ruff_cache", "mypy", "results",
-        "smoke",
+        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", ".ruff_cache", "mypy",
+        "results", "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copytree(ROOT / "dlgs_bench" / "data", folder / "dlgs_bench" / "data", dirs_exist_ok=True)

@@ -18,7 +18,7 @@ from dlgs_bench.comm.local import run_workers
 sys.path.insert(0, str(ROOT / "examples"))
 import naive_exchange
 
-# Imports of torch, twice, are most of what a run costs; DDP and Horovod import more. Hooks have fast tests of their own.
+# Most of the cost of a run is two imports of torch; DDP and Horovod import more. Hooks have fast tests of their own.
 MARKS = {"ddp_minimal": [pytest.mark.slow], "horovod_minimal": [pytest.mark.slow, needs_horovod]}
 EVERY = sorted((ROOT / "examples").glob("*.py"))
 COMMAND = re.compile(r"Run it with: (.*)")
