@@ -10,6 +10,8 @@ HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 SITE := NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 PYTEST := python -m pytest -q -n auto --dist loadfile
+# Tests and runs start many processes; without its cache, each of them compiles all files of the project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # nvcc reached through a link or wrapper outside its toolkit misleads Horovod's CMake: ask nvcc for its root.
 CUDA_ROOT = $(shell nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p' | xargs -r realpath)

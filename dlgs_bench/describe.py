@@ -6,6 +6,7 @@ others. The description of a plug-in that cannot be loaded is its error in one l
 """
 
 import contextlib
+import importlib
 import inspect
 import json
 import os
@@ -13,7 +14,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -31,6 +32,8 @@ MODEL = {
 }
 NOTICE_S = 10.0  # after this time a line on standard error names the plug-in that is being described
 LIMIT_S = 900.0  # for one plug-in
+# The module with the slowest imports of a kind: Numba for methods, and what torch imports with the first meta tensor.
+SHARED = {"methods": "dlgs_bench.exchange.magnitudes", "models": "torch._dynamo"}
 
 
 def model(name: str) -> dict:
@@ -218,9 +221,16 @@ def every() -> list[tuple[str, str]]:
     return [(kind, name) for kind in DESCRIBE for name in plugins.names(kind)]
 
 
+def import_shared(kinds: Iterable[str]) -> None:
+    """Import here what the forks of these kinds of plug-ins would each import again. It takes seconds."""
+    for kind in SHARED.keys() & kinds:
+        importlib.import_module(SHARED[kind])
+
+
 def main(requested: list[str]) -> None:
     """Print the descriptions of these plug-ins (``<kind>/<name>``), or of all."""
     pairs = [tuple(plugin.split("/", 1)) for plugin in requested] or every()
+    import_shared(kind for kind, _ in pairs)
     descriptions: dict[str, dict] = {kind: {} for kind in DESCRIBE}
     for kind, name in pairs:
         descriptions[kind][name] = in_fork(kind, name)

@@ -95,15 +95,15 @@ def digest(path: Path) -> str:
 
 
 @cache
-def imports(path: Path) -> frozenset[Path]:
-    """The project's files that ``path`` imports, directly or indirectly, with ``path`` itself."""
+def imports(path: Path, within: Path = ROOT) -> frozenset[Path]:
+    """The project's files in ``within`` that ``path`` imports, directly or indirectly, with ``path`` itself."""
     files, queue = set(), [path]
     while queue:
         file = queue.pop()
         if file in files:
             continue
         files.add(file)
-        queue += _imported(file)
+        queue += (one for one in _imported(file) if one.is_relative_to(within))
     return frozenset(files)
 
 
@@ -112,8 +112,8 @@ def _imported(file: Path) -> list[Path]:
     """The project's files that a file imports directly, also from its own folder, and their packages' __init__.py."""
     names = []
     for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names]
         elif isinstance(node, ast.Import):
             names += [a.name for a in node.names]
     modules = {tuple(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)}

@@ -8,11 +8,12 @@ import sys
 
 from dlgs_bench import plugins
 from dlgs_bench.errors import listed, meant
-from dlgs_bench.exchange.plugin import about
 
 
 def row(name: str) -> str:
     """One method in one line, such as ``topk  Top-K  ratio, selection=torch``."""
+    from dlgs_bench.exchange.plugin import about  # here, since help and errors need no torch, which takes seconds
+
     described = about(name)
     parameters = (
         f"{key}={field['default']}" if "default" in field else key for key, field in described["fields"].items()

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dlgs_bench.atomic_file import write_atomically
-from dlgs_bench.fingerprint import PACKAGE, ROOT, stem
+from dlgs_bench.fingerprint import PACKAGE, ROOT, imports, stem
 
 
 def _folder(kind: str) -> Path:
@@ -95,26 +95,41 @@ def look_at(plug_ins: Iterable[tuple[str, str]]) -> None:
 
 def forget_errors() -> None:
     """Remove errors from the cache: what a plug-in lacked may be installed now, such as a library."""
-    for path in (CACHE / _sources()).glob("*.json"):
+    for path in CACHE.glob("*.json"):
         with suppress(OSError):
             if path.read_text(encoding="utf-8").startswith('{"error"'):
                 path.unlink()
 
 
 def _cached(kind: str, name: str) -> Path:
-    return CACHE / _sources() / f"{kind}-{name}.json"
+    return CACHE / f"{kind}-{name}-{_sources(kind, name)}.json"
 
 
 @cache
-def _sources() -> str:
-    """A digest of all source files that a description may depend on."""
-    sources = [path for folder in FOLDERS.values() for path in folder.glob("*.py")]
-    sources += [*(PACKAGE / "exchange").rglob("*.py"), *(PACKAGE / "data").glob("*.py")]
-    sources += [PACKAGE / "describe.py", PACKAGE / "training" / "build.py", PACKAGE / "training" / "head.py"]
-    lines = "".join(f"{path.relative_to(ROOT)} {_digest(path)}" for path in sorted(sources))
+def _sources(kind: str, name: str) -> str:
+    """A digest of the source files that the description of a plug-in may depend on.
+
+    They are the plug-in's file, the plug-ins that it imports, and the project's files behind all plug-ins of its kind.
+    """
+    file = FOLDERS[kind] / f"{stem(name)}.py"
+    try:
+        own = imports(file, within=file.parent)
+    except (SyntaxError, ValueError):  # the file is not Python; its description will be this error
+        own = frozenset([file])
+    lines = "".join(f"{path.relative_to(ROOT)} {_digest(path)}" for path in sorted({*own, *_behind(kind)}))
     return hashlib.sha256(lines.encode()).hexdigest()[:16]
 
 
+@cache
+def _behind(kind: str) -> list[Path]:
+    """The project's files that the descriptions of all plug-ins of a kind may depend on."""
+    if kind == "models":
+        training = PACKAGE / "training"
+        return [PACKAGE / "describe.py", training / "build.py", training / "head.py", *(PACKAGE / "data").glob("*.py")]
+    return [PACKAGE / "describe.py", *(PACKAGE / "exchange").rglob("*.py")]
+
+
+@cache
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -61,10 +61,21 @@ from dlgs_bench.topology import ALL_GATHER, Topology  # noqa: E402
 from dlgs_bench.training.clock import Clock  # noqa: E402
 from dlgs_bench.training.optimizer import SGD  # noqa: E402
 
+
+@contextmanager
+def alone(what: str):
+    """Of the processes that test side by side only one at a time has ``what``."""
+    with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 # Tests that a shell started in the background, and all that they start, would ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # as ranks have, whose bits tests compare
 METHODS = plugins.names("methods")
+with alone("plugins"):  # one process describes all, before tests ask for one after another
+    plugins.look_at(("methods", name) for name in METHODS)
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
@@ -134,14 +145,6 @@ def pytest_collection_finish() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One file more than there are cores, since tests of whole runs often wait; eight at most, for their memory."""
     return min(len(os.sched_getaffinity(0)) + 1, 8)
-
-
-@contextmanager
-def alone(what: str):
-    """Of the processes that test side by side only one at a time has ``what``."""
-    with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def refused_by(command, name: str, capsys, *arguments) -> str:
@@ -317,7 +320,8 @@ def edit(path: Path, old: str, new: str) -> None:
 def copy_project(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     """A copy of the project with only ``methods``, without what it produced. The data are shared."""
     ignored = shutil.ignore_patterns(
-        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", "results", "smoke",
+        ".git", ".venv", ".tools", ".snakemake", "data", ".hypothesis", ".pytest_cache", ".ruff_cache", "mypy",
+        "results", "smoke",
     )  # fmt: skip
     shutil.copytree(ROOT, folder, ignore=ignored, dirs_exist_ok=True)
     shutil.copytree(ROOT / "dlgs_bench" / "data", folder / "dlgs_bench" / "data", dirs_exist_ok=True)
@@ -338,14 +342,20 @@ def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
-LOOK_AT_ALL = "from dlgs_bench import plugins as p; p.look_at((k, n) for k in p.FOLDERS for n in p.names(k))"
+# What the first workflow in a copy would find out, and each copy of it again.
+LOOK_AT_ALL = """
+from dlgs_bench import plugins
+from dlgs_bench.config import checks
+plugins.look_at((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
+checks._lacks("torch_dist", "cpu", shared=False)
+"""
 
 
 @pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory) -> Path:
-    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins. Made once a session.
+    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins and its engine.
 
-    Only to be read.
+    Made once a session, only to be read.
     """
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # one folder for all of a session

@@ -502,13 +502,16 @@ def test_a_plug_in_that_cannot_be_used_is_one_line(tiny_source, tmp_path):
     for file, (source, _, _) in UNUSABLE.items():
         (project / file).write_text(source)
     program = (
-        "import json, sys, yaml\nfrom dlgs_bench.config import load\n"
+        "import json, sys, yaml\nfrom dlgs_bench import plugins\nfrom dlgs_bench.config import load\n"
+        "plugins.look_at(tuple(plugin.split('/')) for plugin in sys.argv[2:])  # all in one process\n"
         "for changes in json.loads(sys.argv[1]):\n"
         "    try:\n        load.load(yaml.safe_load(open('config/smoke.yaml')) | changes, 'mine.yaml')\n"
         "    except load.ConfigError as error:\n        print(error)"
     )
     changes = [changes for _, changes, _ in UNUSABLE.values()]
-    *lines, of_all = python_in(project, "-c", program, json.dumps([*changes, {"methods": "all"}])).splitlines()
+    broken = [file.removesuffix(".py") for file in UNUSABLE]
+    printed = python_in(project, "-c", program, json.dumps([*changes, {"methods": "all"}]), *broken)
+    *lines, of_all = printed.splitlines()
     for line, (file, (_, _, expected)) in zip(lines, UNUSABLE.items(), strict=True):
         assert line.startswith(f"mine.yaml: {file.split('/')[0]}: {file} cannot be used: ") and expected in line
     assert "methods/broken.py cannot be used" in of_all

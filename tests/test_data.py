@@ -15,7 +15,6 @@ import torch
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
-from torchvision.datasets import CIFAR10
 
 from dlgs_bench import data as datasets
 from dlgs_bench.data import DataSet, Shard, evaluation_indices, steps, training_indices
@@ -190,6 +189,8 @@ def test_a_truncated_archive_is_refused_and_leaves_nothing(tmp_path, monkeypatch
 
 def official(folder: Path, monkeypatch) -> dict:
     """A small archive laid out as the official one; its checksums are taken for the official ones. Its arrays."""
+    from torchvision.datasets import CIFAR10  # takes seconds, which every test process would wait for at the top
+
     draw = np.random.default_rng(0)
     lists: dict[str, list] = {"train_list": [], "test_list": []}
     parts: dict[str, list] = {"train_list": [], "test_list": []}

@@ -198,7 +198,7 @@ def test_a_damaged_image_is_refused_in_one_line_where_it_is_read(processes, brok
 
 def test_what_cannot_be_copied_is_refused_and_leaves_what_was_there(imagenet, tmp_path):
     shutil.copytree(imagenet / "images", tmp_path / "images")
-    image = tmp_path / "images" / "val" / fetch.CLASSES[50] / "0.JPEG"
+    image = tmp_path / "images" / "train" / fetch.CLASSES[0] / "0.JPEG"  # the first: no other one is decoded
     image.write_bytes(image.read_bytes()[:900])  # the head is whole
     target = tmp_path / "data" / "imagenet100"
     for _ in range(2):
@@ -208,7 +208,8 @@ def test_what_cannot_be_copied_is_refused_and_leaves_what_was_there(imagenet, tm
         assert sorted(tmp_path.glob("data/*/*")) == ([target / "whole"] if target.exists() else [])
         target.mkdir(exist_ok=True)
         (target / "whole").touch()
-    image.unlink()
+    for path in image.parent.iterdir():
+        path.unlink()
     with pytest.raises(DataError, match=f"^{image.parent}: holds no image; give a folder with"):
         fetch.copy(tmp_path / "images", target, threads=2)
 

@@ -44,7 +44,7 @@ def learnt(method: str) -> str:
 @pytest.mark.parametrize("method", ["none", "topk", "lags", "dlgs"])
 def test_an_accuracy_run_learns_what_it_always_learnt(method):
     found, instructions = learnt(method), torch.backends.cpu.get_cpu_capability()
-    assert found == learnt(method)
     if instructions not in KEPT:
+        assert found == learnt(method)
         pytest.skip(f"no values kept for {instructions}, only for {', '.join(KEPT)}; here it is {found}")
     assert found == KEPT[instructions][method]

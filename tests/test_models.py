@@ -1,6 +1,7 @@
 """Models: the published sizes, the contract of a model file, and the flat layout of parameters and gradients."""
 
 import json
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,8 @@ from dlgs_bench.training.flat import FlatModel
 pytestmark = pytest.mark.unit
 
 MODELS = plugins.names("models")
-LARGE = ("vgg16_imagenet", "resnet50", "vgg16_100")  # each has a sibling that is smaller
+described = cache(describe.model)
+LARGE = ("vgg16_imagenet", "resnet50", "vgg16_100", "transformer")  # each has a sibling that is smaller
 
 every_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in MODELS]
@@ -29,14 +31,14 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_sizes(name):
-    found = describe.model(name)
+    found = described(name)
     parameters, layers, millions = PUBLISHED[name]
     assert (found["parameters"], len(found["layers"])) == (parameters, layers)
     assert found["multiply_adds"] == pytest.approx(millions * 1e6, rel=0.01)
 
 
 def test_the_transformer_has_about_ten_million_parameters_in_other_shapes():
-    found = describe.model("transformer")
+    found = described("transformer")
     assert 9e6 < found["parameters"] < 12e6
     module = plugins.load("models", "transformer")
     weights = 12 * module.WIDTH**2 * module.BLOCKS + module.WIDTH * module.TOKENS  # of the blocks and the head
@@ -45,7 +47,7 @@ def test_the_transformer_has_about_ten_million_parameters_in_other_shapes():
 
 
 def test_the_small_transformer_is_the_same_with_fewer_parameters():
-    assert describe.model("transformer_small")["parameters"] == 867_072
+    assert described("transformer_small")["parameters"] == 867_072
 
 
 def test_the_transformer_does_not_look_ahead():
@@ -130,7 +132,7 @@ def test_flattening_changes_no_output_and_layers_come_last_first(name):
     assert torch.equal(model(inputs), before)
     assert flat.names == [n for n, _ in model.named_parameters()][::-1]
     assert flat.parameters.numel() == sum(flat.sizes)
-    assert flat.sizes == describe.model(name)["layers"]
+    assert flat.sizes == described(name)["layers"]
 
 
 @every_model

@@ -1,5 +1,6 @@
 """A session that is saved and loaded goes on bit for bit as if never stopped; whose momentum it is."""
 
+import copy
 import gc
 import io
 
@@ -22,13 +23,14 @@ pytestmark = pytest.mark.unit
 def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
     """Stopped between two points of the curve, with real images: the tables end the same."""
     spec = RunSpec(
-        "accuracy", Training("resnet20", batch=8, train_epochs=0.003, lr_steps=(80,)),
+        "accuracy", Training("resnet20", batch=4, train_epochs=0.001, lr_steps=(80,)),
         Scheme(method="dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(),
         Measurement(evaluations=3, test_samples=20, final_test_samples=40),
     )  # fmt: skip
+    images = Cifar10(data, CPU)
 
     def run(comm, stop: int | None = None, state: bytes = b"") -> Session:
-        session, exchange = train.begin(spec, comm, Cifar10(data, CPU), CPU)
+        session, exchange = train.begin(spec, comm, copy.copy(images), CPU)  # shares the images
         if state:
             session.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
         while session.done < (stop or session.spec.steps(session.data.train_size)):
@@ -37,7 +39,7 @@ def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
 
     def saved(comm) -> bytes:
         memory = io.BytesIO()
-        torch.save(run(comm, stop=5).state_dict(), memory)
+        torch.save(run(comm, stop=3).state_dict(), memory)
         return memory.getvalue()
 
     def tables(session: Session) -> dict:
@@ -66,14 +68,14 @@ def test_a_state_of_other_variants_is_refused():
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name not in ("none", "dlgs") else []) for name in METHODS]
 )
 def test_memory_and_open_files_stay_as_they_are(name):
-    """A tensor of the model's size that is kept from every step would make 20 MiB."""
+    """A tensor of the model's size that is kept from every step would make 10 MiB."""
     process = psutil.Process()
 
     def work(comm) -> tuple[int, int]:
-        session = go_on(session_of(comm, name), 50)
+        session = go_on(session_of(comm, name), 20)
         gc.collect()
         before = process.memory_info().rss, process.num_fds()
-        go_on(session, 250)
+        go_on(session, 120)
         gc.collect()
         return process.memory_info().rss - before[0], process.num_fds() - before[1]
 
