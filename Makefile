@@ -24,11 +24,12 @@ $(UV):
 	setup/progress.sh .tools/bin/pip install --quiet uv==$(UV_VERSION)
 
 # Horovod stays installed if it was compiled against the torch that is listed; else the sync uninstalls it.
-$(BASE): requirements.txt pyproject.toml | $(UV)
+$(BASE): requirements.txt pyproject.toml setup/dlgs-bench | $(UV)
 	@echo "== environment, without Horovod: downloads 3 GB the first time =="
 	test -x .venv/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@if grep -qsxF "$(TORCH)" $(HOROVOD); then cat requirements.txt; \
 	else sed '/^horovod==/,/[^\\]$$/d' requirements.txt; fi | $(SYNC) -
+	install setup/dlgs-bench .venv/bin/
 	touch $@
 
 $(HOROVOD): $(BASE)
@@ -38,7 +39,8 @@ $(HOROVOD): $(BASE)
 	echo "$(TORCH)" > $@
 
 .NOTPARALLEL:
-.PHONY: help reproduce test test-rest smoke check lint docs schema bench reference results-page env env-without-horovod
+.PHONY: help reproduce test test-rest smoke check lint docs schema bench gpu reference results-page
+.PHONY: env env-without-horovod
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' Makefile | expand -t 28
@@ -82,6 +84,11 @@ bench: $(HOROVOD) ## measured properties of each method, and speeds as ratios wi
 	$(RUN) python bench/iteration.py results/bench
 	$(RUN) python bench/hooks.py results/bench
 	$(RUN) python bench/field.py results/reference-field
+
+# Without CIFAR-10, for example without a network, everything but training runs.
+gpu: $(BASE) ## everything that needs a GPU, in ten minutes: results/gpu.tar.gz
+	-test -e data/cifar10.npz || $(RUN) python -m dlgs_bench.data.fetch data/cifar10.npz
+	$(RUN) python bench/gpu.py results/gpu
 
 reference: ## keep the current results as the reference set, and update the answers in the README
 	$(RUN) python workflow/scripts/reference.py

@@ -14,6 +14,7 @@ off a normal distribution (Shi et al., 2019); both send about, not exactly, k en
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 
@@ -63,7 +64,8 @@ def candidates(residual: torch.Tensor, gradient: torch.Tensor, k: int) -> dict:
     }
 
 
-def measure(size: int, ratio: float, rounds: int) -> list[dict]:
+def measure(size: int, ratio: float, rounds: int, candidates_of: Callable = candidates) -> list[dict]:
+    """One row for each of the candidates, which take turns. ``candidates_of``: see ``candidates``."""
     gradient, residual = torch.randn(2, size, device=DEVICE)
     corrected = torch.empty_like(residual)
     times: dict[str, list[float]] = {}
@@ -75,7 +77,7 @@ def measure(size: int, ratio: float, rounds: int) -> list[dict]:
             torch.cuda.synchronize()
         times.setdefault(name, []).append(time.perf_counter() - begun)
 
-    chosen = candidates(residual, gradient, max(1, int(size * ratio)))
+    chosen = candidates_of(residual, gradient, max(1, int(size * ratio)))
     for _ in range(rounds + 1):
         for name, call in chosen.items():
             clock("copy", lambda: corrected.copy_(residual))

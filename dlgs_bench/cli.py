@@ -16,7 +16,7 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
     "compare": ("dlgs_bench.report.compare", [], "compare two result sets: which rows of Table 2 agree"),
     "methods": ("dlgs_bench.list_methods", [], "list the compression methods with their parameters"),
-    "check-testbed": ("dlgs_bench.launch.testbed", ["check"], "check whether this machine can slow its links"),
+    "check-testbed": ("dlgs_bench.testbed.testbed", ["check"], "check whether this machine can slow its links"),
     "check-set": ("dlgs_bench.result_set", [], "check whether a folder of results is complete and unaltered"),
 }
 

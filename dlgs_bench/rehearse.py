@@ -14,9 +14,10 @@ from pathlib import Path
 from dlgs_bench import advise
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import shown
-from dlgs_bench.launch import processes, testbed
+from dlgs_bench.launch import processes
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
+from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel.job_advice import Job, JobModel
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT

@@ -1,6 +1,6 @@
 """Train a small network with Top-K under DistributedDataParallel.
 
-Run it with: torchrun --standalone --nproc-per-node 2 examples/ddp_minimal.py
+Run it with: PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/ddp_minimal.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Train a small network with Top-K under Horovod.
 
-Run it with: horovodrun -np 2 python examples/horovod_minimal.py
+Run it with: PYTHONPATH=. horovodrun -np 2 python examples/horovod_minimal.py
 """
 
 import horovod.torch as hvd

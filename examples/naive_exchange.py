@@ -1,6 +1,6 @@
 """Top-K with error feedback in plain torch: slow, and easy to read.
 
-A test holds it equal, bit for bit, to ``methods/topk.py`` with its compiled selection.
+A test checks that it gives the same bits as ``methods/topk.py`` with compiled selection.
 Run it with: torchrun --standalone --nproc-per-node 2 examples/naive_exchange.py
 """
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 def exchange(gradient: torch.Tensor, residual: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the mean over workers of each worker's k largest entries; what is not sent stays in the residual.
+    """Return the mean over workers of each worker's k largest entries; the other entries stay in the residual.
 
     gradient, residual: shape (d,), of this worker. The result has shape (d,) and is the same on all workers.
     """

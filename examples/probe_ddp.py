@@ -1,4 +1,8 @@
-"""Record a profile of a training job: torchrun --nproc-per-node 2 examples/probe_ddp.py profile.json."""
+"""Record a profile of a training job, from which a prediction for another network is made.
+
+PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/probe_ddp.py profile.json
+dlgs-bench advise profile.json --workers 16 --link-mbit 10000
+"""
 
 import sys
 
@@ -17,7 +21,7 @@ def main(path: str) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, 10))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record(model, optimizer, path, steps=10, methods=["topk"]):  # without ``methods``, it measures all
+    with record(model, optimizer, path, steps=10, methods=["topk"]):  # without ``methods``, all are measured
         for _ in range(20):
             optimizer.zero_grad()
             images, labels = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))

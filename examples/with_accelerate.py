@@ -1,8 +1,8 @@
 """Top-K under Accelerate, with checkpoints that hold every rank's residuals.
 
-    torchrun --nproc-per-node 2 examples/with_accelerate.py FOLDER [STEPS]
+    PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/with_accelerate.py FOLDER [STEPS]
 
-A second call with the same folder continues from its checkpoint.
+It prints no loss. A second call with the same folder and more steps continues from its checkpoint.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Top-K under Lightning, by a callback that keeps every rank's residuals in the checkpoint.
 
-    torchrun --nproc-per-node 2 examples/with_lightning.py FOLDER [EPOCHS]
+    PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/with_lightning.py FOLDER [EPOCHS]
 
-A second call with the same folder continues from its checkpoint.
+It prints no loss. A second call with the same folder and more epochs continues from its checkpoint.
 """
 
 import sys
@@ -22,7 +22,7 @@ from dlgs_bench.hooks.ddp import DDPHook
 class GradientHook(lightning.Callback):
     """Makes the hook once the model is wrapped: DDPStrategy's ``ddp_comm_hook`` is not called on CPUs.
 
-    A checkpoint gathers all ranks' states, which are as large as the number of ranks times the model.
+    A checkpoint contains the states of all ranks. Each state is as large as the model.
     """
 
     def __init__(self, method: str, **options: Any):
@@ -40,7 +40,7 @@ class GradientHook(lightning.Callback):
             return {}
         states: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(states, self.hook.state_dict())
-        return {"states": {rank: state for one in states for rank, state in one.items()}}
+        return {"states": {rank: state for own in states for rank, state in own.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # before on_train_start
         self._states = state_dict.get("states")

@@ -1,8 +1,8 @@
 """Top-K under Hugging Face's Trainer, by a callback that saves every rank's residuals next to the checkpoint.
 
-    torchrun --nproc-per-node 2 examples/with_transformers.py FOLDER [STEPS]
+    PYTHONPATH=. torchrun --standalone --nproc-per-node 2 examples/with_transformers.py FOLDER [STEPS]
 
-A second call with the same folder continues from its newest checkpoint.
+A second call with the same folder and more steps continues from its newest checkpoint.
 """
 
 import sys

@@ -19,7 +19,7 @@ from dlgs_bench.topology import TOPOLOGIES, Topology
 
 def exchanged(comm: Communicator, topology: Topology, device: torch.device) -> dict:
     """By method, the aggregates of a few steps."""
-    names = [name for name in METHODS if topology.transport(CLASSES[name].sum_kind)]
+    names = [name for name in METHODS if topology.answers(CLASSES[name].sum_kind)]
     steps = gradients(comm.rank, 4, device=device)
     return {name: exchange_steps(comm, make(name), steps, topology=topology) for name in names}
 

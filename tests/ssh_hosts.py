@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dlgs_bench.launch import testbed
-from dlgs_bench.launch.testbed import Testbed
+from dlgs_bench.testbed import testbed
+from dlgs_bench.testbed.testbed import Testbed
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin")
 CLIENT = """\

@@ -1,6 +1,7 @@
 """On a GPU: what holds on CPUs, and what only a GPU does. The first thing to run where there is one."""
 
 import importlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,23 +12,11 @@ import cuda_worker
 import pandas as pd
 import pytest
 import torch
-from conftest import METHODS, ROOT, exchange_of, exchange_steps, gradients, make, numbers, one_step
+from conftest import ENVIRONMENT, METHODS, ROOT, exchange_of, exchange_steps, gradients, make, numbers, one_step
 from test_async_device import KNOWN
 from test_launch_hosts import accuracy
-from test_methods import (  # noqa: F401 - held here on ``device``
-    test_a_resumed_run_goes_on_as_if_never_stopped,
-    test_a_zero_gradient_gives_a_zero_aggregate,
-    test_all_workers_end_with_the_same_bits_and_so_does_a_second_run,
-    test_the_error_is_at_most_the_part_of_the_gradient_that_it_says,
-    test_the_mean_over_many_draws_is_the_dense_mean,
-    test_what_is_sent_and_what_is_kept_add_up,
-    test_where_it_says_so_the_aggregate_is_the_dense_mean,
-)
 from test_models import MODELS, built, samples
 from test_selection import KINDS
-from test_session import (  # noqa: F401 - held here on ``device``
-    test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients,
-)
 
 from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
@@ -40,10 +29,10 @@ from dlgs_bench.topology import TOPOLOGIES
 from dlgs_bench.training.clock import PARTS, Clock
 from dlgs_bench.training.session import Session
 
-if not torch.cuda.is_available():
+DEVICE = torch.device(os.environ.get("DLGS_BENCH_TEST_DEVICE", "cuda"))  # bench/gpu.py tries some tests on a CPU
+if DEVICE.type == "cuda" and not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
-DEVICE = torch.device("cuda")
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 
@@ -176,12 +165,12 @@ def test_the_clock_does_not_make_the_host_wait_before_it_is_stopped():
     assert torch.cuda.current_stream().query()
 
 
-def processes(count: int, topology: str, target: Path, environment: dict) -> list[dict]:
+def processes(count: int, topology: str, target: Path) -> list[dict]:
     """By rank, what so many processes of torch.distributed on one GPU saw."""
     program = [sys.executable, cuda_worker.__file__, DEVICE.type, topology, str(target)]
     one = {gpus.VISIBLE: ",".join(gpus.visible()[:1])}
     done = subprocess.run(
-        ENGINES["torch_dist"].command(count, program), env=environment | ENGINES["torch_dist"].environment(1) | one,
+        ENGINES["torch_dist"].command(count, program), env=ENVIRONMENT | ENGINES["torch_dist"].environment(1) | one,
         cwd=ROOT, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -198,14 +187,14 @@ def equals_threads(found: list[dict], topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_workers_that_share_a_gpu_exchange_over_gloo_what_threads_do(topology, environment, tmp_path):
-    found = processes(2 + TOPOLOGIES[topology].servers, topology, tmp_path / "seen", environment)
+def test_workers_that_share_a_gpu_exchange_over_gloo_what_threads_do(topology, tmp_path):
+    found = processes(2 + TOPOLOGIES[topology].servers, topology, tmp_path / "seen")
     assert {one["backend"] for one in found} == {"gloo"}
     equals_threads(found, topology)
 
 
-def test_a_process_with_a_gpu_of_its_own_sums_and_gathers_over_nccl(environment, tmp_path):
-    found = processes(1, "allgather", tmp_path / "seen", environment)
+def test_a_process_with_a_gpu_of_its_own_sums_and_gathers_over_nccl(tmp_path):
+    found = processes(1, "allgather", tmp_path / "seen")
     assert found[0]["backend"] == "nccl"
     equals_threads(found, "allgather")
 
@@ -274,3 +263,18 @@ def test_a_training_step_keeps_to_its_precision_and_memory_format(name, precisio
     for tensor in (session.flat.parameters, session.flat.gradients):
         assert (tensor.device.type, tensor.dtype) == (DEVICE.type, torch.float32) and tensor.isfinite().all()
     assert session.sums.isfinite().all() and not torch.equal(before, session.flat.parameters)
+
+
+# The last tests of this file: they are imported here since pytest runs tests in the order of their names in the module.
+from test_methods import (  # noqa: E402, F401 - held here on ``device``
+    test_a_resumed_run_goes_on_as_if_never_stopped,
+    test_a_zero_gradient_gives_a_zero_aggregate,
+    test_all_workers_end_with_the_same_bits_and_so_does_a_second_run,
+    test_the_error_is_at_most_the_part_of_the_gradient_that_it_says,
+    test_the_mean_over_many_draws_is_the_dense_mean,
+    test_what_is_sent_and_what_is_kept_add_up,
+    test_where_it_says_so_the_aggregate_is_the_dense_mean,
+)
+from test_session import (  # noqa: E402, F401 - held here on ``device``
+    test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients,
+)

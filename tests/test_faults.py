@@ -18,10 +18,10 @@ from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, 
 
 from dlgs_bench import engines
 from dlgs_bench.config import load as config
-from dlgs_bench.launch import testbed
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.report import runs
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.testbed import testbed
 
 engine, root, slow, unit = (getattr(pytest.mark, name) for name in ("engine", "root", "slow", "unit"))
 MAY_MOUNT = os.geteuid() == 0 and shutil.which("mount")

@@ -12,11 +12,11 @@ from test_testbed import here, holds_any, hosts, inside, median_of_five, network
 
 from dlgs_bench.config import grid
 from dlgs_bench.config import load as config
-from dlgs_bench.launch import latency
-from dlgs_bench.launch.latency import HEADER, QUEUE_S, Way, receiver
-from dlgs_bench.launch.testbed import Testbed, TestbedError
 from dlgs_bench.report import captions, tables
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.testbed import latency
+from dlgs_bench.testbed.latency import HEADER, QUEUE_S, Way, receiver
+from dlgs_bench.testbed.testbed import Testbed, TestbedError
 
 # Powers of two: times add up exactly, so that the oracle drops what the program drops.
 LATENCY_S, BYTES_S = 1 / 16, 1024.0

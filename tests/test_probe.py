@@ -51,6 +51,26 @@ def test_an_interrupted_training_leaves_no_hook_and_no_file(tmp_path):
     assert left == 0 and not list(tmp_path.iterdir())
 
 
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer as Accelerate wraps it: a subclass whose own hooks do not exist."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+
+
+@pytest.mark.unit
+def test_a_wrapped_optimizer_is_recorded(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(2, 2))
+    with record(model, Wrapped(optimizer), tmp_path / "profile.json", steps=2, methods=["topk"]):
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+            Wrapped(optimizer).step()
+    assert load(tmp_path / "profile.json")["job"]["steps"] == 2 and not optimizer._optimizer_step_post_hooks
+
+
 @pytest.mark.unit
 def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
     model, optimizer = plain(torch.nn.Linear(2, 2))

@@ -7,7 +7,7 @@ from conftest import ROOT, refused_by
 from world import World
 
 from dlgs_bench import rehearse
-from dlgs_bench.launch import testbed
+from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network

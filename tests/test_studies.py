@@ -6,8 +6,8 @@ import re
 import pytest
 from conftest import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakemake
 
-from dlgs_bench.launch import testbed
 from dlgs_bench.report.summary import MEASURED
+from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import estimate
 
 PARAMETERS = 334

@@ -17,11 +17,11 @@ from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
 from dlgs_bench.config import load as config
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import testbed
 from dlgs_bench.launch.launcher import launch
-from dlgs_bench.launch.namespaces import MARK
-from dlgs_bench.launch.testbed import Testbed
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec
+from dlgs_bench.testbed import testbed
+from dlgs_bench.testbed.namespaces import MARK
+from dlgs_bench.testbed.testbed import Testbed
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ HALF = """
 import os, time
 from pathlib import Path
 from pyroute2 import IPRoute
-from dlgs_bench.launch import links
+from dlgs_bench.testbed import links
 
 def rate():
     with IPRoute() as ip:
@@ -169,7 +169,7 @@ def test_clean_ends_what_outlived_its_launcher(here):
     launcher.kill()
     launcher.wait()
     assert until(lambda: {p.name() for p in inside(launcher.pid)} == {"sleep"})
-    clean = [sys.executable, "-m", "dlgs_bench.launch.testbed", "clean"]
+    clean = [sys.executable, "-m", "dlgs_bench.testbed.testbed", "clean"]
     said = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True)
     assert said.stdout.count("sleep 600") == 2
     assert until(lambda: not inside(launcher.pid) and not holds_any(spaces))
@@ -244,7 +244,7 @@ def check(*without: str) -> subprocess.CompletedProcess:
     """The testbed's own check, with less than this process may do."""
     if os.geteuid() or not shutil.which(without[0]):
         pytest.skip("takes rights away from root, with util-linux")
-    command = [*without, sys.executable, "-m", "dlgs_bench.launch.testbed", "check"]
+    command = [*without, sys.executable, "-m", "dlgs_bench.testbed.testbed", "check"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -20,8 +20,8 @@ from conftest import (
 )
 
 from dlgs_bench.config import load as config
-from dlgs_bench.launch import testbed
 from dlgs_bench.paper import claims
+from dlgs_bench.testbed import testbed
 
 PARAMETERS = 334
 # The messages of the jobs that redraw all tables and figures. Both tidy tables are made at once.

@@ -18,8 +18,9 @@ from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch import gpus as devices
-from dlgs_bench.launch import nodes, testbed
+from dlgs_bench.launch import nodes
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.testbed import testbed
 
 PAGE = b"<!doctype html"  # the beginning of a report
 PER_CORE = 16  # processes per core: with more, they mostly wait for each other

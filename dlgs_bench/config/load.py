@@ -19,8 +19,8 @@ from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant, read_as_text, shown
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.launch import testbed
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.testbed import testbed
 from dlgs_bench.topology import TOPOLOGIES
 
 

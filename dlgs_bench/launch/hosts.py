@@ -14,10 +14,11 @@ import threading
 from functools import partial
 
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import links, supervise
-from dlgs_bench.launch.namespaces import die_with_parent
-from dlgs_bench.launch.network import LINK
-from dlgs_bench.launch.testbed import Testbed, TestbedError
+from dlgs_bench.launch import supervise
+from dlgs_bench.testbed import links
+from dlgs_bench.testbed.namespaces import die_with_parent
+from dlgs_bench.testbed.network import LINK
+from dlgs_bench.testbed.testbed import Testbed, TestbedError
 
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dlgs_bench.launch.namespaces import start_time
+from dlgs_bench.testbed.namespaces import start_time
 
 LOCKS = Path(".snakemake", "locks")
 HOLDER = Path(".snakemake", "holder.json")

@@ -58,7 +58,7 @@ def whole(run: Path, spent_s: float) -> str:
 
 
 def _correct(path: Path, left_s: float) -> None:
-    """Keep the first estimate after the calibration of the models next to the announced estimate, if that was earlier."""
+    """Keep the first estimate after the calibration of the models, if the announced estimate was made before it."""
     announced = _read(path) or {}
     if announced.get("corrected_s", 0) is None:
         corrected_s = round(time.monotonic() - announced["begun"] + left_s, 1)

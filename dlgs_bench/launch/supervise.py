@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from dlgs_bench.launch.namespaces import die_with_parent
 from dlgs_bench.launch.processes import TERM_GRACE_S
+from dlgs_bench.testbed.namespaces import die_with_parent
 
 # Arguments of Popen for workers that are passed to ``wait``.
 LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}

@@ -69,7 +69,7 @@ class Recorder:
         self, model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
     ):  # fmt: skip
         self._parameters = _recordable(model, optimizer, path, steps, methods)
-        self._model, self._optimizer, self._path = model, optimizer, path
+        self._model, self._optimizer, self._path = model, _stepping(optimizer), path
         self._steps, self._methods = steps, methods
         self._device = self._parameters[0].device
         self._marks = Marks(self._device)
@@ -247,6 +247,13 @@ def _recordable(
     if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
         raise ValueError(f"record: model: {', '.join(devices)} is not one CPU or CUDA device; move the model to one")
     return parameters
+
+
+def _stepping(optimizer: Optimizer) -> Optimizer:
+    """The optimizer whose steps can be hooked. Accelerate wraps it in a subclass of Optimizer that has no hooks."""
+    inner = getattr(optimizer, "optimizer", None)
+    has_hooks = hasattr(optimizer, "_optimizer_step_post_hooks")
+    return optimizer if has_hooks or not isinstance(inner, Optimizer) else inner
 
 
 def _tensors(outputs: Any) -> list[Tensor]:

@@ -43,7 +43,7 @@ class Speed:
         return self.rest_s(spec) + spec.steps(self.train_samples) * self.step_s(spec)
 
     def timing_s(self, spec: RunSpec) -> float:
-        """Seconds of a timing run with the fewest blocks, if each scheme has one phase: a block warms up each launch."""
+        """Seconds of a timing run with the fewest blocks, if each scheme has one phase. One more block warms up."""
         measurement = spec.measurement
         steps = len(spec.members) * (1 + measurement.blocks * measurement.repeats)
         return measurement.launches * (START_S + steps * self.step_s(spec))

@@ -11,10 +11,10 @@ import torch
 from dlgs_bench.comm import Communicator
 from dlgs_bench.data import DataSet
 from dlgs_bench.exchange import Method
-from dlgs_bench.launch import links
-from dlgs_bench.launch.namespaces import start_time
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.stats import amortised, repeatable
+from dlgs_bench.testbed import links
+from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, make_method
 
@@ -43,7 +43,8 @@ def timing(
             with comm.record_completion_times():
                 session.step(exchange, 2)  # for DLGS, a step that reuses its thresholds
             traces[label] = trace_rows(label, session.clock, exchange)
-    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": sum(traces.values(), [])}
+    trace = [row for rows in traces.values() for row in rows]
+    return {"iterations": iterations, "groups": groups, "sent": sent, "trace": trace}
 
 
 def planners(

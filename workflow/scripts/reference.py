@@ -21,9 +21,11 @@ KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
 NOTES = (
-    "The method with the most significant speed-up, against the fastest uncompressed of the same run, over all-gather. "
-    "Brackets hold 95 % of repeats in the same session. Gains 10 % below: predicted rate of the paper's nodes' links, "
-    "50 Gb/s there. n counts blocks. [All tables, figures and claims](results/reference/README.md)."
+    "Best method: the method with the most significant speed-up over all-gather, without a server. Speed-ups are "
+    "against the fastest uncompressed of the same run; the next column divides them by the speed-up of 16 bits. "
+    "Brackets hold 95 % of repeats in the same session. Gains 10 % below: the link rate of the paper's nodes (50 Gb/s) "
+    "below which a speed-up of 1.1 is predicted. Training accuracy: the difference to uncompressed. n counts blocks "
+    "([terms](docs/measuring.md)). [All tables, figures and claims](results/reference/README.md)."
 )
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 

@@ -9,8 +9,8 @@ from itertools import product
 
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import testbed
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme
+from dlgs_bench.testbed import testbed
 
 WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 400_000}
 

@@ -1,7 +1,7 @@
 """Creates the hosts and links of a testbed, and changes the rates of links.
 
-python -m dlgs_bench.launch.network build <socket> <seconds> <Mb/s of every link ...>
-python -m dlgs_bench.launch.network shape <namespaces> <seconds> <Mb/s of every link ...>
+python -m dlgs_bench.testbed.network build <socket> <seconds> <Mb/s of every link ...>
+python -m dlgs_bench.testbed.network shape <namespaces> <seconds> <Mb/s of every link ...>
 
 These are programs of their own, because a process cannot leave the namespaces that it has entered. ``build`` sends the
 namespaces to the socket. If the kernel cannot delay packets, it also sends TUN devices. ``seconds`` is the latency from
@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 
-from dlgs_bench.launch.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
+from dlgs_bench.testbed.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
 
 LINK = "eth0"  # the name of a host's end of its link
 MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and the packets would occupy a core
@@ -48,7 +48,7 @@ def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[in
     """Create hosts and links; return their namespaces and their devices, both as open files.
 
     The namespaces are (net, uts) of each host, the user namespace, if one was needed, and the network of the switch.
-    There is one device per host if ``dlgs_bench.launch.latency`` delays packets, and otherwise none.
+    There is one device per host if ``dlgs_bench.testbed.latency`` delays packets, and otherwise none.
     """
     from pyroute2 import IPRoute
 

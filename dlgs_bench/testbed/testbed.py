@@ -2,14 +2,14 @@
 
 Every host is a network namespace. A bridge in another namespace, the switch, connects the hosts. A token bucket at both
 ends of each link limits its rate. Links may have a latency: by netem, if the kernel has it; otherwise, a program
-replaces the bridge (``dlgs_bench.launch.latency``), which supports some hundred Mb/s.
+replaces the bridge (``dlgs_bench.testbed.latency``), which supports some hundred Mb/s.
 
 Namespaces have no name or file. They belong to the process that made the ``Testbed`` and to the processes that it has
 started in them, and the kernel removes them when the last of these processes has ended. So several testbeds can exist
 at the same time, all with the same addresses. Root can make testbeds. Other users can, if the kernel allows user
 namespaces.
 
-Run ``python -m dlgs_bench.launch.testbed --help`` to see the commands.
+Run ``python -m dlgs_bench.testbed.testbed --help`` to see the commands.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
-from dlgs_bench.launch import latency, namespaces, network
-from dlgs_bench.launch.namespaces import MARK, start_time
+from dlgs_bench.testbed import latency, namespaces, network
+from dlgs_bench.testbed.namespaces import MARK, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
-USAGE = """usage: python -m dlgs_bench.launch.testbed check|clean
+USAGE = """usage: python -m dlgs_bench.testbed.testbed check|clean
 
 check   make a testbed, and print the rate of one link and the latency of another (the same: dlgs-bench check-testbed)
 clean   end processes in testbeds whose maker is gone"""
@@ -155,7 +155,7 @@ class Testbed:
 
 def _run(program: str, *arguments: str, **settings) -> str:
     """The output of a program in this folder; TestbedError with the last line of its errors if it fails."""
-    call = [sys.executable, "-m", f"dlgs_bench.launch.{program}", *arguments]
+    call = [sys.executable, "-m", f"dlgs_bench.testbed.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
     if done.returncode:
         raise TestbedError(done.stderr.strip().splitlines()[-1])

@@ -1,7 +1,7 @@
 """Measures the links of a testbed, in one process that enters the namespace of one host and then of the other.
 
-python -m dlgs_bench.launch.measure stream <namespaces> <address> <seconds>   prints Mb/s of a TCP stream's payload
-python -m dlgs_bench.launch.measure round_trip <namespaces> <address>         prints the round-trip time in ms
+python -m dlgs_bench.testbed.measure stream <namespaces> <address> <seconds>   prints Mb/s of a TCP stream's payload
+python -m dlgs_bench.testbed.measure round_trip <namespaces> <address>         prints the round-trip time in ms
 
 The last namespace is the sender's network, and the second to last is the receiver's. The address is the receiver's.
 """
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from dlgs_bench.launch.namespaces import join, numbers
+from dlgs_bench.testbed.namespaces import join, numbers
 
 SAMPLES = 7  # round trips
 TIMEOUT_S = 20

@@ -1,0 +1,399 @@
+"""Whether one recorded profile predicts the same job over other links, with more workers and with latency.
+
+    python bench/profiles.py results/reference-profiles --budget-s 1500
+
+Two workers of an ordinary training script (``profiles_script.py``) record a profile on the testbed, at one link rate.
+Then the same script is timed over other networks: uncompressed, and with methods through ``DDPHook``, in turns. The
+time model of ``dlgs-bench advise`` predicts every iteration from the one profile.
+
+Finished cases are kept under results/runs/profiles and are not measured again, so the same command continues a stopped
+run. With ``--budget-s 0`` it measures nothing, and writes the tables, the figure and the page from the kept cases.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import groupby, pairwise
+from multiprocessing.connection import Listener
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import pandas as pd
+from profiles_script import ALONE, ENGINE, PROBE, PROFILE, RECORDING, REPEATS, UNCOMPRESSED
+
+from dlgs_bench.buckets import Plan
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import hosts
+from dlgs_bench.launch.progress import clock
+from dlgs_bench.report import captions, style, tables
+from dlgs_bench.report.names import Names
+from dlgs_bench.stats import repeatable
+from dlgs_bench.testbed.testbed import Testbed, available
+from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel.job_profile import load
+from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.timeline import schedule
+
+RUNS = Path("results/runs/profiles")
+SCRIPT = Path(__file__).with_name("profiles_script.py")
+MORE_WORKERS, LATENCY_MS = 3, 5.0
+MOST_BLOCKS = 12
+GRACE_S = 60.0  # ranks that have not ended this long after the end of the budget are stopped
+CLOSE = 1.05  # a first choice is good if it takes at most this many times as long as the fastest
+BAND = 1.25  # the grey band of the figure
+CAPTION = f"""Measured iterations over predicted iterations. One profile of each job, recorded by 2 workers at one link
+rate, predicts the job at three other rates, with {MORE_WORKERS} workers, and with {LATENCY_MS:g} ms of latency.
+Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree. Grey: within a factor of {BAND}."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
+    rates that are predicted. ``weight``: the share of the budget, per case. ``steps``: the steps that are recorded."""
+
+    model: str
+    script: str
+    batch: int
+    rates_mbit: tuple[float, ...]
+    weight: float
+    steps: int = 12
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}-{self.script}"
+
+
+JOBS = (
+    Job("resnet20", "ddp", 32, (200, 100, 400, 1000), 1.1),
+    Job("language_model", "accelerate", 8, (300, 150, 600, 1000), 1.5),
+    Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 1.5),
+    Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 3),
+    Job("transformer", "ddp", 4, (400, 200, 700, 1000), 2.4),
+    Job("language_model", "ddp", 8, (300, 150, 600, 1000), 1.5),
+    Job("resnet50", "ddp", 8, (600, 400, 800, 1000), 4.5, steps=8),
+)
+
+
+def cases_of(job: Job) -> list[dict]:
+    """The networks that are predicted, and the file of each. At the highest rate, the probe is timed too."""
+    recorded, *others = job.rates_mbit
+    networks = [(2, rate, 0.0) for rate in others] + [(MORE_WORKERS, recorded, 0.0), (2, recorded, LATENCY_MS)]
+    return [
+        {"workers": workers, "rate_mbit": rate, "latency_ms": latency_ms, "probed": rate == max(others),
+         "file": f"{workers}workers-{rate:g}mbit-{latency_ms:g}ms.json"}
+        for workers, rate, latency_ms in networks
+    ]  # fmt: skip
+
+
+def launches(jobs: list[Job], runs: Path) -> list[tuple[Job, list[dict]]]:
+    """The unfinished cases, by the testbed that they need. The first ones of a job record its profile."""
+    return [
+        (job, left)
+        for job in jobs
+        for _, cases in groupby(cases_of(job), lambda case: (case["workers"], case["latency_ms"]))
+        if (left := [case for case in cases if not (runs / job.name / case["file"]).exists()])
+    ]
+
+
+def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
+    """Measure what is not finished, within the budget. Return whether all ranks that were started succeeded."""
+    end, failed, left = time.time() + budget_s, set(), launches(jobs, runs)
+    weights = [job.weight * (len(cases) + 1) for job, cases in left]  # a start takes about as long as a case
+    for number, (job, cases) in enumerate(left):
+        left_s = end - time.time()
+        if left_s <= 0:
+            print(f"The budget is spent before launch {number + 1} of {len(left)}. The same command continues.")
+            break
+        if job in failed:
+            print(f"{job.name}: its other cases are left out", flush=True)
+            continue
+        networks = ", ".join(f"{case['rate_mbit']:g} Mb/s" for case in cases)
+        networks += f", {cases[0]['workers']} workers, {cases[0]['latency_ms']:g} ms"
+        print(f"{clock(left_s)} left; launch {number + 1} of {len(left)}: {job.name}, {networks}", flush=True)
+        until = time.time() + left_s * weights[number] / sum(weights[number:])
+        if not measure(job, cases, runs / job.name, until, end):
+            print(f"{job.name}: the ranks failed, see above; the same command tries it again", flush=True)
+            failed.add(job)
+    return not failed
+
+
+def measure(job: Job, cases: list[dict], folder: Path, until: float, end: float) -> bool:
+    """Start the ranks, which time the cases about until ``until``. Return whether they succeeded.
+
+    They are stopped ``GRACE_S`` after ``end``, the end of the whole budget.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as made,
+        Listener(f"{made}/links", "AF_UNIX") as listener,
+        Testbed([job.rates_mbit[0]] * cases[0]["workers"], cases[0]["latency_ms"]) as testbed,
+    ):
+        request = {
+            "job": asdict(job), "cases": cases, "folder": str(folder.resolve()), "until": until,
+            "most_blocks": MOST_BLOCKS, "links": f"{made}/links",
+        }  # fmt: skip
+        path = Path(made, "request.json")
+        path.write_text(json.dumps(request), encoding="utf-8")
+        threading.Thread(target=shape_links, args=(testbed, listener), daemon=True).start()
+        guard = threading.Timer(max(0.0, end - time.time()) + GRACE_S, testbed.stop)
+        guard.start()
+        try:
+            return hosts.run(testbed, ENGINE, [sys.executable, str(SCRIPT), str(path)]) == 0
+        finally:
+            guard.cancel()
+
+
+def shape_links(testbed: Testbed, listener: Listener) -> None:
+    """Set the rates that rank 0 asks for, until it has ended."""
+    with suppress(EOFError, OSError), listener.accept() as rank_0:
+        while True:
+            testbed.shape([rank_0.recv()] * len(testbed.rates_mbit))
+            rank_0.send("done")
+
+
+def finished(job: Job, runs: Path) -> list[dict]:
+    """What was measured in the finished cases of a job."""
+    paths = [runs / job.name / case["file"] for case in cases_of(job)]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+
+def tidy(jobs: list[Job], runs: Path) -> pd.DataFrame:
+    """One row for each method of each finished case."""
+    return pd.DataFrame(
+        row
+        for job in jobs
+        for found in finished(job, runs)
+        for row in rows_of(job, load(runs / job.name / PROFILE), found)
+    )
+
+
+def rows_of(job: Job, profile: dict, found: dict) -> Iterator[dict]:
+    """The predicted and the measured iteration of each method in a case."""
+    case, seconds = found["case"], found["seconds"]
+    alone_s, slowdown = repeatable(seconds[ALONE]).value, 1.0
+    if case["workers"] > found["cores"]:  # so they compute more slowly, as they would not on machines of their own
+        slowdown = alone_s / job_advice.read_job(profile).alone_s
+    there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
+    network = f"{there.workers} workers, {there.rate_mbit:g} Mb/s"
+    kind = f"{there.workers} workers" if there.workers > 2 else "other rates"
+    if there.latency_ms:
+        network, kind = f"{network}, {there.latency_ms:g} ms", f"{there.latency_ms:g} ms of latency"
+    for model in job_advice.models(profile, slowdown=slowdown):
+        own, predicted_s = repeatable(seconds[model.name]), model.iteration_s(there)
+        plan = plan_of(model.job.sizes, found["buckets"][model.name])
+        own_buckets_s = schedule(model.job.sizes, model.costs(there), plan).iteration_s + model.job.rest_s
+        yield {
+            "case": f"{job.name}, {network}", "kind": kind, "model": job.model, "script": job.script,
+            "workers": there.workers, "rate_mbit": there.rate_mbit, "latency_ms": there.latency_ms,
+            "recorded_mbit": job.rates_mbit[0], "method": model.name, "title": model.title,
+            "predicted_s": predicted_s, "own_buckets_s": own_buckets_s,
+            "measured_s": own.value, "measured_s_low": own.low, "measured_s_high": own.high,
+            "error": predicted_s / own.value - 1, "own_buckets_error": own_buckets_s / own.value - 1,
+            "blocks": len(seconds[model.name]), "alone_s": alone_s, "slowdown": slowdown,
+            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+        }  # fmt: skip
+
+
+def plan_of(sizes: list[int], buckets: list[int]) -> Plan:
+    """The plan whose groups of layers end closest to the ends of the buckets. ``buckets``: the entries of each."""
+    ends = np.cumsum(sizes)
+    stops = sorted({int(np.abs(ends - end).argmin()) + 1 for end in np.cumsum(buckets)} | {len(sizes)})
+    return list(pairwise([0, *stops]))
+
+
+def probes(jobs: list[Job], runs: Path) -> pd.DataFrame:
+    """For each recorded job: whether the weights kept their bits, and ``overhead``, an iteration while the probe
+    records, divided by an iteration without the probe."""
+    rows = []
+    for job in jobs:
+        path, cases = runs / job.name / PROBE, finished(job, runs)
+        pairs = [zip(*map(own["seconds"].get, (RECORDING, UNCOMPRESSED)), strict=True)
+                 for own in cases if RECORDING in own["seconds"]]  # fmt: skip
+        if path.exists() and pairs:
+            ratios = [recording / plain for own in pairs for recording, plain in own]
+            equal, overhead = json.loads(path.read_text(encoding="utf-8"))["equal_bits"], repeatable(ratios)
+            row = {"job": job.name, "recorded_mbit": job.rates_mbit[0], "equal_bits": equal, "blocks": len(ratios)}
+            ends = {"overhead_low": overhead.low, "overhead_high": overhead.high}
+            rows.append(row | {"overhead": overhead.value} | ends)
+    return pd.DataFrame(rows)
+
+
+def first_choices(table: pd.DataFrame) -> pd.Series:
+    """For each case: the iteration of the method that was predicted to be the fastest, divided by the fastest."""
+    by_case = table.groupby("case", sort=False)
+    chosen = table.loc[by_case["predicted_s"].idxmin()].set_index("case")["measured_s"]
+    return chosen / by_case["measured_s"].min()
+
+
+def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
+    """What the tables say, in sentences."""
+    worst, choices = table.loc[table["error"].abs().idxmax()], first_choices(table)
+    jobs = table.groupby(["model", "script"]).ngroups
+    text = (
+        f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs. "
+        f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). "
+        f"The first choice was within 5 % of the fastest method in {(choices <= CLOSE).sum()} of {len(choices)} cases. "
+        f"In the worst case it took {choices.max():.2f} times as long. With the script's own buckets instead of the "
+        f"best buckets, the error is: {captions.off(table, 'own_buckets_error')}."
+    )
+    if len(probed):
+        ratios = probed["overhead"]
+        text += (
+            f" While the probe records, an iteration takes {ratios.median():.3f} times as long (median of "
+            f"{len(probed)} jobs, {ratios.min():.3f} to {ratios.max():.3f}). The weights kept their bits in "
+            f"{probed['equal_bits'].sum()} of {len(probed)} jobs."
+        )
+    return text
+
+
+def by_kind(table: pd.DataFrame) -> str:
+    """The errors for each kind of case, as a table."""
+    rows = []
+    for kind, own in table.groupby("kind", sort=False):
+        choices, off = first_choices(own), captions.off(own, "error")
+        good = f"{(choices <= CLOSE).sum()} of {len(choices)}"
+        rows.append({"Cases": kind, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
+    return markdown(rows)
+
+
+def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
+    """profiles.md: all cases."""
+    rows = [
+        {
+            "Case": row["case"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}", "Method": row["title"],
+            "Predicted (ms)": tables.number(1e3 * row["predicted_s"]),
+            "With own buckets (ms)": tables.number(1e3 * row["own_buckets_s"]),
+            "Measured (ms)": tables.spread(row, "measured_s", 1e3, 0 if row["measured_s"] >= 0.1 else 1),
+            "Error": f"{100 * row['error']:+.0f} %", "n": row["blocks"],
+        }
+        for row in table.to_dict("records")
+    ]  # fmt: skip
+    recorded = [
+        {"Job": row["job"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}",
+         "Same weights": "yes" if row["equal_bits"] else "no",
+         "Iteration while recording / without": tables.spread(row, "overhead", digits=3), "n": row["blocks"]}
+        for row in probed.to_dict("records")
+    ]  # fmt: skip
+    words = f"n: blocks. Brackets: {captions.REPEAT}, from n = 3 on. {note(table)}."
+    return "\n\n".join([summary(table, probed), by_kind(table), markdown(rows), words, markdown(recorded)]) + "\n"
+
+
+def markdown(rows: list[dict]) -> str:
+    return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+
+
+def note(table: pd.DataFrame) -> str:
+    rates, blocks = (captions.least_to_most(table[key]) for key in ("rate_mbit", "blocks"))
+    return (
+        f"{' / '.join(table['machine'].unique())}; testbed, links of {rates} Mb/s; {ENGINE}, one thread per worker; "
+        f"n = {blocks} blocks{captions.when(table)}"
+    )
+
+
+def draw(table: pd.DataFrame, folder: Path) -> None:
+    """A panel for each kind of case: measured over predicted."""
+    names = Names(dict(zip(table["method"], table["title"], strict=True)), {})
+    kinds = list(table["kind"].unique())
+    figure, panels = style.panels(len(kinds), 3.6, 3.4)
+    both = 1e3 * table[["predicted_s", "measured_s"]].to_numpy()
+    limits = np.array([both.min() / 1.3, both.max() * 1.3])
+    for axes, kind in zip(panels, kinds, strict=True):
+        axes.fill_between(limits, limits / BAND, limits * BAND, color="0.9", zorder=0)
+        axes.plot(limits, limits, color="0.3", linewidth=0.8)
+        for method in names.variants:
+            rows = table[(table["kind"] == kind) & (table["method"] == method)]
+            style.measured(axes, style.of_variant(method, names), 1e3 * rows["predicted_s"], rows, "measured_s", 1e3)
+        axes.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=kind)
+        axes.set(xlabel="predicted iteration (ms)", ylabel="measured iteration (ms)")
+        for axis in (axes.xaxis, axes.yaxis):
+            style.plain_log(axis, subs=(1, 3))
+        style.open_frame(axes)
+    style.legend(figure, *panels[0].get_legend_handles_labels())
+    files = {kind: folder / f"profiles.{kind}" for kind in ("svg", "png")}
+    parts = {"output": SimpleNamespace(**files), "params": SimpleNamespace(caption=CAPTION)}
+    style.save(figure, note(table), SimpleNamespace(**parts))
+    style.plt.close(figure)
+
+
+def readme(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
+    """The page of the folder."""
+    return f"""# Predictions from one profile, compared with measurements
+
+`python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It needs a
+testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](profiles.md) and [profiles.csv](profiles.csv). What
+the probe costs is in [probe.csv](probe.csv).
+
+{summary(table, probed)}
+
+{by_kind(table)}
+
+![Measured over predicted iterations](profiles.svg)
+
+{" ".join(CAPTION.split())} {note(table)}.
+
+## How a case is measured
+
+- **Scripts.** `bench/profiles_script.py` is an ordinary training script with random data, under
+  DistributedDataParallel with its default buckets, or under Accelerate. `DDPHook` adds a method with the parameters
+  that the profile has.
+- **Recording.** Two workers record a profile at one link rate. A script without the probe trains from the same seed,
+  and we compare the weights.
+- **Timing.** Uncompressed, the methods, and an iteration without an exchange take turns. A block has {REPEATS} steps of
+  each phase of a method. The first block is a warm-up. Methods start with the residuals of a long training.
+- **The probe.** At the highest rate, iterations while the probe records are one more turn.
+
+## What limits the comparison
+
+- **Shared cores.** More workers than cores compute more slowly than in the recording. The time model gets this measured
+  factor (column `slowdown`). Selection is slower too, which the time model does not contain.
+- **Buckets.** `advise` assumes the best buckets, and the script has its own buckets. The column `own_buckets_s` is the
+  prediction for the script's own buckets.
+- **Small messages.** DistributedDataParallel broadcasts the buffers of BatchNorm in each forward pass. `DDPHook`
+  exchanges a flag in each backward pass. The time model contains neither.
+- **One machine.** All workers share one machine without a GPU.
+"""
+
+
+def write(jobs: list[Job], runs: Path, folder: Path) -> None:
+    """The tables, the figure and the pages, from the finished cases."""
+    table, probed = tidy(jobs, runs), probes(jobs, runs)
+    if table.empty:
+        print("No case is finished, so there is nothing to write.")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    table.to_csv(folder / "profiles.csv", index=False, float_format="%.5g")
+    probed.to_csv(folder / "probe.csv", index=False, float_format="%.5g")
+    (folder / "profiles.md").write_text(page(table, probed), encoding="utf-8")
+    (folder / "README.md").write_text(readme(table, probed, folder), encoding="utf-8")
+    draw(table, folder)
+    print(summary(table, probed))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the tables, the figure and the pages are written")
+    parser.add_argument("--budget-s", type=float, required=True, help="seconds for everything; 0: measure nothing")
+    names = [job.name for job in JOBS]
+    parser.add_argument("--jobs", nargs="+", choices=names, default=names, help="the jobs to measure and to show")
+    asked = parser.parse_args(arguments)
+    if asked.budget_s > 0 and (why := available(LATENCY_MS)):
+        parser.error(f"no testbed here: {why}; try dlgs-bench check-testbed, or --budget-s 0")
+    jobs = [job for job in JOBS if job.name in asked.jobs]
+    os.environ.update(ENGINES[ENGINE].environment(threads=1))
+    worked = measure_all(jobs, RUNS, asked.budget_s)
+    write(jobs, RUNS, asked.folder)
+    return 0 if worked else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""One rank of bench/profiles.py: a training script as somebody else would write it, with the probe or with a method.
+
+    python bench/profiles_script.py <request.json>
+
+The request names the job, and the cases to time. Rank 0 writes one file per case.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dlgs_bench import plugins
+from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.probe import record
+from dlgs_bench.probe.recorder import WARM_UP
+from dlgs_bench.spec import Cluster, RunSpec
+from dlgs_bench.stats import amortised
+from dlgs_bench.timemodel.job_advice import UNCOMPRESSED
+from dlgs_bench.timemodel.job_profile import load
+from dlgs_bench.training.results import provenance
+from dlgs_bench.training.timed import phase_share, timed_steps
+
+ENGINE = "torch_dist"
+ALONE, RECORDING = "alone", "recording"  # an iteration without an exchange, and one that the probe records
+PROFILE, PROBE = "profile.json", "probe.json"
+METHODS = ("topk", "dlgs")  # the probe always adds 16 bits
+REPEATS = 2  # steps of each phase of a method in a block
+TOKENS = {"transformer": 256, "language_model": 4000}
+LENGTH = 64  # tokens of a sample
+SIDE = {"resnet20": 32, "vgg16": 32}  # of an image; 64 for other models
+
+
+class LanguageModel(nn.Module):
+    """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t): 5.2 million parameters, most in torch's own
+    TransformerEncoder and in the two tables of words."""
+
+    def __init__(self, width: int = 256, blocks: int = 4):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS["language_model"], width)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True), blocks, enable_nested_tensor=False
+        )
+        self.head = nn.Linear(width, TOKENS["language_model"])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.encoder(self.embedding(tokens), mask, is_causal=True)).transpose(1, 2)
+
+
+def built(model: str) -> nn.Module:
+    if model == "language_model":
+        return LanguageModel()
+    if model == "mobilenet_v2":
+        import torchvision
+
+        return torchvision.models.mobilenet_v2(num_classes=100)
+    return plugins.load("models", model).build()
+
+
+def batch(model: str, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets, the same in every step: their values do not change any time."""
+    generator = torch.Generator().manual_seed(seed)
+    if model in TOKENS:
+        tokens = torch.randint(0, TOKENS[model], (samples, LENGTH + 1), generator=generator)
+        return tokens[:, :-1], tokens[:, 1:]
+    side = SIDE.get(model, 64)
+    return torch.randn(samples, 3, side, side, generator=generator), torch.arange(samples) % 10
+
+
+class Script:
+    """The training of one model in a kind of script: uncompressed, or by a method of ``DDPHook``."""
+
+    def __init__(self, job: dict[str, Any], name: str = UNCOMPRESSED, options: dict[str, Any] | None = None):
+        torch.manual_seed(0)
+        net = built(job["model"])
+        if job["model"] in TOKENS:
+            optimizer: Optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
+        else:
+            optimizer = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9)
+        if job["script"] == "accelerate":
+            from accelerate import Accelerator  # takes seconds to import
+
+            accelerator = Accelerator(cpu=True)
+            self._backward = accelerator.backward
+            self.model, self.optimizer = accelerator.prepare(net, optimizer)
+        else:
+            self._backward = Tensor.backward
+            self.model, self.optimizer = DistributedDataParallel(net), optimizer
+        self._inputs, self._targets = batch(job["model"], job["batch"], dist.get_rank())
+        self.hook, self.method = None, method_class(name)(**(options or {}))
+        if name != UNCOMPRESSED:
+            self.hook = DDPHook(self.model, optimizer, name, **(options or {}))
+            self.method = self.hook.method
+            self._warm_start()
+
+    def gradients(self) -> None:
+        self.optimizer.zero_grad()
+        self._backward(F.cross_entropy(self.model(self._inputs), self._targets))
+
+    def step(self) -> None:
+        self.gradients()
+        self.optimizer.step()
+
+    def _warm_start(self) -> None:
+        """Set the method's residuals to what they are after long training. Otherwise the density would drift."""
+        with self.model.no_sync():
+            self.gradients()
+        for parameter, view in self.hook._flat.views:
+            view.copy_(parameter.grad / dist.get_world_size())
+        for bucket in self.hook._exchange.buckets[: len(self.hook._sizes)]:
+            self.method.warm_start(bucket)
+
+    def buckets(self) -> list[int]:
+        """The entries of each bucket that the script exchanges, in their order."""
+        if self.hook is not None:
+            return self.hook._sizes
+        described = self.model._get_ddp_logging_data()
+        sizes = described.get("rebuilt_bucket_sizes") or described["bucket_sizes"]
+        return [int(size) // 4 for size in sizes.split(",")]
+
+
+class Stop(Exception):
+    """Ends a recording early."""
+
+
+@contextmanager
+def hooked(script: Script, path: Path) -> Iterator[None]:
+    """Record the steps in the context, without the measurements of the network and the methods that follow."""
+    with suppress(Stop), record(script.model, script.optimizer, path):
+        yield
+        raise Stop
+
+
+def recorded(job: dict[str, Any], folder: Path) -> Script:
+    """The script whose profile was recorded. Also trains it without the probe, and compares the weights."""
+    scripts = [Script(job), Script(job)]
+    probe = record(scripts[1].model, scripts[1].optimizer, folder / PROFILE, job["steps"], METHODS)
+    for script, inside in zip(scripts, (nullcontext(), probe), strict=True):
+        torch.manual_seed(1 + dist.get_rank())  # dropout draws from the global generator
+        with inside:
+            for _ in range(WARM_UP + job["steps"] + 2):
+                script.step()
+    pairs = zip(*(script.model.parameters() for script in scripts), strict=True)
+    equal = torch.tensor([float(all(torch.equal(one, other) for one, other in pairs))])
+    dist.all_reduce(equal, dist.ReduceOp.MIN)
+    keep(folder / PROBE, {"equal_bits": bool(equal.item()), "buckets": scripts[1].buckets()})
+    return scripts[1]
+
+
+def keep(path: Path, found: dict[str, Any]) -> None:
+    """Write a file on rank 0, with the machine, the date and the commit. All ranks wait until it is there."""
+    if dist.get_rank() == 0:
+        about = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
+        facts = {key: about[key] for key in ("machine", "date", "commit")} | {"cores": len(os.sched_getaffinity(0))}
+        write_atomically(path, (json.dumps(facts | found, indent=1) + "\n").encode())
+    dist.barrier()
+
+
+def timed(script: Script, block: int, inside=None) -> float:
+    """Seconds of an iteration on the slowest rank, amortised over the method's cycle, in block 0, 1, ..."""
+    method = script.method
+    steps = timed_steps(method, REPEATS if block else 1)
+    if script.hook is not None:
+        script.hook.step = block * method.cycle  # each block has the first steps of a cycle
+    with inside or nullcontext():
+        dist.barrier()
+        stamps = [time.perf_counter()]
+        for _ in steps:
+            script.step()
+            stamps.append(time.perf_counter())
+    seconds = torch.tensor(stamps, dtype=torch.float64).diff()
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    phases = [method.phase(step) for step in steps]
+    shares = [phase_share(method, phase) for phase in phases]
+    return amortised(zip(seconds.tolist(), phases, shares, strict=True))
+
+
+def in_turns(scripts: dict[str, Script], probe: Path | None, most_blocks: int, until: float) -> dict[str, list[float]]:
+    """Seconds of an iteration by block, of all scripts and of an iteration without an exchange.
+
+    The first block is a warm-up. Blocks follow until the next one would end after ``until``; there is at least one.
+    ``probe``: if given, the plain script also takes a turn while the probe records it.
+    """
+    plain = scripts[UNCOMPRESSED]
+    turns: dict[str, Callable[[int], float]] = {ALONE: lambda block: timed(plain, block, plain.model.no_sync())}
+    for name, script in scripts.items():
+        turns[name] = lambda block, script=script: timed(script, block)
+    if probe is not None:
+        turns[RECORDING] = lambda block: timed(plain, block, hooked(plain, probe))
+    rows: dict[str, list[float]] = {name: [] for name in turns}
+    block = 0
+    while True:
+        began = time.time()
+        for name, turn in turns.items():
+            seconds = turn(block)
+            if block:
+                rows[name].append(seconds)
+        now, block = time.time(), block + 1
+        another = torch.tensor([block == 1 or (block <= most_blocks and 2 * now - began <= until)])
+        dist.broadcast(another, 0)  # as rank 0 says
+        if not another:
+            return rows
+
+
+def work(request: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    job, folder, cases = request["job"], Path(request["folder"]), request["cases"]
+    links: Connection | None = Client(request["links"]) if dist.get_rank() == 0 else None
+    scripts = {UNCOMPRESSED: Script(job) if (folder / PROBE).exists() else recorded(job, folder)}
+    for row in load(folder / PROFILE)["methods"]:
+        scripts[row["name"]] = Script(job, row["name"], row["options"])
+    for script in scripts.values():
+        for _ in range(WARM_UP):  # DDP assigns its buckets again after the first step
+            script.step()
+    for number, case in enumerate(cases):
+        if links is not None:
+            links.send(case["rate_mbit"])
+            links.recv()
+        dist.barrier()
+        until = time.time() + (request["until"] - time.time()) / (len(cases) - number)
+        probe = folder / PROFILE if case["probed"] else None
+        seconds = in_turns(scripts, probe, request["most_blocks"], until)
+        buckets = {name: script.buckets() for name, script in scripts.items()}
+        keep(folder / case["file"], {"case": case, "seconds": seconds, "buckets": buckets})
+        if links is not None:
+            print(f"{case['rate_mbit']:g} Mb/s: {len(seconds[ALONE])} blocks", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    work(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))

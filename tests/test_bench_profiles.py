@@ -1,0 +1,168 @@
+"""bench/profiles.py: errors and first choices from made-up measurements, a budget, and one tiny case on real ranks."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+sys.path.insert(0, str(ROOT / "bench"))
+import profiles_script
+
+import profiles
+from dlgs_bench.testbed import testbed
+from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel.job_profile import load
+from dlgs_bench.timemodel.links import Network
+
+RECORDED = ROOT / "tests" / "recorded_profile.json"
+JOB = profiles.JOBS[0]
+TOO_SLOW = 1.25  # measured / predicted of uncompressed; the methods take as long as predicted
+ALONE_S = 1.5 * job_advice.read_job(load(RECORDED)).alone_s
+
+
+def made_up(case: dict, blocks: int, cores: int) -> dict:
+    """A finished case, with the best buckets."""
+    slowdown = 1.5 if case["workers"] > cores else 1.0
+    there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
+    seconds, buckets = {profiles.ALONE: [ALONE_S] * blocks}, {}
+    for model in job_advice.models(load(RECORDED), slowdown=slowdown):
+        sizes, factor = model.job.sizes, TOO_SLOW if model.name == profiles.UNCOMPRESSED else 1.0
+        seconds[model.name] = [factor * model.iteration_s(there)] * blocks
+        buckets[model.name] = [sum(sizes[start:stop]) for start, stop in model.plan(there)]
+    if case["probed"]:
+        seconds[profiles.RECORDING] = [1.01 * value for value in seconds[profiles.UNCOMPRESSED]]
+    facts = {"machine": "a machine", "date": "2026-11-26T10:00:00+00:00", "commit": "abcdef0", "cores": cores}
+    return facts | {"case": case, "seconds": seconds, "buckets": buckets}
+
+
+def finish(runs: Path, blocks: int = 3, cores: int = 2) -> Path:
+    """All cases of ``JOB``, finished."""
+    folder = runs / JOB.name
+    folder.mkdir(parents=True)
+    (folder / profiles.PROFILE).write_bytes(RECORDED.read_bytes())
+    (folder / profiles.PROBE).write_text(json.dumps({"equal_bits": True}))
+    for case in profiles.cases_of(JOB):
+        (folder / case["file"]).write_text(json.dumps(made_up(case, blocks, cores)))
+    return runs
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("cores", [2, 4])
+def test_errors_follow_from_predictions_and_measurements(tmp_path, cores):
+    table = profiles.tidy([JOB], finish(tmp_path, cores=cores))
+    assert table.groupby("kind")["case"].nunique().to_dict() == {
+        "other rates": 3, "3 workers": 1, "5 ms of latency": 1,
+    }  # fmt: skip
+    dense = table["method"] == profiles.UNCOMPRESSED
+    for error in ("error", "own_buckets_error"):
+        assert table.loc[dense, error].tolist() == pytest.approx([1 / TOO_SLOW - 1] * 5)
+        assert table.loc[~dense, error].abs().max() < 1e-9
+    assert table.loc[table["workers"] == 3, "slowdown"].tolist() == pytest.approx([1.5 if cores == 2 else 1.0] * 6)
+    assert (table.loc[table["workers"] == 2, "slowdown"] == 1).all()
+    assert table["measured_s_low"].tolist() == pytest.approx(table["measured_s"].tolist())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("model", sorted({job.model for job in profiles.JOBS}))
+def test_every_model_fits_its_batch(model):
+    inputs, targets = profiles_script.batch(model, 2, seed=0)
+    loss = F.cross_entropy(profiles_script.built(model)(inputs), targets)
+    assert 0 < loss.item() < 20
+
+
+@pytest.mark.unit
+@given(st.data())
+def test_the_plan_of_a_plans_buckets_is_the_plan(data):
+    sizes = data.draw(st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+    inner = data.draw(st.sets(st.integers(1, len(sizes) - 1))) if len(sizes) > 1 else set()
+    plan = list(pairwise([0, *sorted(inner), len(sizes)]))
+    assert profiles.plan_of(sizes, [sum(sizes[start:stop]) for start, stop in plan]) == plan
+
+
+@pytest.mark.unit
+def test_the_first_choice_is_compared_with_the_fastest():
+    rows = [("a", 1.0, 2.4), ("a", 2.0, 2.0), ("b", 3.0, 1.0), ("b", 4.0, 5.0)]
+    table = pd.DataFrame(rows, columns=["case", "predicted_s", "measured_s"])
+    assert profiles.first_choices(table).to_dict() == {"a": pytest.approx(1.2), "b": 1.0}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_pages_say_what_was_measured(tmp_path, blocks):
+    runs, folder = finish(tmp_path / "runs", blocks), tmp_path / "kept"
+    profiles.write([JOB, profiles.JOBS[1]], runs, folder)  # nothing of the second job is finished
+    names = {"README.md", "probe.csv", "profiles.csv", "profiles.md", "profiles.png", "profiles.svg"}
+    assert {path.name for path in folder.iterdir()} == names
+    page, table = (folder / "profiles.md").read_text(), pd.read_csv(folder / "profiles.csv")
+    assert len(table) == 30 and table["measured_s_low"].isna().all() == (blocks < 3)
+    for text in (page, (folder / "README.md").read_text()):
+        assert "30 iterations in 5 cases were predicted, from one profile for each of 1 jobs. Error" in text
+        assert "median 0 %, worst 20 % (uncompressed," in text
+        assert "takes 1.010 times as long" in text and "kept their bits in 1 of 1 jobs" in text
+        assert "nan" not in text.lower()
+    assert page.count(f"{JOB.name}, ") == 31 and page.count("| -20 % ") == 5
+
+
+@pytest.mark.unit
+def test_a_budget_is_shared_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
+    jobs, now, started = list(profiles.JOBS[:2]), [0.0], []
+
+    def measure(job, cases, folder, until, end):
+        """Takes exactly its share. The third launch fails."""
+        started.append((job.name, len(cases)))
+        assert now[0] < until <= end + 1e-6
+        now[0] = until
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in [profiles.PROBE, *(case["file"] for case in cases)] if len(started) != 3 else []:
+            (folder / name).touch()
+        return len(started) != 3
+
+    monkeypatch.setattr(profiles, "measure", measure)
+    monkeypatch.setattr(profiles, "time", SimpleNamespace(time=lambda: now[0]))
+    assert profiles.measure_all(jobs, tmp_path, 0.0) and not started
+    assert not profiles.measure_all(jobs, tmp_path, 100.0)
+    first, second = (job.name for job in jobs)
+    assert started == [(first, 3), (first, 1), (first, 1), (second, 3), (second, 1), (second, 1)]
+    assert now[0] == pytest.approx(100)
+    assert profiles.measure_all(jobs, tmp_path, 10.0) and started[6:] == [(first, 1)]
+    assert profiles.measure_all(jobs, tmp_path, 10.0) and len(started) == 7
+
+
+@pytest.mark.unit
+def test_after_a_failure_the_other_cases_of_the_job_are_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(profiles, "measure", lambda *arguments: False)
+    assert not profiles.measure_all([JOB], tmp_path, 100.0)
+    assert capsys.readouterr().out.count("its other cases are left out") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.parametrize("script", ["ddp", "accelerate"])
+def test_a_tiny_case_on_real_ranks(tmp_path, script):
+    if testbed.available():
+        pytest.skip(f"no testbed here: {testbed.available()}")
+    job = replace(JOB, script=script, batch=2, rates_mbit=(400, 800), steps=2)
+    folder, now = tmp_path / "runs" / job.name, time.time()
+    cases = profiles.cases_of(job)[:1]
+    assert profiles.measure(job, cases, folder, now, now + 300)
+    assert json.loads((folder / profiles.PROBE).read_text())["equal_bits"]
+    found = json.loads((folder / cases[0]["file"]).read_text())
+    assert {name: len(blocks) for name, blocks in found["seconds"].items()} == dict.fromkeys(
+        ("alone", "none", "cast", "dlgs", "topk", "recording"), 1
+    )
+    entries = sum(job_advice.read_job(load(folder / profiles.PROFILE, workers=2)).sizes)
+    assert {name: sum(buckets) for name, buckets in found["buckets"].items()} == dict.fromkeys(
+        ("none", "cast", "dlgs", "topk"), entries
+    )
+    profiles.write([job], tmp_path / "runs", tmp_path / "kept")
+    assert (pd.read_csv(tmp_path / "kept" / "profiles.csv")["measured_s"] > 0).all()
