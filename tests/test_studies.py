@@ -70,7 +70,7 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
     rows = [("accuracy", "2", "0"), ("timing", "1", "0"), ("total", "3", "0")]
     assert [row[:3] for row in ROW.findall(before.stderr)] == rows
     assert ROW.findall(before.stderr)[1][3] == "0:01"  # the budget
-    assert "no run has finished that was estimated before" in before.stderr
+    assert "no estimated run has finished" in before.stderr
     assert not list(folder.glob("accuracy/*")) and not list(folder.glob("timing/*"))
 
     for kind in ("accuracy", "timing"):  # as if they had run here
@@ -81,7 +81,7 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
     rows = [("accuracy", "2", "2", *none), ("timing", "1", "1", *none), ("total", "3", "3", *none)]
     assert ROW.findall(after.stderr) == rows
     # The timing run had another budget when it was estimated.
-    said = re.search(r"took (\S+) times as long as estimated in the median, \S+ times at worst .*n = 2\.", after.stderr)
+    said = re.search(r"divided by their estimate: median (\S+), worst \S+ .*n = 2\.", after.stderr)
     kept = json.loads((folder / "estimates.json").read_text())
     runs = {name: json.loads((folder / name / "run.json").read_text()) for name in kept if "accuracy" in name}
     ratios = [estimate.took_s(folder / name, run) / kept[name]["seconds"] for name, run in runs.items()]
