@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
@@ -222,9 +223,10 @@ def every() -> list[tuple[str, str]]:
 
 
 def import_shared(kinds: Iterable[str]) -> None:
-    """Import here what the forks of these kinds of plug-ins would each import again. It takes seconds."""
-    for kind in SHARED.keys() & kinds:
-        importlib.import_module(SHARED[kind])
+    """Import here what the forks of several plug-ins of a kind would each import again. It takes seconds."""
+    for kind, count in Counter(kinds).items():
+        if kind in SHARED and count > 1:
+            importlib.import_module(SHARED[kind])
 
 
 def main(requested: list[str]) -> None:

@@ -342,11 +342,12 @@ def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
-# What the first workflow in a copy would find out, and each copy of it again.
-LOOK_AT_ALL = """
+# What the first workflow in a copy would find out, and each copy of it again. The models are those of the fast tests.
+LOOK_AT_PLUG_INS = """
 from dlgs_bench import plugins
 from dlgs_bench.config import checks
-plugins.look_at((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
+known = [(kind, name) for kind in ("methods", "collectives") for name in plugins.names(kind)]
+plugins.look_at([*known, *(("models", name) for name in ("tiny", "resnet20", "resnet50", "vgg16"))])
 checks._lacks("torch_dist", "cpu", shared=False)
 """
 
@@ -363,7 +364,7 @@ def tiny_source(tmp_path_factory) -> Path:
     with alone("tiny-source"):
         if not project.exists():
             made = copy_tiny(root / "tiny-source.partial")
-            done = subprocess.run([sys.executable, "-c", LOOK_AT_ALL], cwd=made)
+            done = subprocess.run([sys.executable, "-c", LOOK_AT_PLUG_INS], cwd=made)
             assert done.returncode == 0
             made.rename(project)
     return project

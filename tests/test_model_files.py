@@ -377,7 +377,7 @@ HARMLESS = "import os\nprint('noise')\nos.write(1, b'noise')\nimport torch\ntorc
 PROGRAM = """
 import json, sys
 from dlgs_bench import describe
-describe.import_shared(["models"])
+describe.import_shared("models" for _ in sys.argv[1:])
 found = {name: describe.in_fork("models", name, 2.0 if name == "hangs" else 120.0) for name in sys.argv[1:]}
 json.dump(found, sys.stdout)
 """

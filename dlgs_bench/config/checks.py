@@ -39,9 +39,12 @@ def models(values: dict) -> str | None:
     return None
 
 
+MODEL_KEYS = ("models", "natural", "sparsified")  # the keys of studies that name models
+
+
 def study_names(values: dict) -> str | None:
     """Studies name existing models and variants, which the configuration itself may leave out."""
-    known = {key: plugins.names("models") for key in ("models", "natural", "sparsified")}
+    known = {key: plugins.names("models") for key in MODEL_KEYS}
     known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
     for study, schema in studies.schemas().items():
         part = values["studies"][study]

@@ -86,6 +86,9 @@ def _look_at_plug_ins(values: dict) -> None:
     """Describe all plug-ins of the configuration in one process, which is faster than a process for each."""
     study = values["studies"]["methods"]
     names = {"models": [*values["models"]], "collectives": [values["collective"]]}
+    if values["network"] != "host":  # some studies of links train other models
+        parts = [values["studies"][name] for name in studies.schemas()]
+        names["models"] += [name for part in parts for key in checks.MODEL_KEYS for name in part.get(key, ())]
     if "all" in (values["methods"], study["methods"]):
         names["methods"] = plugins.names("methods")
     else:
