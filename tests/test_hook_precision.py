@@ -4,10 +4,9 @@ import hook_parts as parts
 import pytest
 import torch
 from conftest import every_engine
-from test_hook_scripts import EXCHANGED, OPTIONS, equal
+from test_hook_scripts import EXCHANGED, FEW, OPTIONS, equal, few_or_others
 
 pytestmark = [pytest.mark.engine, every_engine]
-FEW = ("topk", "lags", "dlgs", "powersgd", "efsign", "dgc", "none")
 
 
 @pytest.mark.slow
@@ -27,8 +26,9 @@ def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, bad, wor
             assert equal(ours["weights"], expected["weights"]), method
 
 
-def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine, worlds):
-    for method in EXCHANGED:
+@few_or_others
+def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine, methods, worlds):
+    for method in methods:
         for found in worlds(engine).run(parts.bad_step, engine, method, OPTIONS[method], float("inf"), False):
             assert not found["finite"][2] and found["state is finite"], method
 
@@ -73,8 +73,9 @@ def test_16_bit_parameters_have_float32_residuals_which_lose_nothing_but_roundin
             assert (total - true).norm() <= bits * 10 * true.norm() / 10**0.5, (method, name)
 
 
-def test_what_surrounds_backward_changes_no_bit(engine, worlds):
-    for method in EXCHANGED:
+@few_or_others
+def test_what_surrounds_backward_changes_no_bit(engine, methods, worlds):
+    for method in methods:
         for found in worlds(engine).run(parts.surrounded, engine, method, OPTIONS[method]):
             for name in parts.SURROUNDINGS:
                 assert equal(found[name], found["nothing"]), (method, name)
