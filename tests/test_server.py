@@ -2,6 +2,7 @@
 
 import functools
 
+import equal_worker  # noqa: F401 - has the model "small"
 import pytest
 import torch
 from conftest import CPU
@@ -54,10 +55,10 @@ class Silent:
         pass
 
 
-def run(work, topology, *place: LaunchSettings, **parts) -> list[dict]:
+def run(work, topology, *place: LaunchSettings, model: str = "small", **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
     scheme = Scheme(topology=topology.name, **SCHEME)
-    training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
+    training = Training(model, batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
     spec = RunSpec(work.__name__, training, scheme, Cluster(workers=WORKERS), **parts)
     found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, Silent(), *place))
     return found[:WORKERS]
@@ -68,7 +69,7 @@ def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
     work = functools.wraps(accuracy)(functools.partial(accuracy, settings=LaunchSettings(checkpoints=str(tmp_path))))
-    with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
+    with_server, without = (run(work, t, model="resnet20", measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):
             assert point | {"elapsed_s": 0} == other | {"elapsed_s": 0}
