@@ -4,7 +4,7 @@ import hook_parts as parts
 import pytest
 import torch
 from conftest import every_engine
-from test_hook_scripts import EXCHANGED, FEW, OPTIONS, equal, few_or_others
+from test_hook_scripts import EXCHANGED, OPTIONS, equal, few_or_others
 
 pytestmark = [pytest.mark.engine, every_engine]
 
@@ -38,9 +38,12 @@ def test_without_compression_a_bad_step_is_bad_on_both_ranks(engine, worlds):
         assert found["finite"] == [True, True, False, True, True, True]
 
 
-def test_residuals_do_not_follow_the_scale_of_the_loss(engine, worlds):
+@pytest.mark.parametrize(
+    "methods", [("topk", "powersgd", "dgc"), pytest.param(("none", "lags", "dlgs", "efsign"), marks=pytest.mark.slow)]
+)
+def test_residuals_do_not_follow_the_scale_of_the_loss(engine, methods, worlds):
     """Scales double and halve; the run without a scaler leaves out the step that the scaler skips."""
-    for method in FEW:
+    for method in methods:
         run = worlds(engine).run
         plain = run(parts.scaled, engine, method, OPTIONS[method], False)
         for ours, expected in zip(run(parts.scaled, engine, method, OPTIONS[method], True), plain, strict=True):
@@ -61,7 +64,10 @@ def test_a_scaler_that_the_hook_does_not_have_is_refused_in_the_first_step(engin
 MIXED = {"filters": torch.bfloat16, "vector": torch.float32, "wide": torch.float16, "long": torch.bfloat16}
 
 
-@pytest.mark.parametrize("dtypes", [dict.fromkeys(MIXED, torch.bfloat16), dict.fromkeys(MIXED, torch.float16), MIXED])
+EQUAL = [pytest.param(dict.fromkeys(MIXED, dtype), marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("dtypes", [*EQUAL, MIXED])
 def test_16_bit_parameters_have_float32_residuals_which_lose_nothing_but_roundings(engine, dtypes, worlds):
     for method in ("topk", "lags", "powersgd", "efsign"):
         first, second = worlds(engine).run(parts.sixteen_bits, engine, dtypes, method, OPTIONS[method])
