@@ -81,7 +81,7 @@ def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_p
 
 
 @pytest.mark.engine
-@every_engine
+@pytest.mark.parametrize("engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])])
 def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "killed", engine) != 0
     place = r"(last at step \d+ of \d+|not one step since the launch)"
