@@ -120,8 +120,11 @@ class World:
 def main(engine: str, size: int, path: str) -> None:
     """Fork the ranks, and wait until all have ended or one has failed."""
     # What most ranks would import otherwise: torch imports _dynamo with the first optimizer.
-    for module in ("torch._dynamo", "dlgs_bench.exchange.driver", f"dlgs_bench.comm.{engine}_engine"):
+    for module in ("torch._dynamo", "dlgs_bench.exchange.driver"):
         importlib.import_module(module)
+    communicator = importlib.import_module(f"dlgs_bench.comm.{engine}_engine")
+    if engine == "horovod":
+        communicator.POLL_INTERVAL_S = 1e-3  # ranks that wait leave the cores to other tests
     servers: list[subprocess.Popen] = []
 
     def first_line(command: list[str]) -> str:
@@ -136,15 +139,17 @@ def main(engine: str, size: int, path: str) -> None:
         for own in ENGINES[engine].on_hosts(addresses, "lo", first_line)
     ]
     gc.freeze()  # the ranks do not examine what was imported
-    for rank in ranks:
-        rank.start()
-    while running := [rank for rank in ranks if rank.is_alive()]:
-        wait([rank.sentinel for rank in running])
-        if any(rank.exitcode for rank in ranks):
-            for rank in running:
-                rank.kill()
-    for server in servers:
-        server.kill()
+    try:
+        for rank in ranks:
+            rank.start()
+        while running := [rank for rank in ranks if rank.is_alive()]:
+            wait([rank.sentinel for rank in running])
+            if any(rank.exitcode for rank in ranks):
+                for rank in running:
+                    rank.kill()
+    finally:
+        for server in servers:
+            server.kill()
 
 
 def serve(engine: str, path: str, own: dict[str, str]) -> None:
