@@ -104,7 +104,7 @@ def answered(comm: Communicator) -> dict:
 
 def ends(comm: Communicator) -> list[tuple[float, float, float]]:
     """Of calls of each kind: when it was made, when the engine says it ended, when somebody looked."""
-    for pause_s in (0.3, 3, 30):  # on a busy machine a call may take longer than the shortest
+    for pause_s in (0.1, 1, 5, 30):  # on a busy machine a call may take longer than the shortest
         found = []
         with comm.record_completion_times():
             for start in (

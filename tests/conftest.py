@@ -98,6 +98,8 @@ SHARE_WORLDS = (
     "test_hook_states",
     "test_hook_wrappers",
     "test_local_steps_script",
+    "test_probe",
+    "test_rehearse",
 )
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
@@ -121,15 +123,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first: dict[Path, int] = {}
     for item in items:
         first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
-    items.sort(key=lambda item: (first[item.path], item.path.stem not in SHARE_WORLDS))
+    items.sort(key=lambda item: (first[item.path], item.path.stem not in SHARE_WORLDS, world_of(item.nodeid)))
+
+
+def world_of(nodeid: str) -> str:
+    """The engine whose ranks a test calls; "" if it shares none. Tests without ranks are next to those of Gloo."""
+    file, _, parameters = nodeid.partition("[")
+    if Path(file.partition("::")[0]).stem not in SHARE_WORLDS:
+        return ""
+    return "horovod" if "horovod" in parameters else "torch_dist"
 
 
 class ByFile(LoadFileScheduling):
-    """All tests of a file go to one process, and so do the files that share worlds of ranks."""
+    """All tests of a file go to one process, and so do all tests that share the ranks of an engine."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "worlds" if Path(file).stem in SHARE_WORLDS else file
+        return world_of(nodeid) or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
@@ -259,9 +268,9 @@ def worlds() -> Callable[[str], World]:
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Stop the worlds after the last test of their files: an idle rank of Horovod takes a tenth of a core."""
-    if nextitem is None or nextitem.path.stem not in SHARE_WORLDS:
-        for world in WORLDS.values():
+    """Stop a world after its last test: an idle rank of Horovod takes a fifth of a core."""
+    for engine, world in WORLDS.items():
+        if nextitem is None or world_of(nextitem.nodeid) != engine:
             world.stop()
 
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-STEPS, STOP, LR = 6, 3, 0.1
+STEPS, STOP, LR = 4, 2, 0.1
 
 
 class Net(nn.Module):

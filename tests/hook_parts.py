@@ -104,7 +104,7 @@ USAGE = {  # which layers a rank uses in a step
 
 def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool, view: bool) -> list[tuple]:
     """By layer, (what was applied and what the ranks' residuals hold, the true sum), with fixed weights."""
-    net, steps = Given(), 12
+    net, steps = Given(), 8
     model, hook = hooked(engine, net, sgd(net), method, unused=True, view=view, **options)
     applied = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
     true = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}

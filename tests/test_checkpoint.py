@@ -33,11 +33,11 @@ SERVER_STOPS = ("rank 2", "rank 1")  # rank 2 is the server
 LAUNCHER = """
 import sys
 from pathlib import Path
-from dlgs_bench.launch import processes
+from dlgs_bench.launch import launcher
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
-processes.POLITE_S = 60  # on a busy machine ranks need longer to save
+launcher.SAVE_GRACE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder = sys.argv[1:]
 clean_up_when_ended()
 sys.exit(launch(RunSpec.from_json(spec), LaunchSettings.from_json(place), Path(folder, "run"), Path(folder, "log")))

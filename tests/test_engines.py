@@ -16,6 +16,16 @@ from dlgs_bench.topology import TOPOLOGIES
 STOPPED = STEPS // 2
 SERVERS = tuple(name for name, topology in TOPOLOGIES.items() if topology.servers)
 SERVED = [m for m in METHODS if CLASSES[m].sum_kind]
+# Together these send every kind of request: sums of vectors and of entries, maxima, gathers, rounds of known and of
+# unknown lengths, a tree; and none for several steps.
+FEW = ("none", "dlgs", "terngrad", "oktopk", "quantised", "gtopk", "cltk", "powersgd", "diloco")
+
+
+def few_or_others(methods: list[str]) -> pytest.MarkDecorator:
+    """Of the methods those in ``FEW``; the others are slow."""
+    few, others = ([m for m in methods if (m in FEW) == fast] for fast in (True, False))
+    slow = pytest.param(others, id="others", marks=pytest.mark.slow)
+    return pytest.mark.parametrize("methods", [pytest.param(few, id="few"), slow])
 
 
 @cache
@@ -59,9 +69,10 @@ def goes_on_as_if_never_stopped(world: World, methods: list[str], topologies: tu
 
 @pytest.mark.engine
 @every_engine
-def test_two_workers_end_with_the_same_bits_as_local_threads_stopped_or_not(engine, worlds):
+@few_or_others(METHODS)
+def test_two_workers_end_with_the_same_bits_as_local_threads_stopped_or_not(engine, methods, worlds):
     """The contract tests run on local threads; here every method runs on each real engine."""
-    equals_local_threads(goes_on_as_if_never_stopped(worlds(engine), METHODS, ("allgather",)))
+    equals_local_threads(goes_on_as_if_never_stopped(worlds(engine), methods, ("allgather",)))
 
 
 @pytest.mark.engine
@@ -79,9 +90,10 @@ def test_two_workers_and_a_server_end_with_the_same_bits_as_without(engine):
 
 
 @pytest.mark.unit
+@few_or_others(SERVED)
 @pytest.mark.parametrize("topology", SERVERS)
-def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology):
-    for method in SERVED:
+def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology, methods):
+    for method in methods:
         *workers, server = run_workers(3, partial(parameters_after, method=method, topology=topology))
         for one in [*workers, server] if TOPOLOGIES[topology].owner == "server" else workers:
             assert torch.equal(one, local_parameters(method)), method
@@ -108,11 +120,12 @@ def asks_for_dense_sums(method: str) -> bool:
 
 
 @pytest.mark.engine
-def test_dense_sums_over_omnireduce_train_to_the_same_bits(worlds):
+@few_or_others(METHODS)
+def test_dense_sums_over_omnireduce_train_to_the_same_bits(methods, worlds):
     """Every method that asks for one, on real processes; two addends have one sum, whatever their order."""
-    methods = [m for m in METHODS if asks_for_dense_sums(m)]
-    assert {"none", "powersgd"} <= set(methods)
-    equals_local_threads([states for (states,) in worlds("torch_dist").run(trained, methods, ["allgather omnireduce"])])
+    asking = [m for m in methods if asks_for_dense_sums(m)]
+    assert {"none", "powersgd"} <= set(asking) or {"cast", "randomk"} <= set(asking)
+    equals_local_threads([states for (states,) in worlds("torch_dist").run(trained, asking, ["allgather omnireduce"])])
 
 
 @needs_horovod

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import CPU
+from equal_worker import small_model
 from test_server import Images
 
 from dlgs_bench.comm.local import run_workers
@@ -13,12 +14,12 @@ from dlgs_bench.training.error_probe import COLUMNS
 
 pytestmark = pytest.mark.unit
 
-DENSE = 4 * 269_722  # bytes of ResNet-20's gradient
+DENSE = 4 * sum(p.numel() for p in small_model().parameters())  # bytes of its gradient
 
 
 def trained(workers: int, method: str, budget: float = 0, then=lambda session: session, **options):
     """Rank 0's session, or what is found in it, after six steps, with points of the curve after the third and sixth."""
-    training = Training("resnet20", batch=12 // workers, epochs=3, train_epochs=3, lr_steps=())
+    training = Training("small", batch=12 // workers, epochs=3, train_epochs=3, lr_steps=())
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24, byte_budget=budget)
     spec = RunSpec("accuracy", training, Scheme(method, options=options), Cluster(workers=workers), measurement)
 

@@ -180,6 +180,7 @@ def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers(measu
     assert workers[0].transport.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
 
 
+@pytest.mark.slow
 def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
     gradient, draws = random(60), 3000
     gradient[0] = 30.0
@@ -456,6 +457,7 @@ def test_gtopk_may_lose_but_never_invent():
     assert (found <= whole * (1 + 1e-5)).all() and (found < whole * 0.99).any()
 
 
+@pytest.mark.slow
 def test_gtopk_names_places_beyond_what_a_float32_counts():
     size = 2**24 + 4
     gradient = torch.zeros(size)

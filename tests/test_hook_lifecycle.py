@@ -68,7 +68,7 @@ def test_local_steps_of_another_length_are_said_to_all(worlds):
         assert line == "diloco.local_steps: 3 on rank 0 is not 4 on rank 1; give every worker the same arguments"
 
 
-@pytest.mark.parametrize("method", ["none", "topk"])
+@pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "topk"])
 def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
     first, second = worlds("torch_dist").run(script.late, method)
     assert script.TIMEOUT_S - 1 < first < script.LATE_S - 1

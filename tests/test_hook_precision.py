@@ -4,10 +4,9 @@ import hook_parts as parts
 import pytest
 import torch
 from conftest import every_engine
-from test_hook_scripts import EXCHANGED, OPTIONS, equal
+from test_hook_scripts import EXCHANGED, OPTIONS, equal, few_or_others
 
 pytestmark = [pytest.mark.engine, every_engine]
-FEW = ("topk", "lags", "dlgs", "powersgd", "efsign", "dgc", "none")
 
 
 @pytest.mark.slow
@@ -27,8 +26,9 @@ def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, bad, wor
             assert equal(ours["weights"], expected["weights"]), method
 
 
-def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine, worlds):
-    for method in EXCHANGED:
+@few_or_others
+def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine, methods, worlds):
+    for method in methods:
         for found in worlds(engine).run(parts.bad_step, engine, method, OPTIONS[method], float("inf"), False):
             assert not found["finite"][2] and found["state is finite"], method
 
@@ -38,9 +38,12 @@ def test_without_compression_a_bad_step_is_bad_on_both_ranks(engine, worlds):
         assert found["finite"] == [True, True, False, True, True, True]
 
 
-def test_residuals_do_not_follow_the_scale_of_the_loss(engine, worlds):
+@pytest.mark.parametrize(
+    "methods", [("topk", "powersgd", "dgc"), pytest.param(("none", "lags", "dlgs", "efsign"), marks=pytest.mark.slow)]
+)
+def test_residuals_do_not_follow_the_scale_of_the_loss(engine, methods, worlds):
     """Scales double and halve; the run without a scaler leaves out the step that the scaler skips."""
-    for method in FEW:
+    for method in methods:
         run = worlds(engine).run
         plain = run(parts.scaled, engine, method, OPTIONS[method], False)
         for ours, expected in zip(run(parts.scaled, engine, method, OPTIONS[method], True), plain, strict=True):
@@ -61,7 +64,10 @@ def test_a_scaler_that_the_hook_does_not_have_is_refused_in_the_first_step(engin
 MIXED = {"filters": torch.bfloat16, "vector": torch.float32, "wide": torch.float16, "long": torch.bfloat16}
 
 
-@pytest.mark.parametrize("dtypes", [dict.fromkeys(MIXED, torch.bfloat16), dict.fromkeys(MIXED, torch.float16), MIXED])
+EQUAL = [pytest.param(dict.fromkeys(MIXED, dtype), marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("dtypes", [*EQUAL, MIXED])
 def test_16_bit_parameters_have_float32_residuals_which_lose_nothing_but_roundings(engine, dtypes, worlds):
     for method in ("topk", "lags", "powersgd", "efsign"):
         first, second = worlds(engine).run(parts.sixteen_bits, engine, dtypes, method, OPTIONS[method])
@@ -73,8 +79,9 @@ def test_16_bit_parameters_have_float32_residuals_which_lose_nothing_but_roundin
             assert (total - true).norm() <= bits * 10 * true.norm() / 10**0.5, (method, name)
 
 
-def test_what_surrounds_backward_changes_no_bit(engine, worlds):
-    for method in EXCHANGED:
+@few_or_others
+def test_what_surrounds_backward_changes_no_bit(engine, methods, worlds):
+    for method in methods:
         for found in worlds(engine).run(parts.surrounded, engine, method, OPTIONS[method]):
             for name in parts.SURROUNDINGS:
                 assert equal(found[name], found["nothing"]), (method, name)

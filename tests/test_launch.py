@@ -14,13 +14,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PATIENCE_S, ROOT, every_engine, of_run, until
+from conftest import NEEDS, PATIENCE_S, ROOT, every_engine, of_run, until
+from plain_engine import PLAIN
 
 from dlgs_bench import fingerprint
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import disturbance, launcher, liveness
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Training
 
+REAL = dict(ENGINES)
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 
@@ -28,7 +30,19 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
     return RunSpec("accuracy", Training("resnet20", batch=7), cluster=Cluster(engine))
 
 
-def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
+@pytest.fixture(autouse=True)
+def plain(monkeypatch) -> None:
+    """Launches may be of the plain engine."""
+    monkeypatch.setitem(ENGINES, PLAIN.name, PLAIN)
+
+
+slow = pytest.mark.slow
+plain_or_slow = pytest.mark.parametrize(
+    "engine", [PLAIN.name, *(pytest.param(name, marks=[slow, *NEEDS[name]]) for name in ENGINES)]
+)
+
+
+def start(folder: Path, what: str, engine: str = PLAIN.name, leave_after_s: float = 30, **place) -> int:
     place = LaunchSettings(data={"cifar10": "here"}, **place)
     return launcher.launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
@@ -56,7 +70,7 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
 
 
 @pytest.mark.engine
-@every_engine
+@plain_or_slow
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "fails", engine) != 0
     shown = capsys.readouterr().err
@@ -67,7 +81,7 @@ def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_p
 
 
 @pytest.mark.engine
-@every_engine
+@pytest.mark.parametrize("engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])])
 def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "killed", engine) != 0
     place = r"(last at step \d+ of \d+|not one step since the launch)"
@@ -128,21 +142,21 @@ def test_ranks_that_share_cores_are_not_held_against_the_calibration(measure):
 
 @pytest.mark.unit
 def test_other_work_is_noticed_and_the_work_of_children_is_not():
-    spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.6: pass"]
+    spin = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"]
     own_s = disturbance._own_s()
     subprocess.run(spin)
-    assert disturbance._own_s() - own_s >= 0.6
+    assert disturbance._own_s() - own_s >= 0.3
     began, begun = time.monotonic(), disturbance.OtherWork()
     other = subprocess.Popen(spin)
     assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
     share = begun.share()  # nobody has waited for it: the work of a stranger
-    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.3
+    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
-    assert start(tmp_path, "hangs", hang_timeout_s=30) == 1
+    assert start(tmp_path, "hangs", "torch_dist", hang_timeout_s=30) == 1
     *_, last = capsys.readouterr().err.splitlines()
     assert last.endswith(" none: rank 1 reported no progress for 30 s, last at step 4 of 50, stopped")
     assert nothing_left(tmp_path)
@@ -151,18 +165,22 @@ def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
 LAUNCHER = """
 import sys
 from pathlib import Path
+sys.path.insert(0, "tests")
+from plain_engine import PLAIN
+from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
 spec, folder, *program = sys.argv[1:]
 clean_up_when_ended()
+ENGINES[PLAIN.name] = PLAIN
 launch(RunSpec.from_json(spec), LaunchSettings(), Path(folder, "run"), Path(folder, "log"), program)
 """
 
 
-def going_on(folder: Path, leave_after_s: float) -> subprocess.Popen:
+def going_on(folder: Path, leave_after_s: float, engine: str = "torch_dist") -> subprocess.Popen:
     """A launcher as a process of its own, whose ranks go on for ever."""
-    arguments = [run_spec().to_json(), str(folder), *WORKER, "goes on", f"{leave_after_s}"]
+    arguments = [run_spec(engine).to_json(), str(folder), *WORKER, "goes on", f"{leave_after_s}"]
     return subprocess.Popen([sys.executable, "-c", LAUNCHER, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
@@ -180,9 +198,16 @@ def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("ask", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
-def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
-    asked = going_on(tmp_path, leave_after_s=600)
+@pytest.mark.parametrize(
+    "ask, engine",
+    [
+        (signal.SIGTERM, PLAIN.name),
+        pytest.param(signal.SIGTERM, "torch_dist", marks=slow),
+        pytest.param(signal.SIGHUP, "torch_dist", marks=slow),
+    ],
+)
+def test_a_launcher_that_is_asked_to_end_cleans_up(ask, engine, tmp_path):
+    asked = going_on(tmp_path, 600, engine)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
         asked.send_signal(ask)
@@ -212,7 +237,7 @@ def test_a_second_launch_of_a_run_waits_for_the_first_and_is_refused_in_the_end(
 
 @pytest.mark.engine
 def test_a_run_ends_with_its_workflow(tmp_path, capsys):
-    workflow = subprocess.Popen(["sleep", "4"])
+    workflow = subprocess.Popen(["sleep", "2"])
     assert start(tmp_path, "goes on", leave_after_s=600, workflow=workflow.pid) == 1  # a zombie now
     assert capsys.readouterr().err.endswith("the workflow has ended, stopped\n")
     assert nothing_left(tmp_path)
@@ -313,7 +338,7 @@ def test_a_rank_stays_while_there_are_heartbeats_though_it_was_stopped_itself(tm
 
 @pytest.mark.unit
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
-    for name, engine in ENGINES.items():
+    for name, engine in REAL.items():
         assert engine.name == name and (ROOT / "dlgs_bench" / "comm" / f"{name}_engine.py").exists()
         behind = fingerprint.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
         assert ROOT / "dlgs_bench" / "engines.py" in behind

@@ -43,11 +43,11 @@ def accuracy(engine: str, steps: int = 12, workers: int = 2, planner: str = "lay
 LAUNCHER = """
 import sys
 from pathlib import Path
-from dlgs_bench.launch import processes
+from dlgs_bench.launch import launcher
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import RUN, launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
-processes.POLITE_S = 60  # on a busy machine ranks need longer to save
+launcher.SAVE_GRACE_S = 60  # on a busy machine ranks need longer to save
 spec, place, folder, *program = sys.argv[1:]
 clean_up_when_ended()
 folder = Path(folder)

@@ -12,6 +12,7 @@ import pytest
 from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_engine import PLAIN
 
 from dlgs_bench.config import launching
 from dlgs_bench.config import load as config
@@ -37,9 +38,15 @@ def test_hosts_are_filled_in_order_and_too_few_slots_are_refused(slots, processe
 
 
 @pytest.mark.engine
+@pytest.mark.slow
+@every_engine
+def test_an_engine_that_is_installed_lacks_nothing(engine):
+    assert ENGINES[engine].lacks("cpu", False) == ""
+
+
+@pytest.mark.unit
 @every_engine
 def test_a_build_that_lacks_what_the_launch_needs_says_so(engine):
-    assert ENGINES[engine].lacks("cpu", False) == ""  # for real
     for built, device, expected in (
         ("print('MPI')", "cpu", "it was built without Gloo"),
         ("print('Gloo')", "cuda", "it was built without NCCL"),
@@ -111,10 +118,12 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
     "engine, per_gpu, expected",
     [
         pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, pytest.mark.slow, needs_horovod]),
-        pytest.param("torch_dist", 2, "GPU-1aa", marks=pytest.mark.engine),
+        pytest.param("torch_dist", 2, "GPU-1aa", marks=[pytest.mark.engine, pytest.mark.slow]),
+        pytest.param(PLAIN.name, 2, "GPU-1aa", marks=pytest.mark.engine),
     ],
 )
-def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
+def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENGINES, PLAIN.name, PLAIN)
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
     place, log = LaunchSettings(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
     with gpus.taken(1):

@@ -143,11 +143,15 @@ def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
     assert all(torch.equal(tensor.view(torch.int32), total.view(torch.int32)) for tensor in mine)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("pattern", ["random", "overlapping", "disjoint", "dense"])
-@pytest.mark.parametrize(
-    "workers, aggregators", [(2, 1), (2, 2), (4, 3), *(pytest.param(4, n, marks=pytest.mark.slow) for n in (1, 4))]
-)
+FAST = [((2, 1), "dense"), ((4, 3), "random")]
+WHERE = [(2, 1), (2, 2), (4, 1), (4, 3), (4, 4)]  # workers, aggregators
+BOUNDS = [
+    pytest.param(*where, pattern, apart, marks=[] if (where, pattern) in FAST else pytest.mark.slow)
+    for where in WHERE for pattern in ("random", "overlapping", "disjoint", "dense") for apart in (False, True)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("workers, aggregators, pattern, apart", BOUNDS)
 def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, pattern, apart):
     """There are so many blocks that first bursts, and which aggregator has which blocks, hardly count."""
     tensors = blockwise(workers, 20_000, 1, pattern, 0, whole=True)
@@ -276,7 +280,7 @@ FEW = {"block": 4, "fused": 3, "in_flight": 2}
 @pytest.mark.parametrize(
     "name, options", [*((name, {}) for name in METHODS), *(("block_topk", {"over": o}) for o in ("union", "sum"))]
 )
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_every_method_ends_with_the_same_bits_as_over_sums_in_rank_order(name, options, workers):
     """The engine's sum of local threads is in rank order too."""
 

@@ -14,7 +14,6 @@ from conftest import PATIENCE_S, ROOT, every_engine, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from probe_parts import plain, trained, with_and_without
-from world import World
 
 from dlgs_bench.probe import record
 from dlgs_bench.timemodel.job_profile import SCHEMA, load
@@ -86,9 +85,8 @@ def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
 
 @pytest.mark.engine
 @every_engine
-def test_ranks_keep_their_bits(engine, tmp_path):
-    with World(engine, 2) as world:
-        ranks = world.run(with_and_without, engine, str(tmp_path / "profile"))
+def test_ranks_keep_their_bits(engine, worlds, tmp_path):
+    ranks = worlds(engine).run(with_and_without, engine, str(tmp_path / "profile"))
     for (without, _), (weights, left) in ranks:
         assert same(weights, without) and left == 0
     assert [path.name for path in tmp_path.iterdir()] == ["profile.0"]  # rank 0 alone writes

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 from conftest import ROOT, refused_by
-from world import World
 
 from dlgs_bench import rehearse
 from dlgs_bench.testbed import testbed
@@ -18,12 +17,11 @@ THERE = Network(2, 1000.0)
 
 
 @pytest.mark.engine
-def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange():
+def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange(worlds):
     known = job_advice.models(load(RECORDED), ["topk"], slowdown=2.0)
     job = known[0].job
     assert job.alone_s == pytest.approx(2 * job_advice.read_job(load(RECORDED)).alone_s)
-    with World(rehearse.ENGINE, 2) as world:
-        one, other = world.run(rehearsal.rehearse, rehearse.request(known, THERE, 2))
+    one, other = worlds(rehearse.ENGINE).run(rehearsal.rehearse, rehearse.request(known, THERE, 2))
     assert [row["seconds"] for row in one] == [row["seconds"] for row in other]  # of the slowest
     assert [(row["method"], row["block"]) for row in one] == [(m.name, b) for b in (1, 2) for m in known]
     assert all(row["seconds"] >= job.alone_s * (1 - 1e-9) for row in one)

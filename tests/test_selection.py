@@ -109,7 +109,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 1023, 2**16, 2**20 + 7])
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 1023, 2**16, pytest.param(2**20 + 7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fast_equals_torch_on_large_inputs(size, kind):
     corrected = KINDS[kind](torch.randn(size, generator=torch.Generator().manual_seed(size)))

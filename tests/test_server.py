@@ -2,6 +2,7 @@
 
 import functools
 
+import equal_worker  # noqa: F401 - has the model "small"
 import pytest
 import torch
 from conftest import CPU
@@ -11,9 +12,9 @@ from dlgs_bench.exchange import Gather
 from dlgs_bench.exchange.transport import ParameterServerTransport
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
+from dlgs_bench.training import train
 from dlgs_bench.training.calibrate import exchanges
 from dlgs_bench.training.timed import timing
-from dlgs_bench.training.train import accuracy
 
 pytestmark = pytest.mark.unit
 
@@ -57,17 +58,20 @@ class Silent:
 def run(work, topology, *place: LaunchSettings, **parts) -> list[dict]:
     """The tables of ``work``, of every worker."""
     scheme = Scheme(topology=topology.name, **SCHEME)
-    training = Training("resnet20", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
+    training = Training("small", batch=4, epochs=2, train_epochs=2, lr_steps=(1,))
     spec = RunSpec(work.__name__, training, scheme, Cluster(workers=WORKERS), **parts)
     found = run_workers(spec.processes, lambda comm: work(spec, comm, Images(), CPU, Silent(), *place))
     return found[:WORKERS]
 
 
 @pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)
-def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path):
+def test_an_accuracy_run_learns_the_same_with_a_server(topology, tmp_path, monkeypatch):
     """Learning rates that change on the way reach the server, and it adds nothing to any mean."""
+    monkeypatch.setattr(train, "identity", lambda spec: spec.scheme.topology)  # the small model has no file
     measurement = Measurement(evaluations=2, test_samples=5, final_test_samples=24)
-    work = functools.wraps(accuracy)(functools.partial(accuracy, settings=LaunchSettings(checkpoints=str(tmp_path))))
+    work = functools.wraps(train.accuracy)(
+        functools.partial(train.accuracy, settings=LaunchSettings(checkpoints=str(tmp_path)))
+    )
     with_server, without = (run(work, t, measurement=measurement) for t in (topology, ALL_GATHER))
     for ours, theirs in zip(with_server, without, strict=True):
         for point, other in zip(ours["points"], theirs["points"], strict=True):

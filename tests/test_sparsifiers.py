@@ -15,12 +15,13 @@ from dlgs_bench.exchange.wire import FORMATS, Indices
 pytestmark = pytest.mark.unit
 
 WORKERS = 3
+SETTLING = ("lags", "dlgs", "sidco")  # each settles in a way of its own: the others are slow
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 def test_every_selection_and_wire_format_gives_the_same_bits(name):
     def work(comm, selection, wire):
-        steps = gradients(comm.rank, 6, (7, 70_000, 300, 1))
+        steps = gradients(comm.rank, 3, (7, 70_000, 300, 1))
         return exchange_steps(comm, make(name, selection=selection), steps, wire=wire)
 
     expected, *others = [
@@ -112,7 +113,9 @@ def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distributi
     measured(name, what, captured, at_least=0.995 * expected, at_most=1.005 * expected)
 
 
-@pytest.mark.parametrize("name", SPARSIFIERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SETTLING else pytest.mark.slow) for name in SPARSIFIERS]
+)
 def test_settling_gives_the_density_of_long_training(name):
     """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones, to 10 %
     (an estimator, which settles on a sample: to 25 %), or to three deviations of two counts, where so few are sent

@@ -1,9 +1,15 @@
 """A world: the ranks of an engine, started once, that call the functions which tests send them.
 
 Functions, arguments and results travel as pickles. So a function must be at the top of a module of this folder, and a
-result is a copy. As a program, this file is one rank; its arguments are the engine and the socket of the tests.
+result is a copy. As a program, this file imports torch once and forks the ranks; its arguments are the engine, the
+number of ranks and the socket of the tests. The engines' own launchers import torch in every process; test_launch and
+the tests of whole runs start ranks with them.
 """
 
+import gc
+import importlib
+import multiprocessing
+import os
 import pickle
 import shutil
 import socket
@@ -20,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dlgs_bench.launch import processes
-from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
+from dlgs_bench.engines import ENGINES
+from dlgs_bench.launch import nodes, processes
 
 START_S, CALL_S = 180, 180
 GRACE_S = 5  # once a rank has failed, the others may still answer for this long
@@ -70,13 +76,16 @@ class World:
         """A connection to each rank."""
         self._folder = Path(tempfile.mkdtemp())
         path, joined, end = self._folder / "socket", {}, time.monotonic() + START_S
-        with socket.socket(socket.AF_UNIX) as server:
+        with socket.socket(socket.AF_UNIX) as server, (self._folder / "log").open("w") as log:
             server.bind(str(path))
             server.listen(self.size)
             server.settimeout(1)
-            spec = RunSpec("exchanges", cluster=Cluster(self.engine, self.size))
-            program = [sys.executable, __file__, self.engine, str(path)]
-            self._process = processes.start(spec, LaunchSettings(), program, self._folder / "log", [])
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, self.engine, str(self.size), str(path)],
+                # Horovod's threads poll less often than in timed runs: idle ranks leave the cores to other tests.
+                env=os.environ | ENGINES[self.engine].environment(threads=1, timed=False),
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
             while len(joined) < self.size:
                 with suppress(TimeoutError):
                     rank = Connection(server.accept()[0].detach())
@@ -108,12 +117,48 @@ class World:
         return (self._folder / "log").read_text(errors="replace")[-3000:]
 
 
-def serve(engine: str, path: str) -> None:
-    """Be a rank: call what the tests send, until they close the connection."""
+def main(engine: str, size: int, path: str) -> None:
+    """Fork the ranks, and wait until all have ended or one has failed."""
+    # What most ranks would import otherwise: torch imports _dynamo with the first optimizer.
+    for module in ("torch._dynamo", "dlgs_bench.exchange.driver"):
+        importlib.import_module(module)
+    communicator = importlib.import_module(f"dlgs_bench.comm.{engine}_engine")
+    if engine == "horovod":
+        communicator.POLL_INTERVAL_S = 1e-3  # ranks that wait leave the cores to other tests
+    servers: list[subprocess.Popen] = []
+
+    def first_line(command: list[str]) -> str:
+        servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return servers[-1].stdout.readline()
+
+    addresses = [f"127.0.0.{1 + rank}" for rank in range(size)]
+    port = {"MASTER_PORT": str(nodes.free_port())}
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=serve, args=(engine, path, own | port))
+        for own in ENGINES[engine].on_hosts(addresses, "lo", first_line)
+    ]
+    gc.freeze()  # the ranks do not examine what was imported
+    try:
+        for rank in ranks:
+            rank.start()
+        while running := [rank for rank in ranks if rank.is_alive()]:
+            wait([rank.sentinel for rank in running])
+            if any(rank.exitcode for rank in ranks):
+                for rank in running:
+                    rank.kill()
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def serve(engine: str, path: str, own: dict[str, str]) -> None:
+    """Be a rank, whose environment variables are ``own``: call what the tests send, until they close the connection."""
     import torch
 
     from dlgs_bench import comm as engines
 
+    os.environ.update(own)
     torch.set_num_threads(1)
     comm = engines.connect(engine, torch.device("cpu"))
     with Client(path) as tests, suppress(EOFError):
@@ -134,4 +179,4 @@ def called(work: Callable, comm, arguments: tuple) -> tuple:
 
 
 if __name__ == "__main__":
-    serve(*sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
