@@ -220,5 +220,5 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
-    with pytest.raises(ValueError, match=f"{name} exchanges weights .* give another method"):
+    with pytest.raises(ValueError, match=f"{name} exchanges weights, and a hook exchanges gradients; use LocalSteps"):
         Hook(torch.nn.Module(), {}, [], Local(0, _Meeting(1)), name, {}, 8.0)
