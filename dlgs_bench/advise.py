@@ -241,7 +241,9 @@ def _unknown(dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
         f"the interval: the factor of {WITHIN} held for 9 of 10 speed-ups that the same time model predicted from "
-        "calibrations on CPUs (n = 50); predictions from profiles were not checked",
+        "calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 blocks), "
+        "iterations differed by 18 % in the median and by 46 % at most, and the first choice was within 5 % of the "
+        "fastest method in 11 of 25 cases",
         "accuracy: whether a method reaches the same accuracy in the same number of steps",
         "contention: other traffic on the links, and exchanges that slow computing down",
     ]
