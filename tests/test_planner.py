@@ -69,6 +69,13 @@ def test_exact_equals_brute_force_on_twelve_layers(shape):
         assert schedule(sizes, costs, exact(sizes, costs)).iteration_s == pytest.approx(best)
 
 
+def test_the_papers_planner_merges_only_if_the_iteration_gets_shorter():
+    """If selection and communication cost nothing, merging changes nothing. A start-up of 1 s per message does."""
+    sizes, backward = [10, 20, 30], [0.5, 0.5, 0.5]
+    assert paper(sizes, Costs(1.0, backward, lambda d: 0.0 * d, lambda d: 0.0 * d)) == [(0, 1), (1, 2), (2, 3)]
+    assert len(paper(sizes, Costs(1.0, backward, lambda d: 0.0 * d, lambda d: 1.0 + 0.0 * d))) < 3
+
+
 @given(chains(longest=20))
 def test_no_planner_beats_exact_and_the_papers_never_loses_to_no_merging(chain):
     sizes, costs = chain
