@@ -28,17 +28,17 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
     expected_s = sum(known.values()) + REST_S
     announced = {"begun": time.monotonic(), "expected_s": round(expected_s, 1)}
-    announced |= {"corrected_s": None} if _calibrating(left) else {}
+    announced |= {"corrected_s": None} if _calibrating(left, runs) else {}
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
     if len(known) < len(left):
         return words + "; training is estimated as soon as its model is calibrated"
-    return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left) else "")
+    return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left, runs) else "")
 
 
-def _calibrating(left: list[str]) -> bool:
-    """Whether the calibration of a model's layers is among these runs."""
-    return any("calibration/layers/" in name for name in left)
+def _calibrating(left: list[str], runs: Mapping[str, RunSpec]) -> bool:
+    """Whether the calibration of a model's layers is among the unfinished runs ``left``."""
+    return any(runs[name].kind == "layers" for name in left)
 
 
 def whole(run: Path, spent_s: float) -> str:
@@ -52,7 +52,7 @@ def whole(run: Path, spent_s: float) -> str:
     done = f"{len(runs) - len(left)}/{len(runs)} runs done"
     expected = [_expected_s(folder, name, runs) for name in left]
     left_s = max(0, sum(filter(None, expected)) - spent_s)
-    if not _calibrating(left):
+    if not _calibrating(left, runs):
         _correct(folder / ANNOUNCED, left_s + REST_S)
     return f"[{done}, {'at least' if None in expected else 'about'} {clock(left_s)} left] "
 
