@@ -18,10 +18,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
-from multiprocessing.connection import Listener
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,30 +133,20 @@ def measure(job: Job, cases: list[dict], folder: Path, until: float, end: float)
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as made,
-        Listener(f"{made}/links", "AF_UNIX") as listener,
         Testbed([job.rates_mbit[0]] * cases[0]["workers"], cases[0]["latency_ms"]) as testbed,
     ):
         request = {
             "job": asdict(job), "cases": cases, "folder": str(folder.resolve()), "until": until,
-            "most_blocks": MOST_BLOCKS, "links": f"{made}/links",
+            "most_blocks": MOST_BLOCKS,
         }  # fmt: skip
         path = Path(made, "request.json")
         path.write_text(json.dumps(request), encoding="utf-8")
-        threading.Thread(target=shape_links, args=(testbed, listener), daemon=True).start()
         guard = threading.Timer(max(0.0, end - time.time()) + GRACE_S, testbed.stop)
         guard.start()
         try:
             return hosts.run(testbed, ENGINE, [sys.executable, str(SCRIPT), str(path)]) == 0
         finally:
             guard.cancel()
-
-
-def shape_links(testbed: Testbed, listener: Listener) -> None:
-    """Set the rates that rank 0 asks for, until it has ended."""
-    with suppress(EOFError, OSError), listener.accept() as rank_0:
-        while True:
-            testbed.shape([rank_0.recv()] * len(testbed.rates_mbit))
-            rank_0.send("done")
 
 
 def finished(job: Job, runs: Path) -> list[dict]:

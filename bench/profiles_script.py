@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,11 @@ from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.probe import record
 from dlgs_bench.probe.recorder import WARM_UP
 from dlgs_bench.spec import Cluster, RunSpec
-from dlgs_bench.stats import amortised
+from dlgs_bench.testbed import links
 from dlgs_bench.timemodel.job_advice import UNCOMPRESSED
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.training.results import provenance
-from dlgs_bench.training.timed import phase_share, timed_steps
+from dlgs_bench.training.timed import over_cycle, timed_steps
 
 ENGINE = "torch_dist"
 ALONE, RECORDING = "alone", "recording"  # an iteration without an exchange, and one that the probe records
@@ -187,9 +186,7 @@ def timed(script: Script, block: int, inside=None) -> float:
             stamps.append(time.perf_counter())
     seconds = torch.tensor(stamps, dtype=torch.float64).diff()
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    phases = [method.phase(step) for step in steps]
-    shares = [phase_share(method, phase) for phase in phases]
-    return amortised(zip(seconds.tolist(), phases, shares, strict=True))
+    return over_cycle(method, steps, seconds.tolist())
 
 
 def in_turns(scripts: dict[str, Script], probe: Path | None, most_blocks: int, until: float) -> dict[str, list[float]]:
@@ -223,24 +220,24 @@ def work(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     job, folder, cases = request["job"], Path(request["folder"]), request["cases"]
-    links: Connection | None = Client(request["links"]) if dist.get_rank() == 0 else None
     scripts = {UNCOMPRESSED: Script(job) if (folder / PROBE).exists() else recorded(job, folder)}
     for row in load(folder / PROFILE)["methods"]:
         scripts[row["name"]] = Script(job, row["name"], row["options"])
     for script in scripts.values():
         for _ in range(WARM_UP):  # DDP assigns its buckets again after the first step
             script.step()
+    rate_mbit = job["rates_mbit"][0]
     for number, case in enumerate(cases):
-        if links is not None:
-            links.send(case["rate_mbit"])
-            links.recv()
+        if dist.get_rank() == 0:
+            links.scale(case["rate_mbit"] / rate_mbit)
+        rate_mbit = case["rate_mbit"]
         dist.barrier()
         until = time.time() + (request["until"] - time.time()) / (len(cases) - number)
         probe = folder / PROFILE if case["probed"] else None
         seconds = in_turns(scripts, probe, request["most_blocks"], until)
         buckets = {name: script.buckets() for name, script in scripts.items()}
         keep(folder / case["file"], {"case": case, "seconds": seconds, "buckets": buckets})
-        if links is not None:
+        if dist.get_rank() == 0:
             print(f"{case['rate_mbit']:g} Mb/s: {len(seconds[ALONE])} blocks", flush=True)
     dist.destroy_process_group()
 

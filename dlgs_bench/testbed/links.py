@@ -10,16 +10,16 @@ SOCKET = "TESTBED_LINKS"  # an environment variable of rank 0: the number of the
 
 
 def scale(factor: float) -> None:
-    """Multiply the rates of all links by ``factor``, and wait until they have changed."""
-    with socket.socket(fileno=int(os.environ[SOCKET])) as client:
+    """Multiply the current rates of all links by ``factor``, and wait until they have changed."""
+    with socket.socket(fileno=os.dup(int(os.environ[SOCKET]))) as client:
         client.sendall(f"{factor}".encode())
         if not client.recv(1):
             raise RuntimeError("the testbed could not change its links; see the error above")
 
 
 def serve(testbed, server: socket.socket) -> None:
-    """Wait for one call of ``scale``, if there is one, and change the links."""
+    """Change the links at every call of ``scale``, until the ranks have ended."""
     with server:
-        if factor := server.recv(64):
+        while factor := server.recv(64):
             testbed.shape([rate * float(factor) for rate in testbed.rates_mbit])
             server.sendall(b".")

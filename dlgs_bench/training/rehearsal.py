@@ -17,10 +17,9 @@ from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.stats import amortised
 from dlgs_bench.topology import ALL_GATHER
 from dlgs_bench.training.session import make_method
-from dlgs_bench.training.timed import phase_share, timed_steps
+from dlgs_bench.training.timed import over_cycle, timed_steps
 
 
 def rehearse(comm: Communicator, request: dict) -> list[dict]:
@@ -49,15 +48,13 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     rows = []
     for block in range(request["blocks"] + 1):  # the first one warms up
         for method, exchange in zip(request["methods"], exchanges, strict=True):
-            iterations = []
-            for step in timed_steps(exchange.method, 1):
+            steps, slowest = timed_steps(exchange.method, 1), []
+            for step in steps:
                 _draw(flat, generator, comm)
                 seconds = _iteration(exchange, block * exchange.method.cycle + step, comm, request)
-                slowest = comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item()
-                phase = exchange.method.phase(step)
-                iterations.append((slowest, phase, phase_share(exchange.method, phase)))
+                slowest.append(comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item())
             if block:
-                seconds, sent = amortised(iterations), exchange.transport.sent_bytes
+                seconds, sent = over_cycle(exchange.method, steps, slowest), exchange.transport.sent_bytes
                 rows.append({"method": method["name"], "block": block, "seconds": seconds, "sent_bytes": sent})
     return rows
 

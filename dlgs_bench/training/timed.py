@@ -172,6 +172,12 @@ def phase_share(method: Method, phase: str) -> float:
     return sum(method.phase(step) == phase for step in range(1, method.cycle + 1)) / method.cycle
 
 
+def over_cycle(method: Method, steps: list[int], seconds: list[float]) -> float:
+    """The seconds of an iteration, amortised over the method's cycle, from the seconds of each of the timed steps."""
+    phases = [method.phase(step) for step in steps]
+    return amortised(zip(seconds, phases, [phase_share(method, phase) for phase in phases], strict=True))
+
+
 def timed_steps(method: Method, repeats: int) -> list[int]:
     """The steps to time: the first ``repeats`` of each phase in one cycle, in order."""
     if method.cycle == 1:
