@@ -19,14 +19,19 @@ SAMPLES = 7  # round trips
 TIMEOUT_S = 20
 
 
-def stream(spaces: list[int], where: str, warm_up_s: float) -> float:
-    """Mb/s during half a second, after a warm-up of ``warm_up_s``."""
+def connected(spaces: list[int], where: str) -> tuple[socket.socket, socket.socket]:
+    """The sender's and the receiver's end of a TCP stream. Afterwards, this process is in the sender's network."""
     for space in spaces[:-1]:
         join(space)
     server = socket.create_server((where, 0))
     join(spaces[-1])
-    out = socket.create_connection(server.getsockname())
-    into, _ = server.accept()
+    sender = socket.create_connection(server.getsockname())
+    return sender, server.accept()[0]
+
+
+def stream(spaces: list[int], where: str, warm_up_s: float) -> float:
+    """Mb/s during half a second, after a warm-up of ``warm_up_s``."""
+    out, into = connected(spaces, where)
 
     def send() -> None:
         while True:
@@ -45,12 +50,7 @@ def stream(spaces: list[int], where: str, warm_up_s: float) -> float:
 
 def round_trip(spaces: list[int], where: str) -> float:
     """The round-trip time in ms, the median of ``SAMPLES``. It uses TCP, which retransmits lost packets."""
-    for space in spaces[:-1]:
-        join(space)
-    server = socket.create_server((where, 0))
-    join(spaces[-1])
-    sender = socket.create_connection(server.getsockname())
-    receiver, _ = server.accept()
+    sender, receiver = connected(spaces, where)
     for end in (sender, receiver):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     times_ms = []
