@@ -22,7 +22,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dlgs_bench.fingerprint import ROOT, commit
+
 STAGES = ("environment", "tests", "times", "selection", "accuracy")
 GRACE_S = 15  # from SIGINT, after which pytest writes its report, to SIGKILL
 LEAST_S = 5  # no stage is started with less time
@@ -159,14 +162,6 @@ def archive_checkpoints(folder: Path, most: int = MOST_CHECKPOINT_BYTES) -> None
         if target.stat().st_size > most:
             target.unlink()
             print(f"{path}: no archive, which would have over {most} bytes; copy the folder to continue elsewhere")
-
-
-def commit() -> str:
-    """The commit of the project, with "+changes" if files differ from it; "unknown" without git or its history."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+changes"]
-    with suppress(OSError):
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
-    return "unknown"
 
 
 def unusable(device: str) -> str:

@@ -7,6 +7,7 @@ repeated only after an edit that can change its numbers.
 import ast
 import hashlib
 import os
+import subprocess
 import threading
 from collections.abc import Iterable
 from functools import cache
@@ -124,6 +125,18 @@ def _imported(file: Path) -> list[Path]:
 def docstring(path: str) -> str:
     """The docstring of a file of this project; the file is not executed."""
     return ast.get_docstring(_tree(ROOT / path)) or ""
+
+
+def commit() -> str:
+    """The commit of this project, with "+changes" if files differ from it; "unknown" without git or its history."""
+
+    def git(*arguments: str) -> str:
+        try:
+            return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        except OSError:
+            return ""
+
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
 
 
 def _tree(path: Path) -> ast.Module:

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 
 from dlgs_bench.data import DataSet
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.fingerprint import commit
 from dlgs_bench.spec import Cluster, RunSpec
 
 
@@ -26,7 +25,7 @@ def provenance(spec: RunSpec) -> dict:
         **_network(spec.cluster),
         "python": platform.python_version(),
         "versions": {p: version(p) for p in packages if _installed(p)},
-        "commit": _commit(),
+        "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -64,13 +63,6 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
-
-
-def _commit() -> str:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
