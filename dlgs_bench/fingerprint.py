@@ -136,7 +136,17 @@ def commit() -> str:
         except OSError:
             return ""
 
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+changes" if git("status", "--porcelain") else "")
+    name = abbreviated(git("rev-parse", "--verify", "HEAD"), len(git("rev-parse", "--short", "HEAD"))) or "unknown"
+    return name + ("+changes" if git("status", "--porcelain") else "")
+
+
+def abbreviated(digits: str, least: int) -> str:
+    """The first ``least`` hexadecimal digits, or as many more as a name needs that no table reads as a number.
+
+    5435532 and 12e4567 are numbers, so a name contains a letter other than e.
+    """
+    lengths = range(least, len(digits))
+    return next((digits[:n] for n in lengths if not set(digits[:n]).isdisjoint("abcdf")), digits)
 
 
 def _tree(path: Path) -> ast.Module:

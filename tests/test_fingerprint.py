@@ -4,10 +4,14 @@ import gc
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from dlgs_bench import fingerprint, plugins
 
@@ -29,6 +33,21 @@ def test_threads_may_read_code_at_the_same_time(interrupted):
     files = sorted(fingerprint.PACKAGE.rglob("*.py"))[:10] * 10  # half as many fail without the lock
     with ThreadPoolExecutor(4) as pool:
         assert len(list(pool.map(fingerprint.digest.__wrapped__, files))) == 100
+
+
+@given(st.text("0123456789e", min_size=7, max_size=12), st.text("0123456789abcdef", max_size=20))
+@example("5435532", "4f")
+@example("12e4567", "4f")
+def test_no_table_reads_a_commit_as_a_number(first, rest):
+    digits = f"{first}{rest}a"
+    name = fingerprint.abbreviated(digits, 7)
+    assert digits.startswith(name) and len(name) >= 7
+    assert pd.read_csv(StringIO(f"commit\n{name}\n"))["commit"].tolist() == [name]
+
+
+def test_a_commit_has_as_few_digits_as_git_gives_it():
+    assert fingerprint.abbreviated("7efb7d4" + 33 * "0", 7) == "7efb7d4"
+    assert fingerprint.abbreviated("", 0) == ""
 
 
 def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobody_can(tmp_path, monkeypatch):
