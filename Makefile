@@ -9,7 +9,8 @@ BASE := .venv/.synced
 HOROVOD := .venv/.horovod
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
 SITE := NO_MKDOCS_2_WARNING=1 mkdocs build --strict
-PYTEST := python -m pytest -q -n auto --dist loadfile
+# Without restarts: pytest-xdist 3 waits for ever for a worker that was restarted after a crash.
+PYTEST := python -m pytest -q -n auto --dist loadfile --max-worker-restart 0
 # Tests and runs start many processes; without its cache, each of them compiles all files of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
