@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-STEPS, STOP, EVERY = 14, 7, 3  # STOP is between two exchanges
+STEPS, STOP, EVERY = 14, 7, 3  # STOP is between two exchanges; in streaming, between an exchange and its effect
+STREAMING = {"fragments": 2, "delay": 1, "mixing": 0.5}
+CASES = {"diloco": ("diloco", {}), "sparseloco": ("sparseloco", {"top": 8}), "streaming": ("diloco", STREAMING)}
 
 
 def built(seed: int = 0) -> nn.Module:
@@ -52,8 +54,8 @@ def trained(method: str, rank: int, saved: bytes = b"", seed: int = 0, dtype=tor
 
 def observed(comm) -> dict:
     found = {}
-    for method, options in {"diloco": {}, "sparseloco": {"top": 8}}.items():
+    for name, (method, options) in CASES.items():
         whole, saved = trained(method, comm.rank, seed=comm.rank, **options)  # rank 0's weights count
-        found[method] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
+        found[name] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
     found["bf16"] = trained("diloco", comm.rank, dtype=torch.bfloat16)[0]
     return found

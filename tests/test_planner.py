@@ -10,7 +10,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlgs_bench.buckets import assign_buckets, merge_all, merge_up_to, per_layer
+from dlgs_bench.buckets import assign_buckets, merge_all, merge_up_to, per_layer, split_evenly
 from dlgs_bench.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
 from dlgs_bench.timemodel.timeline import Costs, schedule
 
@@ -173,6 +173,17 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
         assert sum(sizes[start:stop]) <= most or stop == start + 1
     for (start, stop), (following, _) in itertools.pairwise(plan):
         assert sum(sizes[start:stop]) + sizes[following] > most
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=50), st.integers(1, 10))
+def test_an_even_split_has_as_many_groups_as_asked_and_none_is_much_larger_than_its_share(sizes, parts):
+    if parts > len(sizes):
+        with pytest.raises(ValueError, match=f"^fragments: {parts} is more than the {len(sizes)} layers of the model"):
+            split_evenly(sizes, parts)
+        return
+    plan = split_evenly(sizes, parts)
+    assert len(plan) == parts and [i for start, stop in plan for i in range(start, stop)] == [*range(len(sizes))]
+    assert all(0 < sum(sizes[start:stop]) <= sum(sizes) / parts + max(sizes) for start, stop in plan)
 
 
 @pytest.mark.parametrize(

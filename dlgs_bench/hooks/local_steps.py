@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dlgs_bench import exchange
+from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import Local, _Meeting
 from dlgs_bench.exchange import StepContext
@@ -61,6 +62,7 @@ class LocalSteps:
             self._optimizers = listed_optimizers(optimizer)
             parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
             self._flat = FlatGradients(parameters, torch.float32)
+            groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
         with torch.no_grad():
             if self._comm.world_size > 1:
@@ -71,7 +73,6 @@ class LocalSteps:
             (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
             for parameter, view in self._flat.views
         ]
-        groups = [(0, len(self._flat.sizes))]
         buckets, requests = self._flat.buckets(groups), transport(ALL_GATHER, self._comm)
         self._exchange = LocalExchange(
             self.method, groups, buckets, requests, lambda label: nullcontext(), self._weights
@@ -87,9 +88,9 @@ class LocalSteps:
         self.close()
 
     def step(self) -> None:
-        """Count a step of the optimizer. Every ``local_steps`` steps, exchange and continue from shared weights."""
+        """Count a step of the optimizer. If the method acts at this step, exchange or adopt shared weights."""
         self.steps += 1
-        if not self.method.exchanges_at(self.steps):
+        if not self.method.acts_at(self.steps):
             return
         with plain_context(self._comm.device):
             self._read()
