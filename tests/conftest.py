@@ -173,10 +173,14 @@ def read(name: str) -> dict:
     return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
 
 
+def options_of(name: str) -> dict:
+    """The ratio of a method, if it has one, and a warm-up so short that a few steps show what follows it."""
+    return {key: value for key, value in {"ratio": 0.1, "warmup_steps": 2}.items() if key in plugins.fields(name)}
+
+
 def make(name: str, **options):
-    """A method with its defaults, and ratio 0.1 where it has one."""
-    ratio = {"ratio": 0.1} if "ratio" in plugins.fields(name) else {}
-    return CLASSES[name](**ratio | options)
+    """A method with the parameters of ``options_of``, and defaults."""
+    return CLASSES[name](**options_of(name) | options)
 
 
 def at(step: int, rank: int = 0, workers: int = 1) -> StepContext:

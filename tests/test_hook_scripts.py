@@ -6,15 +6,14 @@ What the scripts do is in hook_parts.py. The right result is that of the script 
 import hook_parts as parts
 import pytest
 import torch
-from conftest import CLASSES, METHODS, every_engine
+from conftest import CLASSES, METHODS, every_engine, options_of
 
-from dlgs_bench import plugins
 from dlgs_bench.exchange import LocalSteps
 from dlgs_bench.exchange.feedback import ErrorFeedback
 
 pytestmark = [pytest.mark.engine, every_engine]
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]
-OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in EXCHANGED}
 KEEPS = [
     name for name in EXCHANGED
     if issubclass(CLASSES[name], ErrorFeedback) and CLASSES[name].conserves_mass in ("bits", "rounding")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine
+from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine, options_of
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
 from torch.nn import functional as F
@@ -35,7 +35,7 @@ from dlgs_bench.training.session import Session, make_method
 
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
 FEW = ("none", "topk", "dlgs", "powersgd")
-OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in EXCHANGED}
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from dlgs_bench.exchange.plugin import about
 
 # What becomes of a method's state, by field, where the number of workers changes.
 SUMMED = {"residuals", "velocities", "momenta", "errors"}  # the sum over the workers later joins the aggregate
-EQUAL = {"shared", "factors"}  # the same on all workers; so are the velocities of local steps
+EQUAL = {"shared", "factors", "means", "squares"}  # the same on all workers; so are the velocities of local steps
 DROPPED = {"thresholds", "cuts", "last", "chosen", "sum_errors", "stages", "sent"}  # a method computes it again
 
 
