@@ -30,7 +30,9 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
 
 
 slow = pytest.mark.slow
-horovod_is_slow = pytest.mark.parametrize("engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])])
+horovod_is_slow = pytest.mark.parametrize(
+    "engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])]
+)
 
 
 def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
@@ -80,7 +82,12 @@ def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(en
     assert nothing_left(tmp_path)
 
 
-KILLS_RANK_1 = 'test "${HOROVOD_RANK:-$RANK}" = 1 && kill -9 $$; exec sleep 600'
+KILLS_RANK_1 = """
+import os, signal, time
+if os.environ.get("HOROVOD_RANK", os.environ.get("RANK")) == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(600)
+"""
 
 
 @pytest.mark.engine
@@ -88,7 +95,7 @@ KILLS_RANK_1 = 'test "${HOROVOD_RANK:-$RANK}" = 1 && kill -9 $$; exec sleep 600'
 @every_engine
 def test_an_engines_own_launcher_names_a_rank_that_was_killed(engine):
     """It starts the ranks of several hosts, and is asked for this machine here."""
-    program = ["sh", "-c", KILLS_RANK_1]
+    program = [sys.executable, "-c", KILLS_RANK_1]
     (command,) = ENGINES[engine].on_nodes({"localhost": 2}, "", nodes.free_port(), program).values()
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode and re.search(ENGINES[engine].killed, done.stdout + done.stderr)[1] == "1"
@@ -107,7 +114,8 @@ def test_ranks_of_torch_are_numbered_on_every_host():
     variables = ENGINES["torch_dist"].on_hosts(["10.0.0.1", "10.0.0.1", "10.0.0.2"], "lo", 7, str)
     own = [(one["RANK"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"]) for one in variables]
     assert own == [("0", "0", "2"), ("1", "1", "2"), ("2", "0", "1")]
-    assert {(one["MASTER_ADDR"], one["MASTER_PORT"], one["WORLD_SIZE"]) for one in variables} == {("10.0.0.1", "7", "3")}
+    shared = {(one["MASTER_ADDR"], one["MASTER_PORT"], one["WORLD_SIZE"]) for one in variables}
+    assert shared == {("10.0.0.1", "7", "3")}
 
 
 @pytest.fixture
