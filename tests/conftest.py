@@ -101,6 +101,8 @@ SHARE_WORLDS = (
     "test_probe",
     "test_rehearse",
 )
+# Unit tests of 15 s and more, which begin before the others, so that no process is left with them at the end.
+LONG = ("test_config", "test_methods", "test_model_files", "test_report")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
 WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores
@@ -123,7 +125,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first: dict[Path, int] = {}
     for item in items:
         first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
-    items.sort(key=lambda item: (first[item.path], item.path.stem not in SHARE_WORLDS, world_of(item.nodeid)))
+
+    def order(item: pytest.Item) -> tuple:
+        file = item.path.stem
+        return first[item.path], file not in SHARE_WORLDS, world_of(item.nodeid), file not in LONG
+
+    items.sort(key=order)
 
 
 def world_of(nodeid: str) -> str:

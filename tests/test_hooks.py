@@ -145,10 +145,10 @@ def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_
 ):
     shutil.copy(ROOT / "tests" / "hook_script.py", tmp_path)
     methods = {name: OPTIONS[name] for name in FEW}
-    program = [str(installed), "hook_script.py", engine, "found", json.dumps(methods)]
+    program = ["env", "-C", str(tmp_path), str(installed), "hook_script.py", engine, "found", json.dumps(methods)]
     done = subprocess.run(
         ENGINES[engine].command(2, program), env=environment | ENGINES[engine].environment(threads=1),
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     ranks = [torch.load(tmp_path / f"found.{rank}", weights_only=True) for rank in range(2)]
