@@ -100,6 +100,17 @@ def another(comm, engine: str) -> tuple[str, torch.Tensor, torch.Tensor]:
     return second, found, train(model, optimizer, comm.rank)
 
 
+def in_files(comm, engine: str, folder: str) -> tuple[int, bool]:
+    """The step of a new hook that has loaded this rank's file, and whether it has the residuals."""
+    from dlgs_bench.hooks.checkpoints import load_rank_state, save_rank_state
+
+    (model, optimizer, hook), (_, _, other) = hooked(engine), hooked(engine)
+    train(model, optimizer, comm.rank)
+    save_rank_state(hook, folder)
+    load_rank_state(other, folder)
+    return other.step, torch.equal(hook.method.residuals[0], other.method.residuals[0])
+
+
 def unnamed(comm, engine: str) -> torch.Tensor:
     """The gradient where the script keeps no reference to the hook."""
     model, _, _ = hooked(engine, "none")

@@ -39,6 +39,11 @@ def test_a_model_has_one_hook_and_another_one_once_the_first_is_closed(engine, w
 
 
 @every_engine
+def test_every_rank_saves_and_loads_a_file(engine, worlds, tmp_path):
+    assert worlds(engine).run(script.in_files, engine, str(tmp_path)) == [(2, True)] * 2
+
+
+@every_engine
 def test_a_hook_lives_as_long_as_its_model(engine, worlds):
     first, second = worlds(engine).run(script.unnamed, engine)
     assert torch.equal(first, second)
