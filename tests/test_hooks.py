@@ -3,6 +3,7 @@
 What the script does is in hook_script.py. Its aggregates must have the bits of our own loop, Session, on local threads.
 """
 
+import io
 import json
 import os
 import re
@@ -16,12 +17,14 @@ from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine, options_of
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
@@ -300,6 +303,9 @@ MISTAKES = {
     "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); give one without momentum": {
         "method": "demo", "optimizer": "Adam",
     },
+    "bucket_cap_mb: None is not a positive number; give a size in MiB": {
+        "method": "topk", "ratio": 0.1, "bucket_cap_mb": None,
+    },
     "weight: torch.float64 is not float32, bfloat16 or float16; convert the parameter": {
         "method": "none", "net": torch.nn.Linear(2, 2, dtype=torch.float64),
     },
@@ -366,6 +372,7 @@ def test_momentum_that_a_scheduler_adds_later_is_refused_in_the_step_that_sees_i
     inputs, targets = batch(0, 0)
     F.cross_entropy(model(inputs), targets).backward()
     hook._optimizers[0].param_groups[0]["momentum"] = 0.93  # as OneCycleLR does
+    model.zero_grad()
     with pytest.raises(ValueError, match=r"dgc applies momentum itself, and the optimizer has momentum=0\.93"):
         F.cross_entropy(model(inputs), targets).backward()
     assert hook.step == 1
@@ -379,6 +386,34 @@ def test_a_loaded_state_is_a_copy(alone):
     other.load_state_dict(state)
     other.method.residuals[0].zero_()
     assert state["rank 0"][2]["residuals"][0].all()
+
+
+@pytest.mark.unit
+def test_a_state_whose_method_was_given_a_number_of_numpy_can_be_read(alone):
+    file, (_, hook) = io.BytesIO(), attached("topk", ratio=np.float64(0.1))
+    torch.save(hook.state_dict(), file)
+    file.seek(0)
+    attached("topk", ratio=0.1)[1].load_state_dict(torch.load(file, weights_only=True))
+
+
+@pytest.mark.unit
+def test_a_warm_up_may_start_with_a_rate_of_0(alone):
+    model, _ = attached("demo", settings={"lr": 0.0}, sign=False)
+    model(given(0, 0)).backward()
+    assert not flat(model.module).any()
+
+
+@pytest.mark.unit
+def test_ddps_own_ways_to_leave_out_exchanges_are_refused(alone):
+    model = DistributedDataParallel(Given(), find_unused_parameters=True, skip_all_reduce_unused_params=True)
+    with pytest.raises(ValueError, match=r"^model: skip_all_reduce_unused_params=True is not possible") as error:
+        DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    model = DistributedDataParallel(Given())
+    model.register_comm_hook(None, fp16_compress_hook)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^model: it has another communication hook; wrap its module") as error:
+            DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.unit

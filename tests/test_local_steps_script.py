@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 from conftest import documented
-from local_steps_script import CASES, EVERY, STEPS, STOP, adamw, built, inner_step, observed, trained
+from local_steps_script import CASES, EVERY, STEPS, STOP, Odd, adamw, built, inner_step, observed, trained
 
 from dlgs_bench.hooks.local_steps import LocalSteps
 
@@ -71,6 +71,29 @@ def test_workers_are_equal_after_an_exchange_alone(ranks, method):
     first, second = (found[method] if method == "bf16" else found[method][0] for found in ranks)
     for step, (mine, theirs) in enumerate(zip(first, second, strict=True), start=1):
         assert all(map(torch.equal, mine, theirs)) == (step % EVERY == 0)
+
+
+@pytest.mark.engine
+def test_tensors_of_every_layout_and_dtype_start_as_those_of_rank_0(ranks):
+    expected = Odd(0)
+    for found in ranks:
+        for ours, theirs in zip(found["odd"]["start"], (*expected.parameters(), *expected.buffers()), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.engine
+def test_a_layer_that_is_unfrozen_later_is_named_in_the_next_exchange(ranks):
+    for found in ranks:
+        assert found["odd"]["said"].startswith("head.weight: diloco does not exchange it, so workers would drift apart")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "HOROVOD_SIZE"])
+def test_processes_without_a_process_group_are_refused(variable, monkeypatch):
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(ValueError, match=r"^group: 2 processes were started without a process group") as error:
+        LocalSteps(built(), adamw(built()), "diloco")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.unit
