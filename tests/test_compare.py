@@ -1,5 +1,7 @@
 """Two result sets side by side, as a command."""
 
+import gzip
+
 import pandas as pd
 import pytest
 from test_claims import FASTER, timing_run
@@ -61,7 +63,12 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for path, words in ((tmp_path, "there is no timing.csv"), (tmp_path / "other.csv", "not a table of timing runs")):
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n" * 99)[:20])
+    table = pd.read_csv(results(tmp_path / "a") / "timing.csv")
+    table.assign(iteration_s="fast").to_csv(tmp_path / "words.csv")
+    wrong = [(tmp_path / f"{name}.csv", "not a table of timing runs") for name in ("other", "words")]
+    wrong += [(tmp_path, "there is no timing.csv"), (tmp_path / "cut.csv.gz", "not a table of timing runs")]
+    for path, words in wrong:
         assert compare.main([str(path), str(path)]) == 1
         line = capsys.readouterr().err
         assert words in line and line.count("\n") == 1

@@ -28,7 +28,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from dlgs_bench import plugins
+from dlgs_bench import cli, plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.exchange import LocalSteps, StepContext
@@ -47,8 +47,9 @@ def installed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     for name in ("dlgs_bench", "methods"):
         shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "project")
+    (folder / "project" / "setup").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "setup/wheel.py"):
+        shutil.copy(ROOT / name, folder / "project" / name)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     others = sysconfig.get_path("purelib")
@@ -158,6 +159,44 @@ def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_
     has_the_bits_of_our_own_loop(ranks, methods)
     assert Path(ranks[0]["dlgs_bench"]).is_relative_to(installed.parent.parent)
     assert ranks[0]["horovod"] == (engine == "horovod")
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in ("pandas", "snakemake", "yaml", "psutil", "matplotlib", "jsonschema", "pyroute2"):
+    sys.modules[name] = None
+import dlgs_bench
+for module in pkgutil.walk_packages(dlgs_bench.__path__, "dlgs_bench."):
+    if "horovod" not in module.name:
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+def test_every_installed_module_can_be_imported_with_the_declared_packages(installed, tmp_path):
+    done = subprocess.run([installed, "-c", IMPORT_ALL], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+INSTALLED_COMMANDS = {
+    ("advise", str(ROOT / "tests" / "recorded_profile.json")): 0,
+    ("rehearse", str(ROOT / "tests" / "recorded_profile.json")): 2,
+    ("compare", ".", "."): 2,
+    ("methods", "topk"): 0,
+    ("check-testbed",): 2,
+    ("check-set", "."): 1,
+}
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+def test_every_command_works_without_the_repository_or_ends_in_one_line(installed, tmp_path):
+    assert {name for name, *_ in INSTALLED_COMMANDS} == cli.COMMANDS.keys()
+    for call, status in INSTALLED_COMMANDS.items():
+        done = subprocess.run([installed.with_name("dlgs-bench"), *call], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert len(done.stderr.splitlines()) == (1 if status else 0)
 
 
 ONE_STEP = """

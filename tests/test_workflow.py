@@ -20,6 +20,7 @@ from conftest import (
 )
 
 from dlgs_bench.config import load as config
+from dlgs_bench.config import studies
 from dlgs_bench.paper import claims
 from dlgs_bench.testbed import testbed
 
@@ -218,13 +219,19 @@ properties:
 
 
 @workflow
+def test_every_study_is_a_target_of_its_own_name(tiny_source):
+    listed = run(tiny_source, "--nolock", "--list-target-rules", *TINY)
+    assert set(studies.names()) <= set(listed.split())
+
+
+@workflow
 @slow
 def test_a_study_is_one_folder(made):
     folder = made / "workflow" / "studies" / "example"
     folder.mkdir()
     for name, text in STUDY.items():
         (folder / name).write_text(text)
-    assert "example_timing" in planned(made, "studies", *TINY)
+    assert all("example_timing" in planned(made, target, *TINY) for target in ("studies", "example"))
     target = "results/tiny/example_timing.csv"
     run(made, target, *TINY, "studies={example: {ratios: [0.2]}}")
     rows = rows_of(made / target)
@@ -268,6 +275,8 @@ def test_without_ratios_nothing_is_timed_and_what_is_finished_shows(made):
     assert {row["statement"] for row in rows_of(results / "claims.csv")} <= set(claims.LEARNT)
     assert (results / "report.html").exists() and not (results / "table2.csv").exists()
     assert not (made / RUNS / "timing").exists()
+    studied = planned(made, "studies", *TINY, "timing={ratios: []}")
+    assert not studied & {"prediction_table", "slowdown_table", "figure of the calibration of tiny", "map_figure"}
 
 
 @workflow

@@ -23,6 +23,7 @@ from dlgs_bench.config import (
 )
 from dlgs_bench.config import load as configuration
 from dlgs_bench.data.fetch import DataError, cifar10, imagenet100
+from dlgs_bench.errors import meant
 from dlgs_bench.launch import lock, progress
 from dlgs_bench.buckets import FIXED
 
@@ -150,6 +151,22 @@ def check_report():
             stop(
                 f"{where()}: output.report: {page} is written by {one.name}; give another file, such as "
                 f"{RESULTS}/report.html"
+            )
+
+
+def check_targets():
+    """Stop if a requested target makes nothing with this configuration, or is the name of no rule."""
+    known = {one.name: one for one in workflow.rules}
+    for name in workflow.dag_settings.targets if workflow.dag_settings else ():
+        if name in known and not known[name].input and not known[name].output:
+            stop(
+                f"{where()}: {name}: the configuration has no runs for this study; "
+                "config/README.md, section Studies, says what it needs"
+            )
+        if name not in known and name.isidentifier() and not Path(name).exists():
+            stop(
+                f"{name}: not a target{meant(name, known)}; "
+                "snakemake --list-target-rules lists the targets, which can also be files"
             )
 
 
