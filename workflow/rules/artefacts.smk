@@ -8,12 +8,15 @@ ANSWERED = any(
     if spec.kind == "timing"
     for member in spec.members.values()
 )
+# The models of text have one more table.
+OF_TEXT = any(figure.value == "test_perplexity" for figure in DRAWN.values())
 TARGETS += expand(
     f"{RESULTS}/{{table}}.{{kind}}",
     table=[
         "table1",
         *(["table2", "baselines"] if "timing" in TIDY else []),
         *(["answer"] if ANSWERED else []),
+        *(["perplexity"] if OF_TEXT else []),
         "claims",
     ],
     kind=("csv", "md", "tex"),
@@ -75,6 +78,17 @@ use rule artefact as table1 with:
         **script_params("workflow/scripts/table1.py"),
     log:
         f"{RESULTS}/logs/table1.log",
+
+
+use rule artefact as perplexity with:
+    input:
+        accuracy=f"{RESULTS}/accuracy.csv",
+    output:
+        **table_files("perplexity", "Perplexity", "Tables"),
+    params:
+        **script_params("workflow/scripts/perplexity.py"),
+    log:
+        f"{RESULTS}/logs/perplexity.log",
 
 
 # The accuracy runs that are finished. They are not inputs, so that Snakemake starts no run for this rule.
@@ -175,6 +189,7 @@ use rule artefact as curve with:
         **figure_files("{figure}", figure_label, "Figures"),
     params:
         **figure_params("workflow/scripts/curve.py"),
+        recipe=lambda wildcards: recipe(DRAWN[wildcards.figure].model),
     wildcard_constraints:
         figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
     log:
