@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNKNOWN}
 CAPTION = "A caption.\nOn two lines."
 CURVE = runpy.run_path(str(ROOT / "workflow" / "scripts" / "curve.py"))
+MAP = runpy.run_path(str(ROOT / "workflow" / "studies" / "map" / "figure.py"))
 
 
 class Items(list):
@@ -387,6 +388,8 @@ def test_the_map_and_the_rates_show_every_model(report):
     text = report.figure("studies/map/figure.py", "map", inputs)
     assert "rate of every link (Mb/s)" in text and "Mbit" not in text
     assert " 16 " in text and " 32 " not in text  # no number of workers far from the calibrated one
+    seconds = np.array([[[1.0, 9.0]], [[5.0, 5.0]], [[9.0, 1.0]]])  # of three variants
+    assert MAP["winners"](["none", "lags", "dlgs"], seconds) == {"none", "dlgs"}
     assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])

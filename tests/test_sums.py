@@ -96,14 +96,15 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
         links = {"network": "testbed", "rates_mbit": (100.0,), "latency_ms": float(latency_ms)}
         spec = replace(spec, cluster=replace(spec.cluster, **links))
         rows = [
-            {"places": "random", "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
+            {"places": places, "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
             | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
-            for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
+            for places in ("random", "disjoint") for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
         ]  # fmt: skip
         report.runs.write(f"sums/{name}", spec, sums=pd.DataFrame(rows))
     files = {ext: tmp_path / f"sums.{ext}" for ext in ("csv", "md", "tex", "html")}
     report.script("studies/sums/table.py", Items(*report.runs.every("sums", "sums.csv")), Items(**files))
     table = pd.read_csv(files["csv"])
+    table = table[table["places"] == "random"]
     ours = table[(table["way"] == "omnireduce") & (table["latency_ms"] == 0)].set_index(["apart", "density"])
     bounds = {(False, 0.4): 1 / 0.52, (False, 0.1): 1 / 0.145, (True, 0.4): 1 / 1.28, (True, 0.1): 1 / 0.38}
     assert ours["bound"].to_dict() == pytest.approx(bounds, rel=1e-4)
@@ -112,7 +113,8 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
     assert "| 2 beside" in shown and "| 1 apart" in shown and "nan" not in shown
     assert "| Latency (ms)   |" in shown and "| 50             |" in shown
     text = report.figure("studies/sums/figure.py", "figure", Items(table=files["csv"]))
-    assert "2 workers, apart, random places" in text and "2 workers, 50 ms, beside, random places" in text
+    assert text.count("times as fast as a ring") == 3  # a panel each; other positions are in the table alone
+    assert "2 workers, apart" in text and "2 workers, 50 ms, beside" in text and "disjoint" not in text
     for shape in ("as many as workers, 3 fused, 2", "as many as workers, 3 fused, 1", "one aggregator, 3 fused, 2"):
         assert text.count(f"{shape} in flight") == 1  # in the legend of all panels
     assert "bound, one aggregator" in text and "all-gather" in text

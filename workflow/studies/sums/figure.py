@@ -1,16 +1,16 @@
 """Block-sparse sums: the speed-up of OmniReduce and of an all-gather over a ring, by the part of the blocks that is not
 zero.
 
-One panel per number of workers, kind of links, placement of aggregators (beside a worker, or apart on dedicated hosts)
-and positions of the blocks. One line per setting of OmniReduce's streams; some settings have only a few points. Grey:
-the speed-up that the bytes alone allow, dashed with one aggregator."""
+One panel per number of workers, kind of links and placement of aggregators (beside a worker, or apart on dedicated
+hosts). The blocks that are not zero have random positions; the table has other positions too. One line per setting of
+OmniReduce's streams; some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed with
+one aggregator."""
 
 import pandas as pd
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 
-PLACES = ("random", "overlapping", "disjoint")
 SHAPE = ["aggregators", "fused", "in_flight"]
 
 
@@ -20,9 +20,9 @@ def name(aggregators: int, fused: int, in_flight: int) -> str:
     return f"{many}, {fused} fused, {in_flight} in flight"
 
 
-def title(row: pd.Series, places: str) -> str:
+def title(row: pd.Series) -> str:
     latency = f", {row['latency_ms']:g} ms" if row["latency_ms"] else ""
-    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}, {places} places"
+    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}"
 
 
 def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
@@ -55,12 +55,8 @@ def points(axes, look: dict, rows: pd.DataFrame) -> None:
 def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
-    cases = [
-        (title(rows.iloc[0], places), rows[rows["places"] == places])
-        for _, rows in table.groupby(["latency_ms", "workers", "apart"])
-        for places in PLACES
-        if (rows["places"] == places).any()
-    ]
+    rows_of = table[table["places"] == "random"].groupby(["latency_ms", "workers", "apart"])
+    cases = [(title(rows.iloc[0]), rows) for _, rows in rows_of]
     figure, panels = style.panels(len(cases), 3.6, 3.2)
     names = list(dict.fromkeys(name(*shape) for shape in sorted(table[SHAPE].itertuples(index=False))))
     for axes, (what, rows) in zip(panels, cases, strict=True):
