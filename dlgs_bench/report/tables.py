@@ -46,6 +46,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Optimizer": lambda column: (column == "SGD").all(),
         "Precision": lambda column: (column == USUAL_PRECISION).all(),
         "Test perplexity": lambda column: (column == "").all(),
+        "Over sessions": lambda column: (column == "").all(),
         "Disturbed": lambda column: (column == "").all(),
         "Kept run": lambda column: (column == "").all(),
         "Warning": lambda column: (column == "").all(),

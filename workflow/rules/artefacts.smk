@@ -113,9 +113,20 @@ use rule table1 as so_far with:
         f"{RESULTS}/logs/so_far.log",
 
 
+# Sessions of other days and machines, over which Table 2 shows the range of the speed-ups.
+KEPT_TIMING = [
+    str(file)
+    for folder in ("reference-again", "reference")
+    for file in sorted(
+        Path(workflow.basedir).glob(f"results/{folder}/*timing.csv*")
+    )
+]
+
+
 use rule artefact as table2 with:
     input:
         timing=f"{RESULTS}/timing.csv",
+        kept=KEPT_TIMING,
     output:
         **table_files("table2", "Table 2", "Tables"),
     params:
