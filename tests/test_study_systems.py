@@ -17,7 +17,7 @@ def spread(column: str, value: float) -> dict:
 
 def sums(**speedups: float) -> pd.DataFrame:
     """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
-    shape = {"workers": 4, "apart": False, "fused": 32, "places": "random", "repeats": 5, "disturbed": NO, "bytes": 600}
+    shape = {"workers": 4, "apart": False, "block": 256, "fused": 32, "places": "random", "repeats": 5, "disturbed": NO, "bytes": 600}
     shape |= {"rate_mbit": 200.0, "latency_ms": 0.0}
     rows = [
         shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
@@ -63,10 +63,19 @@ def test_shapes_are_compared_with_all_else_alike():
     rows = list(omnireduce(sums(s1x1=1.0, s1x4=2.0, s4x1=3.0, s4x4=1.0), TRAINING, LAYERS))
     values = {row["where"]: row["value"] for row in rows if row["statement"].startswith(("As many", "More streams"))}
     assert values == {
-        f"4 workers, aggregators beside, fused 32, {rest} against 1": value
+        f"4 workers, aggregators beside, block 256, fused 32, {rest} against 1": value
         for rest, value in (("in flight 1: 4", 3.0), ("in flight 4: 4", 0.5), ("aggregators 1: 4", 2.0),
                             ("aggregators 4: 4", pytest.approx(1 / 3)))
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("column, statement", [("fused", "Several blocks in a message"), ("block", "Larger blocks")])
+def test_sizes_of_blocks_and_messages_are_compared_with_all_else_alike(column, statement):
+    small = sums(s4x4=1.0).assign(**{column: 1})
+    rows = list(omnireduce(pd.concat([small, sums(s4x4=3.0)]), TRAINING, LAYERS))
+    (row,) = [row for row in rows if row["statement"].startswith(statement)]
+    assert row["verdict"] == HOLDS and row["value"] == pytest.approx(3) and row["where"].endswith(" against 1")
+    assert not any(row["statement"].startswith(statement) for row in omnireduce(small, TRAINING, LAYERS))
 
 
 def test_a_wide_area_is_told_apart():
@@ -120,11 +129,16 @@ POINTS = pd.DataFrame(
 )
 
 
-def test_what_is_only_predicted_is_no_measurement():
-    table = hybrids(net_2=0.5)
-    only = table.assign(workers=8, repeats=0, sender=NO, iteration_s=NO, predicted_s=9.0)
-    assert list(hybrid(pd.concat([table, only]))) == list(hybrid(table))
-    without = hybrids(net_4=0.5)
+def test_what_is_only_predicted_is_no_measurement_but_a_part_of_the_reason():
+    table = hybrids(net_4=0.5)
+    only = table.assign(workers=8, repeats=0, sender=NO, iteration_s=NO)
+    only["predicted_s"] = only["way"].map({"hybrid": 2.0, "ring": 1.5, "served": 9.0})
+    rows, alone = list(hybrid(pd.concat([table, only]))), list(hybrid(table))
+    assert [row | {"why": ""} for row in rows] == [row | {"why": ""} for row in alone]
+    faster = next(row for row in rows if row["statement"].startswith("It trains faster"))
+    assert faster["verdict"] == HOLDS
+    assert faster["why"].endswith("; the time model predicts 0.75 for 8 workers on dedicated nodes")
+    without = hybrids(net_8=0.5)
     assert list(hybrid(pd.concat([table, without[without["way"] != "ring"]]))) == list(hybrid(table))
 
 

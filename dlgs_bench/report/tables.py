@@ -41,6 +41,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
         "Topology": lambda column: (column == ALL_GATHER.title).all(),
         "Collective": lambda column: (column == ENGINE_SUMS).all(),
         "Workers": lambda column: column.nunique() == 1,
+        "Block": lambda column: column.nunique() == 1,
         "Links (Mb/s)": lambda column: column.nunique() == 1,
         "Latency (ms)": lambda column: (column == "").all(),
         "Optimizer": lambda column: (column == "SGD").all(),

@@ -3,21 +3,22 @@ zero.
 
 One panel per number of workers, kind of links and placement of aggregators (beside a worker, or apart on dedicated
 hosts). The blocks that are not zero have random positions; the table has other positions too. One line per setting of
-OmniReduce's streams; some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed with
-one aggregator."""
+OmniReduce's streams: the number of aggregators, the blocks of a message x the entries of a block, and the streams of an
+aggregator. Some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed with one
+aggregator."""
 
 import pandas as pd
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 
-SHAPE = ["aggregators", "fused", "in_flight"]
+SHAPE = ["aggregators", "block", "fused", "in_flight"]
 
 
-def name(aggregators: int, fused: int, in_flight: int) -> str:
+def name(aggregators: int, block: int, fused: int, in_flight: int) -> str:
     """The name of a shape of streams."""
     many = "one aggregator" if aggregators == 1 else "as many as workers"
-    return f"{many}, {fused} fused, {in_flight} in flight"
+    return f"{many}, {fused} x {block}, {in_flight} in flight"
 
 
 def title(row: pd.Series) -> str:
@@ -68,8 +69,7 @@ def main(snakemake) -> None:
     style.legend(figure, entries.values(), entries.keys())
     n = captions.least_to_most(table["repeats"])
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
-    size = f"{sizes} MB in blocks of {table['block'].iloc[0]} entries"
-    note = f"{captions.setting(table)}; {size}; n = {n} repeats a point"
+    note = f"{captions.setting(table)}; tensors of {sizes} MB; n = {n} repeats a point"
     style.save(figure, note, snakemake)
 
 
