@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
-from dlgs_bench.paper.systems import UNTESTED, alternating, compare, halving_doubling, hybrid, omnireduce, shown
+from dlgs_bench.paper.systems import UNTESTED, alternating, at_best_rate, compare, halving_doubling, hybrid, omnireduce, shown
 
 pytestmark = pytest.mark.unit
 
@@ -123,6 +123,7 @@ def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
 
 POINTS = pd.DataFrame(
     {"seed": seed, "sparse_steps": kind, "step": step, "train_steps": 9, "epoch": 1.0, "test_accuracy": accuracy}
+    | {"train_loss": 1.0, "run": f"{kind}-{seed}"}
     for seed in range(3)
     for step in (4, 9)
     for kind, accuracy in ((0, 0.2), (3, 0.5 + 0.01 * seed), (10**9, 0.3 if step == 9 else 0.9))
@@ -150,6 +151,18 @@ def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():
 def test_a_run_that_ends_at_chance_has_not_tested_its_method():
     untrained = POINTS.assign(test_accuracy=POINTS["test_accuracy"].where(POINTS["sparse_steps"] != 3, 0.1))
     assert verdicts(alternating(untrained), "Dense steps") == [UNKNOWN]
+
+
+def test_each_t_counts_with_the_learning_rate_of_its_lowest_training_loss():
+    """At 0.1, T = 3 has the higher test accuracy and the higher loss; never dense is best at 0.1."""
+    slow = POINTS.assign(lr=0.01, equal="steps", test_accuracy=0.2)
+    fast = POINTS.assign(lr=0.1, equal="steps", train_loss=POINTS["sparse_steps"].map({0: 0.5, 3: 2.0, 10**9: 0.5}))
+    both = pd.concat([slow, fast])
+    best = at_best_rate(both).groupby("sparse_steps")["lr"].unique().map(list)
+    assert best.to_dict() == {0: [0.1], 3: [0.01], 10**9: [0.1]}
+    rows = list(alternating(pd.concat([both, POINTS.assign(lr=0.01, equal="bytes")])))
+    found = {row["statement"].rpartition(" ")[2]: row["verdict"] for row in rows}
+    assert found == {"bytes)": HOLDS, "steps)": FAILS}
 
 
 def test_a_line_for_each_statement_and_verdict():

@@ -24,7 +24,8 @@ SHAPE = ("block", "fused", "aggregators", "in_flight")  # options of streams
 PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
 BACKBONES = 2  # fewest backbone workers of data parallelism: a single worker sums no gradients
 CHANCE = 0.12  # test accuracy: a run on 10 classes with at most this accuracy has not learnt
-KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
+KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal {equal})"
+OLD = {"equal": "bytes", "lr": float("nan")}  # of tables of alternating steps without these columns
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
 
@@ -226,20 +227,37 @@ def never_dense(sparse_steps: int) -> bool:
     return sparse_steps > MOST_STEPS
 
 
+def comparable(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with the columns ``equal`` and ``lr``, which old tables at equal bytes do not have."""
+    return points.assign(**{key: value for key, value in OLD.items() if key not in points})
+
+
+def at_best_rate(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of each T's runs with the learning rate of the lowest training loss at the end, the mean of seeds."""
+    last = points[points["step"] == points["train_steps"]]
+    losses = last.groupby(["equal", "sparse_steps", "lr"], dropna=False)["train_loss"].mean()
+    best = losses[losses == losses.groupby(level=["equal", "sparse_steps"]).transform("min")].reset_index()
+    return points.merge(best[["equal", "sparse_steps", "lr"]], on=["equal", "sparse_steps", "lr"])
+
+
 def alternating(points: pd.DataFrame) -> Iterator[dict]:
     """The rows about alternating sparse and dense steps, from the study ``sparse_dense``.
 
-    Test accuracies are compared at equal bytes, by seed.
+    Test accuracies are compared at equal bytes and at equal steps, by seed, each T at its best learning rate.
     """
+    points = at_best_rate(comparable(points))
     last = points[points["step"] == points["train_steps"]]
-    by_seed = last.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
-    epochs = last.groupby("sparse_steps")["epoch"].first()
-    never = max(by_seed)
-    for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
-        where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
-        row = measured(KEEPS, "", where, repeatable(by_seed[kind] / by_seed[never]), len(by_seed))
-        untrained = by_seed[kind].mean() <= CHANCE
-        yield row | {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"} if untrained else row
+    for equal, rows in last.groupby("equal"):
+        by_seed = rows.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
+        epochs = rows.groupby("sparse_steps")["epoch"].first()
+        never = max(by_seed)
+        for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
+            where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
+            quotient = repeatable(by_seed[kind] / by_seed[never])
+            row = measured(KEEPS.format(equal=equal), "", where, quotient, len(by_seed))
+            if by_seed[kind].mean() <= CHANCE:
+                row |= {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"}
+            yield row
 
 
 def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
@@ -249,7 +267,7 @@ def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
     """
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
     sources += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
-    none = untested(KEEPS, "", "no methods/sparse_dense.py here")
+    none = untested(KEEPS.format(equal="bytes"), "", "no methods/sparse_dense.py here")
     sources.append((ALTERNATING, [none] if points is None else alternating(points)))
     columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]
     return pd.DataFrame(
