@@ -85,8 +85,12 @@ def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
 def main(folder: Path, root: Path) -> None:
     models = [model for model in MODELS if model != "resnet20" or (root / "cifar10.npz").exists()]
     rows = [row for model in models for row in measure(model, root, STEPS)]
-    words = f"Bits per sent entry, in addition to its value (32 bits), in step {STEPS} of a training with error feedback; "
-    save(rows, folder, "codes", f"{words}{machine('cpu')}. Other machines can round differently and send other entries.")
+    words = (
+        f"Bits per sent entry, in addition to its value (32 bits), in step {STEPS} of a training with error feedback; "
+    )
+    save(
+        rows, folder, "codes", f"{words}{machine('cpu')}. Other machines can round differently and send other entries."
+    )
 
 
 if __name__ == "__main__":

@@ -107,12 +107,12 @@ def test_the_table_has_a_row_for_each_t_and_the_figure_draws_them(report):
     first = pd.read_csv(points)
     more = [first.assign(equal="steps", lr=lr, train_loss=lr, run=first["run"] + f"-{lr}") for lr in (0.1, 0.2)]
     pd.concat([first, *more]).to_csv(both := report.folder / "both.csv", index=False)
-    table, shown = report.table("studies/sparse_dense/table.py", "both", points=both)
+    table, shown = report.table("studies/sparse_dense/table.py", "rates", points=both)
     assert table.groupby(["equal", "lr"])["best"].all().to_dict() == {
         ("bytes", first["lr"].iloc[0]): True, ("steps", 0.1): True, ("steps", 0.2): False,
     }  # fmt: skip
     assert "| Learning rate " in shown and "| steps " in shown
-    text = report.figure("studies/sparse_dense/figure.py", "both", Items(points=both))
+    text = report.figure("studies/sparse_dense/figure.py", "rates", Items(points=both))
     assert "at equal bytes" in text and "at equal steps" in text
     text = report.figure("studies/sparse_dense/figure.py", "f", Items(points=points))
     assert "T = 7" in text and "never dense" in text and "n = 2 seeds" in text

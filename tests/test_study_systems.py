@@ -27,8 +27,17 @@ def spread(column: str, value: float) -> dict:
 
 def sums(**speedups: float) -> pd.DataFrame:
     """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
-    shape = {"workers": 4, "apart": False, "block": 256, "fused": 32, "places": "random", "repeats": 5, "disturbed": NO, "bytes": 600}
-    shape |= {"rate_mbit": 200.0, "latency_ms": 0.0}
+    shape = {
+        "workers": 4,
+        "apart": False,
+        "block": 256,
+        "fused": 32,
+        "places": "random",
+        "repeats": 5,
+        "disturbed": NO,
+        "bytes": 600,
+    }
+    shape |= {"rate_mbit": 200.0, "latency_ms": 0.0, "disturbed": NO, "bytes": 600}
     rows = [
         shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
         | {"messages": {"halving-doubling": 4}.get(way, 6), "bound": 1.5 / density}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pandas as pd
@@ -25,7 +26,7 @@ def test_areas_differ_in_a_grey_print():
     names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(9))], ""), {})
     for variants in (["lags", "dlgs", "cast"], style.COMMON, list(names.variants)):
         greys = [style.grey(colour) for colour in style.areas(variants, names).values()]
-        steps = [one - other for one, other in zip(greys, greys[1:], strict=False)]
+        steps = [one - other for one, other in pairwise(greys)]
         assert min(steps) == pytest.approx(0.47 / (len(variants) - 1)) and 0.4 < greys[-1] < greys[0] < 0.95
     assert style.grey("black") == 0 and style.grey("white") == pytest.approx(1)
 
@@ -72,6 +73,7 @@ def test_tables_show_columns_only_where_they_say_something(column, usual, other,
 
 DRAW = """
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 from dlgs_bench.report import captions, style
 captions.of_script = lambda script: "a caption"

@@ -186,7 +186,9 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     added = {name: spec for name, spec in sized.items() if name not in runs}
     assert set(added) == {f"sums/{n}workers-block{block}" for n in (2, 4) for block in (64, 1024)}
     spec = added["sums/4workers-block64"]
-    assert spec.scheme.streams == {"block": 64, "fused": 32, "in_flight": 1, "aggregators": 4} and spec.measurement.brief
+    assert (
+        spec.scheme.streams == {"block": 64, "fused": 32, "in_flight": 1, "aggregators": 4} and spec.measurement.brief
+    )
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
 
 

@@ -166,7 +166,7 @@ def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
 
 
 def predictions(table: pd.DataFrame) -> dict[str, str]:
-    """model -> the predicted gain against a ring, in words, for the most workers; only models with such a prediction."""
+    """model -> the predicted gain against a ring for the most workers, in words, if there is a prediction."""
     words = {}
     for model, rows in table[table["repeats"] == 0].groupby("model"):
         workers = rows["workers"].max()

@@ -117,9 +117,7 @@ use rule table1 as so_far with:
 KEPT_TIMING = [
     str(file)
     for folder in ("reference-again", "reference")
-    for file in sorted(
-        Path(workflow.basedir).glob(f"results/{folder}/*timing.csv*")
-    )
+    for file in sorted(Path(workflow.basedir).glob(f"results/{folder}/*timing.csv*"))
 ]
 
 

@@ -1,8 +1,8 @@
 """Sparse and dense steps: test accuracy of alternating sparse and dense steps, at the end and during training.
 
 Left: by T, the number of sparse steps before a dense step; one point per seed. Right: during training, means over
-seeds. First row: at equal bytes. A second row, if it was trained: at equal steps. Learning rates are constant; each T is
-shown with the learning rate of its lowest training loss."""
+seeds. First row: at equal bytes. A second row, if it was trained: at equal steps. Learning rates are constant; each T
+is shown with the learning rate of its lowest training loss."""
 
 import pandas as pd
 

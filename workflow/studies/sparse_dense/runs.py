@@ -1,8 +1,7 @@
 """Accuracy runs of alternating sparse and dense steps; none without the method.
 
 One run of each T sends as many bytes as the runs of the other T. If ``steps`` is not 0, another run of each T makes
-``steps`` steps.
-Each is made with each of ``lrs``, since a dense step applies the residual of T steps at once.
+``steps`` steps. Each is made with each of ``lrs``, since a dense step applies the residual of T steps at once.
 """
 
 from dataclasses import replace

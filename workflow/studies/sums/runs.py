@@ -38,7 +38,9 @@ def runs(values: dict) -> dict[str, RunSpec]:
         most = max(study["workers"])
         for in_flight in study["in_flight"]:
             shape = {"fused": study["fused"][-1], "in_flight": in_flight, "aggregators": most}
-            specs[f"sums/{most}workers-wide-area-{in_flight}inflight"] = _run(study | WIDE_AREA, most, shape, brief=True)
+            specs[f"sums/{most}workers-wide-area-{in_flight}inflight"] = _run(
+                study | WIDE_AREA, most, shape, brief=True
+            )
     return specs
 
 

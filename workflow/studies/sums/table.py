@@ -2,13 +2,13 @@
 
 Times are of the slowest rank, medians over repeats. Aggregators are either beside a worker (on its host) or apart (on
 dedicated hosts). If they are apart, the engine's gather is left out, because it includes every process. Block: entries
-of a block. Fused: the largest number of blocks in a message. Streams each: streams of each aggregator. Places: the positions of the blocks
-that are not zero on different workers. Bound: the speed-up over a ring that the bytes on the busiest full-duplex link
-alone allow. With N workers and at least N aggregators apart it is 2 (N - 1) / N divided by the part of the blocks that
-are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators, each sends more. An
-aggregator beside a worker shares its link, but exchanges blocks with this worker without the link. The values are small
-integers, so all ways give the same bits; every repeat checks this. Most settings of the streams were timed in a few
-cases only."""
+of a block. Fused: the largest number of blocks in a message. Streams each: streams of each aggregator. Places: the
+positions of the blocks that are not zero on different workers. Bound: the speed-up over a ring that the bytes on the
+busiest full-duplex link alone allow. With N workers and at least N aggregators apart it is 2 (N - 1) / N divided by the
+part of the blocks that are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators,
+each sends more. An aggregator beside a worker shares its link, but exchanges blocks with this worker without the link.
+The values are small integers, so all ways give the same bits; every repeat checks this. Most settings of the streams
+were timed in a few cases only."""
 
 from pathlib import Path
 
