@@ -209,7 +209,7 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
         yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}
     for ((model, workers), (gain, n)), (ending, larger) in product(gains.items(), LARGER.items()):
         if (many := gains.get((f"{model}{ending}", workers))) is not None:
-            where = f"{model}, {workers} workers: gain with {larger} divided by the gain without"
+            where = f"{workers} workers: gain of {model}{ending} divided by the gain of {model}"
             quotient = unpaired(many[0], gain)
             yield measured(f"The gain is larger with {larger}", "", where, quotient, min(n, many[1]))
     fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))

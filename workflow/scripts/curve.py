@@ -15,7 +15,7 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
 VALUES = {
-    "train_accuracy": ("training accuracy (%)", "minus uncompressed (points)", 100),
+    "train_accuracy": ("training accuracy (%)", "minus uncompressed\n(points)", 100),
     "train_loss": ("training loss", "minus uncompressed", 1),
     "test_perplexity": ("test perplexity per token\n(lower is better)", "minus uncompressed", 1),
 }
@@ -52,7 +52,7 @@ def draw(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict) -> 
     dense = points["epoch"].nunique() > 15
     for look, rows in lines(points, names):
         rows = rows.assign(shown=rows[value] * scale)
-        look |= {"markevery": 5} if dense else {}
+        look |= {"mec": look["color"]} | ({"markevery": 5} if dense else {})
         seaborn.lineplot(
             rows, x="epoch", y="shown", errorbar=several, err_kws={"alpha": 0.15, "lw": 0}, ax=axes, **look
         )
@@ -81,6 +81,7 @@ def upper(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, wh
 def lower(axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
     """Draw the differences, on a scale that the differences of the second half of the training fill."""
     draw(axes, differences, value, names, recipe)
+    axes.get_legend().remove()  # seaborn draws one
     *_, label, scale = VALUES[value]
     late = scale * differences.loc[differences["epoch"] >= differences["epoch"].max() / 2, value]
     least, most = min(0, late.min()), max(0, late.max())
