@@ -28,8 +28,8 @@ from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.training.build import build
 from dlgs_bench.training.results import machine
 
-MODELS = {"resnet20": (0.05, 64), "transformer_small": (0.05, 32)}  # the learning rate and the batch
-RATIOS, STEPS = (0.1, 0.01, 0.001), 100
+MODELS = {"resnet20": (0.05, 32), "transformer_small": (0.05, 16)}  # the learning rate and the batch
+RATIOS, STEPS = (0.1, 0.01, 0.001), 30
 CODES = ["bitmap", *FORMATS]
 
 
