@@ -8,7 +8,7 @@ from test_claims import FASTER, timing_run
 from test_findings import whole
 
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.report import compare
+from dlgs_bench.report import compare, sessions
 
 pytestmark = pytest.mark.unit
 
@@ -78,3 +78,22 @@ def test_the_kept_sets_can_be_compared(capsys):
     kept = ROOT / "results"
     assert compare.main([str(kept / "reference"), str(kept / "reference-again" / "whole_timing.csv")]) == 0
     assert "speed-ups" in capsys.readouterr().out
+
+
+def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_path):
+    """Sessions with the same row; another baseline, another batch, and a disturbed run do not count."""
+    sets = {"own": {}, "same": {}, "slower": {"dlgs": 2.0}, "old": {"dlgs": 0.5}}
+    sets |= {"other": {"dlgs": 0.1}, "bad": {"dlgs": 0.2}}
+    files = {name: results(tmp_path / name, **seconds) / "timing.csv" for name, seconds in sets.items()}
+    tables = {name: pd.read_csv(file).assign(bucketing="planned") for name, file in files.items()}
+    tables["old"] = tables["old"].drop(columns="bucketing")
+    tables["other"]["batch"] = 8
+    tables["bad"]["disturbed"] = "other work"
+    for name, file in files.items():
+        tables[name].to_csv(file, index=False)
+    kept = sessions.kept(files.values(), ["vgg16"])
+    assert len(kept) == len(sets) - 1 and not sessions.kept(files.values(), ["resnet20"])
+    table = sessions.over_sessions(compare.summarise(tables["own"]), kept).set_index("variant")
+    assert table.loc["dlgs", sessions.RANGE].tolist() == pytest.approx([2, 4, 2])
+    assert sessions.cell(table.loc["dlgs"].to_dict() | {"variant": "dlgs"}) == "2.00 to 4.00 (2)"
+    assert sessions.cell(table.loc["topk"].to_dict() | {"variant": "topk"}) == ""  # equal in all sessions
