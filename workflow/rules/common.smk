@@ -159,9 +159,8 @@ def check_targets():
     """Stop if a requested target makes nothing with this configuration, or is the name of no rule."""
     known = {one.name: one for one in workflow.rules}
     given, others = cli.get_argument_parser().parse_known_args()
-    if (
-        others or not workflow.is_main_process
-    ):  # the value of an executor's option would look like a target
+    # The value of an executor's option would look like a target.
+    if others or not workflow.is_main_process:
         return
     for name in given.targets:
         if name in known and not known[name].input and not known[name].output:
