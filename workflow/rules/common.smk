@@ -136,11 +136,14 @@ TARGETS, STUDY_TARGETS = [], []
 
 
 def queue():
-    """Folder below the runs' folder -> spec, for the runs of the configuration."""
+    """Folder below the runs' folder -> spec, for the runs that the requested targets need."""
     own = CONFIG.runs | grid.calibrations(VALUES)
+    folders = {f"{FOLDERS[spec.kind]}/{name}": spec for name, spec in own.items()}
+    made = {os.path.dirname(file) for job in workflow.dag.jobs for file in job.output}
     return {
-        os.path.relpath(f"{FOLDERS[spec.kind]}/{name}", RUN_FOLDER): spec
-        for name, spec in own.items()
+        os.path.relpath(folder, RUN_FOLDER): spec
+        for folder, spec in folders.items()
+        if folder in made
     }
 
 
