@@ -123,9 +123,10 @@ def test_a_file_that_is_not_python_has_a_description_until_it_changes(tmp_path, 
 def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path, monkeypatch):
     """What it lacked may be there now: a library, a file of weights, the network."""
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
-    monkeypatch.setattr(plugins, "_known", {("methods", "topk"): {"error": "no weights"}})
-    plugins._write(plugins._cached("methods", "topk"), plugins._known["methods", "topk"])
-    plugins._write(plugins._cached("methods", "none"), {"title": "Uncompressed"})
+    known = {("methods", "topk"): {"error": "no weights"}, ("methods", "none"): {"title": "Uncompressed"}}
+    monkeypatch.setattr(plugins, "_known", known)
+    plugins._write("methods", "topk")
+    plugins._write("methods", "none")
     with pytest.raises(ValueError, match=r"^methods/topk\.py cannot be used: no weights$"):
         plugins.describe("methods", "topk")
     plugins.forget_errors()
