@@ -83,6 +83,7 @@ def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
 
 
 def main(folder: Path, root: Path) -> None:
+    torch.set_num_threads(1)
     models = [model for model in MODELS if model != "resnet20" or (root / "cifar10.npz").exists()]
     rows = [row for model in models for row in measure(model, root, STEPS)]
     words = (
