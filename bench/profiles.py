@@ -7,7 +7,8 @@ Then the same script is timed over other networks: uncompressed, and with method
 time model of ``dlgs-bench advise`` predicts every iteration from the one profile.
 
 Finished cases are kept under results/runs/profiles and are not measured again, so the same command continues a stopped
-run. With ``--budget-s 0`` it measures nothing, and writes the tables, the figure and the page from the kept cases.
+run. With ``--budget-s 0`` it measures nothing. It predicts the kept cases again, and writes the tables, the figure and the
+page.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,8 +30,8 @@ import numpy as np
 import pandas as pd
 from profiles_script import ALONE, ENGINE, PROBE, PROFILE, RECORDING, REPEATS, UNCOMPRESSED
 
-from dlgs_bench.buckets import Plan
 from dlgs_bench.engines import ENGINES
+from dlgs_bench.fingerprint import commit
 from dlgs_bench.launch import hosts
 from dlgs_bench.launch.progress import clock
 from dlgs_bench.report import captions, style, tables
@@ -40,7 +41,6 @@ from dlgs_bench.testbed.testbed import Testbed, available
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
-from dlgs_bench.timemodel.timeline import schedule
 
 RUNS = Path("results/runs/profiles")
 SCRIPT = Path(__file__).with_name("profiles_script.py")
@@ -157,46 +157,50 @@ def finished(job: Job, runs: Path) -> list[dict]:
 
 def tidy(jobs: list[Job], runs: Path) -> pd.DataFrame:
     """One row for each method of each finished case."""
-    return pd.DataFrame(
+    table = pd.DataFrame(
         row
         for job in jobs
         for found in finished(job, runs)
         for row in rows_of(job, load(runs / job.name / PROFILE), found)
     )
+    return table.assign(predicted_commit=commit())
 
 
 def rows_of(job: Job, profile: dict, found: dict) -> Iterator[dict]:
     """The predicted and the measured iteration of each method in a case."""
     case, seconds = found["case"], found["seconds"]
-    alone_s, slowdown = repeatable(seconds[ALONE]).value, 1.0
+    alone_s, recorded_alone_s = repeatable(seconds[ALONE]).value, job_advice.read_job(profile).alone_s
+    speed, slowdown = alone_s / recorded_alone_s, 1.0
     if case["workers"] > found["cores"]:  # so they compute more slowly, as they would not on machines of their own
-        slowdown = alone_s / job_advice.read_job(profile).alone_s
+        slowdown = speed
     there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
     network = f"{there.workers} workers, {there.rate_mbit:g} Mb/s"
     kind = f"{there.workers} workers" if there.workers > 2 else "other rates"
     if there.latency_ms:
         network, kind = f"{network}, {there.latency_ms:g} ms", f"{there.latency_ms:g} ms of latency"
-    for model in job_advice.models(profile, slowdown=slowdown):
-        own, predicted_s = repeatable(seconds[model.name]), model.iteration_s(there)
-        plan = plan_of(model.job.sizes, found["buckets"][model.name])
-        own_buckets_s = schedule(model.job.sizes, model.costs(there), plan).iteration_s + model.job.rest_s
+    predicted, at_speed = (predictions(profile, there, factor) for factor in (slowdown, speed))
+    for name, (title, predicted_s) in predicted.items():
+        own, at_speed_s = repeatable(seconds[name]), at_speed[name][1]
         yield {
             "case": f"{job.name}, {network}", "kind": kind, "model": job.model, "script": job.script,
             "workers": there.workers, "rate_mbit": there.rate_mbit, "latency_ms": there.latency_ms,
-            "recorded_mbit": job.rates_mbit[0], "method": model.name, "title": model.title,
-            "predicted_s": predicted_s, "own_buckets_s": own_buckets_s,
+            "recorded_mbit": job.rates_mbit[0], "method": name, "title": title,
+            "predicted_s": predicted_s, "at_speed_s": at_speed_s,
             "measured_s": own.value, "measured_s_low": own.low, "measured_s_high": own.high,
-            "error": predicted_s / own.value - 1, "own_buckets_error": own_buckets_s / own.value - 1,
-            "blocks": len(seconds[model.name]), "alone_s": alone_s, "slowdown": slowdown,
-            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+            "error": predicted_s / own.value - 1, "at_speed_error": at_speed_s / own.value - 1,
+            "blocks": len(seconds[name]), "alone_s": alone_s, "recorded_alone_s": recorded_alone_s,
+            "slowdown": slowdown, "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
         }  # fmt: skip
 
 
-def plan_of(sizes: list[int], buckets: list[int]) -> Plan:
-    """The plan whose groups of layers end closest to the ends of the buckets. ``buckets``: the entries of each."""
-    ends = np.cumsum(sizes)
-    stops = sorted({int(np.abs(ends - end).argmin()) + 1 for end in np.cumsum(buckets)} | {len(sizes)})
-    return list(pairwise([0, *stops]))
+def predictions(profile: dict, there: Network, slowdown: float) -> dict[str, tuple[str, float]]:
+    """Method -> its title and predicted iteration. Uncompressed was measured with the script's own buckets."""
+    known = {model.name: model for model in job_advice.script_models(profile, slowdown=slowdown)}
+    known[UNCOMPRESSED] = known.pop(job_advice.SCRIPT, known[UNCOMPRESSED])
+    return {
+        name: ("uncompressed" if name == UNCOMPRESSED else model.title, model.iteration_s(there))
+        for name, model in known.items()
+    }
 
 
 def probes(jobs: list[Job], runs: Path) -> pd.DataFrame:
@@ -227,12 +231,14 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
     """What the tables say, in sentences."""
     worst, choices = table.loc[table["error"].abs().idxmax()], first_choices(table)
     jobs = table.groupby(["model", "script"]).ngroups
+    speeds = (table["alone_s"] / table["recorded_alone_s"])[table["slowdown"] == 1]
     text = (
         f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs. "
         f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). "
         f"The first choice was within 5 % of the fastest method in {(choices <= CLOSE).sum()} of {len(choices)} cases. "
-        f"In the worst case it took {choices.max():.2f} times as long. With the script's own buckets instead of the "
-        f"best buckets, the error is: {captions.off(table, 'own_buckets_error')}."
+        f"In the worst case it took {choices.max():.2f} times as long. Computing alone took "
+        f"{speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, with at most as many workers as cores. "
+        f"With computing as fast as it was in each case, the error is: {captions.off(table, 'at_speed_error')}."
     )
     if len(probed):
         ratios = probed["overhead"]
@@ -244,14 +250,20 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
     return text
 
 
-def by_kind(table: pd.DataFrame) -> str:
-    """The errors for each kind of case, as a table."""
+def errors_by(table: pd.DataFrame, key: str, title: str) -> str:
+    """The errors of the cases with the same ``key``, as a table. ``title``: of its first column."""
     rows = []
-    for kind, own in table.groupby("kind", sort=False):
+    for value, own in table.groupby(key, sort=False):
         choices, off = first_choices(own), captions.off(own, "error")
         good = f"{(choices <= CLOSE).sum()} of {len(choices)}"
-        rows.append({"Cases": kind, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
+        rows.append({title: value, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
     return markdown(rows)
+
+
+def by_part(table: pd.DataFrame) -> list[str]:
+    """The errors by kind of case and by job, as tables."""
+    jobs = table.assign(job=table["model"] + "-" + table["script"])
+    return [errors_by(table, "kind", "Cases"), errors_by(jobs, "job", "Job")]
 
 
 def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
@@ -260,7 +272,7 @@ def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         {
             "Case": row["case"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}", "Method": row["title"],
             "Predicted (ms)": tables.number(1e3 * row["predicted_s"]),
-            "With own buckets (ms)": tables.number(1e3 * row["own_buckets_s"]),
+            "At the case's speed (ms)": tables.number(1e3 * row["at_speed_s"]),
             "Measured (ms)": tables.spread(row, "measured_s", 1e3, 0 if row["measured_s"] >= 0.1 else 1),
             "Error": f"{100 * row['error']:+.0f} %", "n": row["blocks"],
         }
@@ -273,7 +285,7 @@ def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         for row in probed.to_dict("records")
     ]  # fmt: skip
     words = f"n: blocks. Brackets: {captions.REPEAT}, from n = 3 on. {note(table)}."
-    return "\n\n".join([summary(table, probed), by_kind(table), markdown(rows), words, markdown(recorded)]) + "\n"
+    return "\n\n".join([summary(table, probed), *by_part(table), markdown(rows), words, markdown(recorded)]) + "\n"
 
 
 def markdown(rows: list[dict]) -> str:
@@ -315,6 +327,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 
 def readme(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
     """The page of the folder."""
+    parts = "\n\n".join(by_part(table))
     return f"""# Predictions from one profile, compared with measurements
 
 `python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It needs a
@@ -323,7 +336,7 @@ the probe costs is in [probe.csv](probe.csv).
 
 {summary(table, probed)}
 
-{by_kind(table)}
+{parts}
 
 ![Measured over predicted iterations](profiles.svg)
 

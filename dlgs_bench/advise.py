@@ -6,7 +6,7 @@ Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -77,12 +77,17 @@ def add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B", help=methods)
 
 
-def asked(given: argparse.Namespace, slowdown: float = 1.0) -> tuple[dict, list[JobModel], Network]:
-    """The profile, the models and the network that the options ask about; ValueError in one line if one is wrong."""
+def asked(
+    given: argparse.Namespace, models: Callable[..., list[JobModel]] = job_advice.script_models, slowdown: float = 1.0
+) -> tuple[dict, list[JobModel], Network]:
+    """The profile, the models and the network that the options ask about; ValueError in one line if one is wrong.
+
+    ``models``: makes the models of a profile.
+    """
     profile = load(given.profile)
     names = given.methods.split(",") if given.methods is not None else None
     try:
-        known = job_advice.models(profile, names, slowdown)
+        known = models(profile, names, slowdown)
     except ValueError as error:
         raise ValueError(f"{given.profile}: {error}") from None
     return profile, known, _network(given, known[0].job.here)
@@ -140,12 +145,12 @@ def _check_figure(path: Path) -> None:
 
 def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
     dense = known[0]
-    factor, reasons = job_advice.interval(dense, there)
+    factor, reasons = job_advice.interval(known, there)
     rows = job_advice.rank(known, there, factor)
     parts = [
-        _about(profile, dense, there),
+        _about(profile, known, there),
         _ranking(rows),
-        _sentence(rows),
+        _sentence(rows, known, there),
         bars(rows, dense.job.alone_s),
         _inverse(known, there),
         _local_steps(dense, there),
@@ -159,8 +164,8 @@ def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
     return "\n\n".join(parts)
 
 
-def _about(profile: dict, dense: JobModel, there: Network) -> str:
-    job, described = dense.job, profile["job"]
+def _about(profile: dict, known: Sequence[JobModel], there: Network) -> str:
+    job, described = known[0].job, profile["job"]
     lines = [
         f"The job: {len(job.sizes)} tensors, {sum(job.sizes):,} entries, on {described['device_name']}. "
         f"An iteration computes for {ms(job.alone_s)} ms.",
@@ -169,10 +174,13 @@ def _about(profile: dict, dense: JobModel, there: Network) -> str:
     ]
     if job.here.workers > 1:
         rate = f"links of about {mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
+        explained_s = job_advice.explained_s(known)
         lines.append(
             f"Recorded: {job.here.workers} workers, {rate}, {ms(job.recorded_s)} ms per iteration. The time model "
-            f"gives {ms(dense.iteration_s(job.here))} ms uncompressed there."
+            f"gives {ms(explained_s)} ms uncompressed there."
         )
+        if job.unexplained_s:
+            lines[-1] += f" The difference of {ms(job.unexplained_s)} ms is added to every prediction."
     return "\n".join(lines)
 
 
@@ -184,8 +192,8 @@ def _ranking(rows: Sequence[dict]) -> str:
     return table(cells)
 
 
-def _sentence(rows: Sequence[dict]) -> str:
-    best = next((row for row in rows if row["name"] != job_advice.UNCOMPRESSED), None)
+def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -> str:
+    best = next((row for row in rows if row["name"] not in job_advice.DENSE_NAMES), None)
     dense = next(row for row in rows if row["name"] == job_advice.UNCOMPRESSED)
     if best is None:
         return "The profile has no method that compresses: record it with methods to compare."
@@ -274,8 +282,8 @@ def mbit(rate: float) -> str:
 
 
 def _gain(row: dict) -> str:
-    if row["name"] == job_advice.UNCOMPRESSED:
-        return "1"
+    if row["name"] in job_advice.DENSE_NAMES:
+        return f"{row['gain']:.3g}"
     return f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]"
 
 
