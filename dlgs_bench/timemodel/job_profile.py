@@ -128,7 +128,7 @@ def _upgraded(profile: Any) -> Any:
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
     if version != 1 or isinstance(version, bool) or not isinstance(job, dict):
         return profile
-    ddp = DDP_DEFAULTS if job.get("kind") == "ddp" else None
+    ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
     return profile | {"version": VERSION, "job": job | {"ddp": ddp}}
 
 
