@@ -18,6 +18,7 @@ import profiles_script
 import profiles
 from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel.checked_range import TIED
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
 
@@ -83,6 +84,15 @@ def test_the_first_choice_is_compared_with_the_fastest():
     rows = [("a", 1.0, 2.4), ("a", 2.0, 2.0), ("b", 3.0, 1.0), ("b", 4.0, 5.0)]
     table = pd.DataFrame(rows, columns=["case", "predicted_s", "measured_s"])
     assert profiles.first_choices(table).to_dict() == {"a": pytest.approx(1.2), "b": 1.0}
+
+
+@pytest.mark.unit
+def test_ties_follow_from_the_ratios_of_the_kept_cases():
+    kept = pd.read_csv(ROOT / "results/reference-profiles/profiles.csv")
+    assert profiles.tie_factor(kept) == pytest.approx(TIED, abs=0.005)
+    rows = [("a", 1.0), ("a", 1.2), ("b", 3.0), ("b", 4.0)]
+    tied = profiles.ties(pd.DataFrame(rows, columns=["case", "predicted_s"]), 1.25)
+    assert tied["predicted_s"].tolist() == [1.0, 1.2, 3.0]
 
 
 @pytest.mark.unit

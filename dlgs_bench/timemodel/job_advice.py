@@ -14,7 +14,7 @@ import numpy as np
 from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
 from dlgs_bench.timemodel.checked_range import WITHIN, outside_checked
 from dlgs_bench.timemodel.curves import Curve
-from dlgs_bench.timemodel.iterations import break_even_mbit, predicted, saved
+from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
@@ -28,6 +28,7 @@ SCRIPT = "script"  # uncompressed too, with the buckets that the job's script ha
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
 FIRST_BYTES = 2**16  # Gloo: of a gathered message, with its length; a second message has the rest
+SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
@@ -168,7 +169,24 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
         curves[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+    if job.backend == "gloo":
+        summed = curves["all-reduce"]
+        seconds = [
+            least + 2e-3 * there.latency_ms * _more_waits(words, there.workers)
+            for words, least in zip(summed.entries, summed.seconds, strict=True)
+        ]
+        curves["all-reduce"] = Curve(summed.entries, tuple(seconds))
     return curves
+
+
+def _more_waits(words: float, workers: int) -> int:
+    """Round trips of Gloo's ring all-reduce in addition to the 2 (N - 1) that the time model has.
+
+    A worker's chunk is sent in at least two segments. Two segments are in flight, so each pair waits once per round. A
+    single word is one segment.
+    """
+    segments = max(2, math.ceil(words * DENSE / (workers * SEGMENT_BYTES))) if words > 1 else 1
+    return (workers - 1) * (segments - 2)
 
 
 @dataclass(frozen=True)
@@ -273,7 +291,9 @@ class JobModel:
         """By how many seconds the broadcast of buffers takes longer on a network than in the recording, at least 0."""
         if not self.job.buffer_words:
             return 0.0
-        here, other = (float(projected(self.job, at)["message"](self.job.buffer_words)) for at in (self.job.here, there))
+        here, other = (
+            float(projected(self.job, at)["message"](self.job.buffer_words)) for at in (self.job.here, there)
+        )
         return max(0.0, other - here)
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
@@ -371,13 +391,15 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     return known
 
 
-def bucket_mib(dense: JobModel, there: Network) -> float | None:
-    """The best ``bucket_cap_mb`` on a network, or None if the script's own buckets are as good.
+def bucket_mib(known: Sequence[JobModel], there: Network) -> float | None:
+    """The best ``bucket_cap_mb`` on a network, or None if it saves less than ``LEAST_SAVED`` of an iteration.
 
-    ``dense``: the first model of ``script_models`` for DistributedDataParallel.
+    ``known``: of ``script_models``.
     """
-    index = dense.fastest(there)
-    return BUCKETS_MIB[index - 1] if index else None
+    dense, script = known[:2]
+    if script.name != SCRIPT or dense.iteration_s(there) > (1 - LEAST_SAVED) * script.iteration_s(there):
+        return None
+    return BUCKETS_MIB[dense.fastest(there) - 1]
 
 
 def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
@@ -392,8 +414,8 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
 
 
 def utilisation(model: JobModel, there: Network) -> float:
-    """The part of an iteration in which the job computes, from 0 to 1."""
-    return model.job.alone_s / model.iteration_s(there)
+    """The part of an iteration in which the job computes, from 0 to 1. The unexplained time counts as computing."""
+    return (model.job.alone_s + model.job.unexplained_s) / model.iteration_s(there)
 
 
 def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> float:
