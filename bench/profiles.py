@@ -261,8 +261,8 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         f"Methods within a factor of {TIED} of the first choice cannot be told apart. In the mean, these are "
         f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
         f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest. "
-        f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, in the cases "
-        f"with at most as many workers as cores. "
+        f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
+        "in the cases with at most as many workers as cores. "
         f"With computing as fast as it was in each case, the error is: {captions.off(table, 'at_speed_error')}."
     )
     if len(probed):
