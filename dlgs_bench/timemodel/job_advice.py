@@ -473,7 +473,7 @@ def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str
 def explained_s(known: Sequence[JobModel]) -> float:
     """What the time model alone gives for the recorded iteration. ``known``: of one of the functions for models."""
     script = next((model for model in known if model.name == SCRIPT), known[0])
-    return script.iteration_s(script.job.here) - script.job.unexplained_s
+    return JobModel(replace(script.job, unexplained_s=0.0), plans=script.plans).iteration_s(script.job.here)
 
 
 def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]:
