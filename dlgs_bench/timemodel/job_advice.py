@@ -23,6 +23,7 @@ from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
 BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged buckets that are tried
 MOST_ENTRIES = 10**13
 LEAST_S = 1e-9  # lower bound of computing and of an operation
+LEAST_REQUESTS = 1e-6  # lower bound of a method's requests, by which its bytes are divided
 UNCOMPRESSED = "none"
 SCRIPT = "script"  # uncompressed too, with the buckets that the job's script has
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
@@ -309,7 +310,7 @@ def _share(samples: Sequence[dict], requests: str, sent: str) -> _Share:
     """The share of the operation with these keys of its requests and bytes."""
     return _Share(
         _fit(samples, lambda row: row[requests], math.log2, extended=False),
-        _fit(samples, lambda row: row[sent] / row[requests] if row[requests] else 0.0, lambda workers: 1 / workers),
+        _fit(samples, lambda row: row[sent] / max(row[requests], LEAST_REQUESTS), lambda workers: 1 / workers),
     )
 
 
