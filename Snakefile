@@ -16,9 +16,19 @@ include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/artefacts.smk"
 
 
+# Every study has a target of its own name. A study that defines no such rule gets one for its STUDY_TARGETS.
 for study in studies.names():
+    FIRST = len(STUDY_TARGETS)
 
     include: f"workflow/studies/{study}/{study}.smk"
+
+    if study not in [one.name for one in workflow.rules]:
+
+        rule:
+            name:
+                study
+            input:
+                STUDY_TARGETS[FIRST:],
 
 
 check_report()
@@ -33,6 +43,9 @@ rule all:
 rule studies:
     input:
         STUDY_TARGETS,
+
+
+check_targets()
 
 
 # On a cluster only runs are jobs. All other rules take seconds, so they run where Snakemake runs.

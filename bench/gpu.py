@@ -65,11 +65,10 @@ def stages_of(asked: argparse.Namespace, until: float) -> list[Stage]:
     pytest = [sys.executable, "-m", "pytest", "-v", "--durations=20", f"--junitxml={report}"]
     pytest += ["-o", f"junit_suite_name=test_cuda on {asked.label}", "tests/test_cuda.py"]
     pytest += [] if gpu else ["-k", ON_CPU]
-    torchrun = Path(sys.executable).parent / "torchrun"
     tested = f"{base} pytest xdist hypothesis pandas PIL torchvision"
     stages = [
         own("environment", 60),
-        Stage("tests", 240 * patience, pytest, tested, [torchrun]),
+        Stage("tests", 240 * patience, pytest, tested),
         own("times", 75, "torchvision"),
         own("selection", 75, "pandas tabulate"),
         own("accuracy", math.inf, files=[asked.data / "cifar10.npz"]),

@@ -4,13 +4,16 @@ Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
 """
 
 import argparse
+import io
 import math
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
-from dlgs_bench.errors import shown
+from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.errors import OneLineParser, shown
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, TIED, WITHIN
 from dlgs_bench.timemodel.iterations import COMPUTING
@@ -31,26 +34,21 @@ MOST_WORKERS = 10**6
 RATES_SHOWN = 40  # points of a line in the figure
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Wrong options end in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())}; {self.prog} --help lists the options\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the advice; the exit status: 0, or 2 for a bad profile or option, which ends in one line."""
     given = _parser().parse_args(arguments)
     try:
         profile, known, there = asked(given)
         if given.figure:
-            _check_figure(given.figure)
+            with _one_line(given.figure):
+                _check_figure(given.figure)
         print(_report(profile, known, there))
         if given.figure:
-            draw(known, there, given.figure)
+            with _one_line(given.figure):
+                draw(known, there, given.figure)
             print(f"\nThe figure is in {given.figure}.")
     except ValueError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 
@@ -85,7 +83,7 @@ def asked(
     ``models``: makes the models of a profile.
     """
     profile = load(given.profile)
-    names = given.methods.split(",") if given.methods is not None else None
+    names = [name.strip() for name in given.methods.split(",")] if given.methods is not None else None
     try:
         known = models(profile, names, slowdown)
     except ValueError as error:
@@ -132,11 +130,23 @@ def _network(given: argparse.Namespace, here: Network) -> Network:
     return Network(workers, here.rate_mbit if rate is None else rate, given.latency_ms)
 
 
+@contextmanager
+def _one_line(path: Path) -> Iterator[None]:
+    """Raise what the file system refuses, such as on a full disk, as ValueError in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"--figure: {path}: {error.strerror}; give another file") from None
+
+
 def _check_figure(path: Path) -> None:
     if path.suffix != ".svg":
         raise ValueError(f"--figure: {path} does not end in .svg; give a file that does")
-    if not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise ValueError(f"--figure: the folder of {path} does not exist; create it")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"--figure: {path} is a folder, or its folder is not writable; give another file")
     try:
         import matplotlib  # noqa: F401 - not among the packages that the wheel needs
     except ImportError:
@@ -299,9 +309,12 @@ def _gain(row: dict) -> str:
 
 def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     """Draw the iterations, and the utilisation over the rate of the links, into an SVG file."""
+    import matplotlib
     import numpy as np
     from matplotlib.figure import Figure
 
+    matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
+    matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
     figure = Figure(figsize=(10, 0.3 * len(known) + 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     rows, alone_s = job_advice.rank(known, there, 1.0), known[0].job.alone_s
@@ -322,7 +335,9 @@ def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     right.axvline(there.rate_mbit, color="grey", linestyle=":")
     right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")
     right.legend(fontsize="small")
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    write_atomically(path, drawn.getvalue())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Layers are numbered in the order in which backward finishes them, from 0. A plan
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Literal
 
 Plan = list[tuple[int, int]]
@@ -46,6 +47,19 @@ def fill(lengths: Sequence[int], first: int, most: int) -> Plan:
             plan.append((start, i))
             start, held = i, 0
     return plan
+
+
+def split_evenly(sizes: Sequence[int], parts: int) -> Plan:
+    """A plan with ``parts`` groups of about equal numbers of entries; ValueError if there are fewer layers."""
+    if parts > len(sizes):
+        raise ValueError(
+            f"fragments: {parts} is more than the {len(sizes)} layers of the model; give at most {len(sizes)}"
+        )
+    ends, cuts = list(accumulate(sizes)), [0]
+    for part in range(1, parts + 1):
+        candidates = range(cuts[-1] + 1, len(sizes) - parts + part + 1)
+        cuts.append(min(candidates, key=lambda cut: abs(ends[cut - 1] * parts - ends[-1] * part)))
+    return list(pairwise(cuts))
 
 
 FIXED = ("layer", "all", "size")  # planners that need no costs

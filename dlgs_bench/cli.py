@@ -5,6 +5,7 @@ does not need the packages of the other commands.
 """
 
 import importlib
+import io
 import os
 import sys
 
@@ -32,16 +33,26 @@ def usage() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status: 2 for a wrong call. Without a command, print the help.
 
-    A closed pipe is not an error.
+    A closed pipe is not an error. Ctrl-C and a full disk end in one line.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack a character of a name
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()
+            print(end="", flush=True)  # the output can be closed, and is None then
+    except KeyboardInterrupt:
+        print("dlgs-bench: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        status = 0
+    except OSError as error:  # such as a full disk
+        place = error.filename or "the output"
+        print(f"dlgs-bench: {place}: {error.strerror}; give another place", file=sys.stderr)
+        status = 2
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
+    return status
 
 
 def _run(arguments: list[str] | None) -> int:

@@ -18,9 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
+from dlgs_bench.errors import TITLE, is_title, shown
 from dlgs_bench.exchange.plugin import about
 from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trained, without_values
 from dlgs_bench.training.head import widths
@@ -49,6 +51,8 @@ def model(name: str) -> dict:
     for attribute, meaning in MODEL.items():
         if not hasattr(module, attribute):
             raise ValueError(f"{attribute} is missing: {meaning}")
+    if not is_title(module.TITLE):
+        raise ValueError(f"TITLE: {shown(module.TITLE)} is not valid; give {TITLE}")
     return {"title": module.TITLE, "data": module.DATA, "metric": data.load(module.DATA).metric} | without_values(
         lambda: _sizes(module)
     )
@@ -56,8 +60,12 @@ def model(name: str) -> dict:
 
 def _sizes(module) -> dict:
     """Build the model on the default device, make one training step, and return the sizes of the model."""
-    net, data_set = build(module), data.load(module.DATA)
+    with _MetaWatch() as watch:
+        net = build(module)
+    if watch.named:
+        _check_values(module)
     check_parameters(net)
+    data_set = data.load(module.DATA)
     inputs = data_set.example()
     with evaluating(net), torch.no_grad():
         with FlopCounterMode(display=False) as counter:
@@ -72,6 +80,27 @@ def _sizes(module) -> dict:
         head = widths(net, inputs)
     work = {"multiply_adds": counter.get_total_flops() // 2, "head": head, "takes": takes}
     return {"layers": layers, "parameters": sum(layers), "matrices": matrices} | work
+
+
+class _MetaWatch(TorchFunctionMode):
+    """Notes whether code names the meta device itself."""
+
+    named = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        devices = (one for one in (*args, *kwargs.values()) if isinstance(one, str | torch.device))
+        self.named = self.named or "meta" in map(str, devices)
+        return func(*args, **kwargs)
+
+
+def _check_values(module) -> None:
+    """Raise ValueError in one line if the model of a run would have a tensor without values."""
+    with torch.device("cpu"):
+        net = build(module)
+    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(f"build: {name} is on the meta device, so it has no values; make it on the CPU")
 
 
 def _train(module, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[data.DataSet]) -> None:

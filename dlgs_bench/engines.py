@@ -66,9 +66,12 @@ class Engine(ABC):
         """The environment variables that every process needs; ``timed``: whether the run measures time."""
         return COMMON | {"OMP_NUM_THREADS": str(threads)}
 
-    @abstractmethod
     def command(self, processes: int, program: list[str]) -> list[str]:
-        """The command of the engine's launcher that starts ``processes`` copies of ``program`` on this machine."""
+        """The command that starts ``processes`` copies of ``program`` on this machine.
+
+        Run it in the project's folder. The engine's own launcher is not used: it imports torch, which takes seconds.
+        """
+        return [sys.executable, "-m", "dlgs_bench.launch.one_machine", self.name, str(processes), *program]
 
     @abstractmethod
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
@@ -91,8 +94,11 @@ class Engine(ABC):
         return f"it was built without {' and '.join(sorted(missing))}" if missing else ""
 
     @abstractmethod
-    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
-        """The variables by which processes find each other, one dict per rank; rank i runs at ``addresses[i]``."""
+    def on_hosts(self, addresses: list[str], interface: str, port: int, start: Start) -> list[dict[str, str]]:
+        """The variables by which processes find each other, one dict per rank; rank i runs at ``addresses[i]``.
+
+        ``port``: a free port of the first host.
+        """
 
     def one_machine(self, environment: Mapping[str, str]) -> bool:
         """Whether all processes are on one machine, according to the environment of one of them."""
@@ -119,6 +125,8 @@ class Horovod(Engine):
         return "MPI" if (BIN / "mpirun").exists() else "Gloo"
 
     def command(self, processes: int, program: list[str]) -> list[str]:
+        if self._controller == "Gloo":
+            return super().command(processes, program)
         return self._run(processes, [], program)
 
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
@@ -133,14 +141,11 @@ class Horovod(Engine):
     def needs(self, device: str, shared: bool) -> set[str]:
         return {self._controller} | ({"NCCL"} if device == "cuda" else set())
 
-    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
+    def on_hosts(self, addresses: list[str], interface: str, port: int, start: Start) -> list[dict[str, str]]:
         return json.loads(start([sys.executable, str(RENDEZVOUS), interface, *addresses]))
 
 
 class TorchDist(Engine):
-    def command(self, processes: int, program: list[str]) -> list[str]:
-        return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(processes), "--no-python", *program]
-
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
         master = ["--nnodes", str(len(nodes)), "--master-addr", next(iter(nodes)), "--master-port", str(port)]
         through = [f"{kind}_SOCKET_IFNAME={interface}" for kind in ("GLOO", "NCCL") if interface]
@@ -153,10 +158,14 @@ class TorchDist(Engine):
     def needs(self, device: str, shared: bool) -> set[str]:
         return {"NCCL" if device == "cuda" and not shared else "Gloo"}
 
-    def on_hosts(self, addresses: list[str], interface: str, start: Start) -> list[dict[str, str]]:
-        shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": "29500", "WORLD_SIZE": str(len(addresses))}
-        shared |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": interface}
-        return [shared | {"RANK": str(rank)} for rank in range(len(addresses))]
+    def on_hosts(self, addresses: list[str], interface: str, port: int, start: Start) -> list[dict[str, str]]:
+        shared = {"MASTER_ADDR": addresses[0], "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": interface}
+        return [
+            shared
+            | {"RANK": str(rank), "WORLD_SIZE": str(len(addresses))}
+            | {"LOCAL_RANK": str(addresses[:rank].count(host)), "LOCAL_WORLD_SIZE": str(addresses.count(host))}
+            for rank, host in enumerate(addresses)
+        ]
 
 
 ENGINES: dict[str, Engine] = {

@@ -1,10 +1,11 @@
 """Error messages of one line, and the check of a method's parameters. No torch."""
 
+import argparse
 import difflib
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 BEYOND = {">=": operator.ge, ">": operator.gt}
 MOST_SHOWN = 200  # characters of a value in a message
@@ -13,6 +14,13 @@ TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 class Ended(Exception):
     """A run cannot continue; the message is one line."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Wrong options end in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; {self.prog} --help lists the options\n")
 
 
 def meant(word: str, known: Iterable[str]) -> str:
@@ -38,6 +46,16 @@ def read_as_text(value: Any) -> str:
     right = repr(int(number) if number.is_integer() and abs(number) < 1e15 else number)
     right = right if "." in right else right.replace("e", ".0e")
     return f" (YAML reads {value} as text; write {right}{', without quotes' if right == value else ''})"
+
+
+# What ``is_title`` requires, in words.
+TITLE = "a line of text without $ and without _ at its start, which have a meaning in figures"
+
+
+def is_title(title: Any) -> bool:
+    """Whether a title can be a cell of a table and a label in a figure."""
+    fits = isinstance(title, str) and bool(title.strip()) and title.isprintable()
+    return fits and "$" not in title and not title.startswith("_")
 
 
 def listed(known: Iterable[str]) -> str:

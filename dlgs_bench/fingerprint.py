@@ -153,4 +153,4 @@ def _tree(path: Path) -> ast.Module:
     """The syntax tree of a file. One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees
     of all threads, and raises SystemError if another thread has changed it."""
     with READING:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_bytes())  # in the encoding that Python reads it in

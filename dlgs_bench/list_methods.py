@@ -3,11 +3,11 @@
 dlgs-bench methods [name ...]
 """
 
-import argparse
 import sys
+from contextlib import redirect_stdout
 
 from dlgs_bench import plugins
-from dlgs_bench.errors import listed, meant
+from dlgs_bench.errors import OneLineParser, listed, meant
 
 
 def row(name: str) -> str:
@@ -22,7 +22,7 @@ def row(name: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="dlgs-bench methods", description=__doc__.splitlines()[0])
+    parser = OneLineParser(prog="dlgs-bench methods", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help="methods to list; all if none is given")
     names, known = parser.parse_args(arguments).names, plugins.names("methods")
     for name in names:
@@ -30,6 +30,15 @@ def main(arguments: list[str] | None = None) -> int:
             wrong = f"{name!r} is not a method{meant(name, known)}; {listed(known)}"
             print(f"dlgs-bench methods: {wrong}", file=sys.stderr)
             return 2
+    status = 0
     for name in names or known:
-        print(row(name))
-    return 0
+        try:
+            with redirect_stdout(sys.stderr):  # what the file prints
+                line = row(name)
+        except (Exception, SystemExit) as error:  # whatever the file of a user raises
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"dlgs-bench methods: {plugins.file_of('methods', name)}: {why}; fix the file", file=sys.stderr)
+            status = 1
+        else:
+            print(line)
+    return status

@@ -8,6 +8,7 @@ of the sources, so a plug-in is described once after each change.
 import hashlib
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ FOLDERS = {
     "collectives": PACKAGE / "comm" / "collectives",
 }
 CACHE = ROOT / ".cache" / "plugins"
+IMPORTABLE = re.compile("[A-Za-z][A-Za-z0-9_]*")  # the name of a plug-in's file, without its ending
 
 
 @cache
@@ -40,7 +42,7 @@ def names(kind: str) -> list[str]:
 
     The name of a collective has dashes where its file's name has underscores.
     """
-    stems = (path.stem for path in FOLDERS[kind].glob("[a-z]*.py"))
+    stems = (path.stem for path in FOLDERS[kind].glob("[!._]*.py"))
     return sorted(name.replace("_", "-") if kind == "collectives" else name for name in stems)
 
 
@@ -52,12 +54,22 @@ def usable(kind: str) -> list[str]:
 
 def load(kind: str, name: str) -> ModuleType:
     """The module of a plug-in."""
-    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, stem(name)]))
+    file = _file(kind, name)
+    return importlib.import_module(".".join([*FOLDERS[kind].relative_to(ROOT).parts, file.stem]))
+
+
+def _file(kind: str, name: str) -> Path:
+    """The file of a plug-in; ValueError in one line if Python cannot import it, or no run can have its name."""
+    file = FOLDERS[kind] / f"{stem(name)}.py"
+    if not IMPORTABLE.fullmatch(file.stem) or (not file.exists() and file.with_name(f"{name}.py").exists()):
+        raise ValueError(f"{name}.py is not a name of letters, digits and _; rename the file")
+    return file
 
 
 def file_of(kind: str, name: str) -> str:
     """The path of a plug-in's file as error messages show it, such as ``methods/topk.py``."""
-    return f"{kind}/{stem(name)}.py"
+    exact = (FOLDERS[kind] / f"{name}.py").exists()
+    return f"{kind}/{name if exact else stem(name)}.py"
 
 
 def describe(kind: str, name: str) -> dict:
@@ -90,7 +102,7 @@ def look_at(plug_ins: Iterable[tuple[str, str]]) -> None:
     described = json.loads(process.stdout)
     for kind, name in unknown:
         _known[kind, name] = described[kind][name]
-        _write(_cached(kind, name), described[kind][name])
+        _write(kind, name)
 
 
 def forget_errors() -> None:
@@ -111,7 +123,7 @@ def _sources(kind: str, name: str) -> str:
 
     They are the plug-in's file, the plug-ins that it imports, and the project's files behind all plug-ins of its kind.
     """
-    file = FOLDERS[kind] / f"{stem(name)}.py"
+    file = _file(kind, name)
     try:
         own = imports(file, within=file.parent)
     except (SyntaxError, ValueError):  # the file is not Python; its description will be this error
@@ -134,11 +146,12 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _write(path: Path, description: dict) -> None:
+def _write(kind: str, name: str) -> None:
     """Write a description to the cache, unless the cache is read-only. Two workflows may write at the same time."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: the file has an invalid name
+        path = _cached(kind, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(description).encode())
+        write_atomically(path, json.dumps(_known[kind, name]).encode())
 
 
 def fields(method: str) -> dict[str, dict]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlgs_bench import advise
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import shown
+from dlgs_bench.errors import OneLineParser, shown
 from dlgs_bench.launch import processes
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check(known[0].job, there, given.profile)
         rows = _measured(known, there, given.blocks)
     except ValueError as error:
-        print(f"{PROGRAM}: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     print(_report(known, there, rows, given))
     return 0
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     summary, example = (__doc__ or "").split("\n\n")
-    parser = advise.OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
+    parser = OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
     advise.add_questions(parser)
     slowdown = "each worker waits K times the recorded computing time (default: 1); links that are K times slower keep "
     slowdown += "the ratio of computation to communication"

@@ -5,7 +5,6 @@ dlgs-bench check-set FOLDER [--seal]
 ``set.json`` says which machine, day and commit the results come from, and has a checksum of every other file.
 """
 
-import argparse
 import gzip
 import json
 import re
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dlgs_bench import checksums
+from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.errors import OneLineParser
 
 NAME = "set.json"
 SCHEMA = 1  # the version of set.json and of the columns below
@@ -43,7 +44,7 @@ def faults(folder: Path) -> list[str]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return [f"{path}: missing; write it with: dlgs-bench check-set {folder} --seal"]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [f"{path}: {error}; write it again with --seal"]
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
@@ -105,7 +106,7 @@ def seal(folder: Path, given: dict[str, str]) -> None:
     """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``."""
     facts = _from_provenance(folder) | _sealed_facts(folder) | given
     record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
-    (folder / NAME).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / NAME, f"{json.dumps(record, indent=1)}\n".encode())
 
 
 def _from_provenance(folder: Path) -> dict[str, str]:
@@ -122,14 +123,14 @@ def _sealed_facts(folder: Path) -> dict[str, str]:
     try:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
         return {key: record[key] for key in FACTS if record.get(key)}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """One line for each fault, and 1; or one line about the set, and 0."""
     summary, status = __doc__.splitlines()[0], "Exit status: 0 without faults, 1 with faults, 2 for wrong options."
-    parser = argparse.ArgumentParser(prog="dlgs-bench check-set", description=summary, epilog=status)
+    parser = OneLineParser(prog="dlgs-bench check-set", description=summary, epilog=status)
     parser.add_argument("folder", type=Path, help="a folder of results")
     parser.add_argument("--seal", action="store_true", help=f"first write {NAME} with the checksums of all files")
     for key, (words, _) in FACTS.items():
@@ -142,12 +143,15 @@ def main(arguments: list[str] | None = None) -> int:
     if not folder.is_dir():
         parser.error(f"folder: {folder} is not a folder; give a folder of results")
     if sealing:
-        seal(folder, given)
+        try:
+            seal(folder, given)
+        except OSError as error:
+            parser.error(f"--seal: {folder}: {error.strerror}; give a folder that is writable")
     found = faults(folder)
     for fault in found:
         print(fault, file=sys.stderr)
     if not found:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        facts = "; ".join(record[key] for key in FACTS)
+        facts = "; ".join(str(record[key]) for key in FACTS)
         print(f"{folder}: {len(record['files'])} files, schema {SCHEMA}; {facts}")
     return 1 if found else 0

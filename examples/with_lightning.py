@@ -31,7 +31,8 @@ class GradientHook(lightning.Callback):
         self._states: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        self.hook = DDPHook(trainer.strategy.model, trainer.optimizers, self.method, **self.options)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)  # of 16-mixed
+        self.hook = DDPHook(trainer.strategy.model, trainer.optimizers, self.method, scaler=scaler, **self.options)
         if self._states is not None:
             self.hook.load_state_dict(self._states)
 

@@ -39,6 +39,9 @@ class GradientHook(TrainerCallback):
     def on_save(self, args, state, control, **_):  # on all ranks
         save_rank_state(self.hook, self._folder(args, state))
 
+    def on_train_end(self, args, state, control, **_):
+        self.hook.close()  # a second call of train makes the next one
+
     @staticmethod
     def _folder(args, state) -> Path:
         return Path(args.output_dir) / f"checkpoint-{state.global_step}"

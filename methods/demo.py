@@ -51,7 +51,9 @@ class DeMo(Method):
         )
         send = self._send_waves if self.pick == "dct" else self._send_entries
         yield from send(delta, bucket, context)
-        return bucket.gradient.sign_() if self.sign else bucket.gradient.mul_(context.workers / context.lr)
+        if self.sign:
+            return bucket.gradient.sign_()
+        return bucket.gradient.mul_(context.workers / context.lr if context.lr else 0.0)  # a warm-up may start at 0
 
     def _send_waves(self, delta: Tensor, bucket: Bucket, context: StepContext):
         """Send components of ``delta``, and write their means over the workers that sent them to the bucket."""

@@ -16,6 +16,9 @@ class DiLoCo(LocalSteps):
     After ``local_steps`` steps of the inner optimizer, delta is the mean over workers of shared weights - own weights.
     SGD with Nesterov momentum uses it as a gradient: v = m v + delta; shared -= lr (delta + m v). Every inner optimizer
     keeps its momentum. The authors make 500 local steps; the default of 30 is from SparseLoCo.
+
+    ``fragments``, ``delay`` and ``mixing`` are those of Streaming DiLoCo. Its authors send 4 bits per entry; here
+    entries are float32.
     """
 
     title = "DiLoCo"

@@ -82,7 +82,7 @@ def _columns(table: pd.DataFrame) -> Iterator[tuple[str, Callable[[dict], Cell]]
         name = title("models", model)
         yield f"{name}: iteration (ms)", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}")
         yield f"{name}: speed-up", lambda row, m=model: spread(row, f"{m}_speedup")
-        yield f"{name}: divided by 16 bits'", lambda row, m=model: spread(row, f"{m}_against")
+        yield f"{name}: against 16 bits", lambda row, m=model: spread(row, f"{m}_against")
         yield f"{name}: computing (%)", lambda row, m=model: number(100 * row[f"{m}_computing"], "{:.0f}")
 
 

@@ -101,6 +101,8 @@ SHARE_WORLDS = (
     "test_probe",
     "test_rehearse",
 )
+# Unit tests of 15 s and more, which begin before the others, so that no process is left with them at the end.
+LONG = ("test_config", "test_methods", "test_model_files", "test_report")
 SMOKE = ["--configfile", "config/smoke.yaml", "--config", "name=tested"]
 PATIENCE_S = 300  # for one launch, or another program of less than a minute: after this it hangs
 WORKFLOW_TIMEOUT_S = 600  # of a workflow of a few runs, which takes less than a minute on 2 quiet cores
@@ -123,7 +125,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first: dict[Path, int] = {}
     for item in items:
         first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
-    items.sort(key=lambda item: (first[item.path], item.path.stem not in SHARE_WORLDS, world_of(item.nodeid)))
+
+    def order(item: pytest.Item) -> tuple:
+        file = item.path.stem
+        return first[item.path], file not in SHARE_WORLDS, world_of(item.nodeid), file not in LONG
+
+    items.sort(key=order)
 
 
 def world_of(nodeid: str) -> str:
@@ -173,10 +180,14 @@ def read(name: str) -> dict:
     return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
 
 
+def options_of(name: str) -> dict:
+    """The ratio of a method, if it has one, and a warm-up so short that a few steps show what follows it."""
+    return {key: value for key, value in {"ratio": 0.1, "warmup_steps": 2}.items() if key in plugins.fields(name)}
+
+
 def make(name: str, **options):
-    """A method with its defaults, and ratio 0.1 where it has one."""
-    ratio = {"ratio": 0.1} if "ratio" in plugins.fields(name) else {}
-    return CLASSES[name](**ratio | options)
+    """A method with the parameters of ``options_of``, and defaults."""
+    return CLASSES[name](**options_of(name) | options)
 
 
 def at(step: int, rank: int = 0, workers: int = 1) -> StepContext:

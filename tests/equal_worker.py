@@ -58,8 +58,9 @@ def session_of(
     comm, method: str, topology: str = "allgather", collective: str = "engine",
     training: Training = TRAINING,
 ) -> Session:  # fmt: skip
-    """A session that has prepared the method, at ratio 0.1, or with an exchange of weights after the last step."""
-    given = {"ratio": 0.1, "local_steps": STEPS}
+    """A session that has prepared the method, at ratio 0.1, or with an exchange of weights after the last step, or with
+    a warm-up of two steps."""
+    given = {"ratio": 0.1, "local_steps": STEPS, "warmup_steps": 2}
     options = {key: value for key, value in given.items() if key in plugins.fields(method)}
     scheme = Scheme(method=method, options=options, topology=topology, collective=collective)
     servers = RunSpec("accuracy", training, scheme).topology.servers

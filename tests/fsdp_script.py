@@ -1,6 +1,9 @@
 """Somebody's script with FSDP2 on a mesh of two replicas by two shards, for test_fsdp_hook."""
 
+import gc
 import io
+import weakref
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -219,6 +222,76 @@ def scaled(mesh, rank: int) -> tuple[list, list, bool]:
     return weights(model), list(hook.method.residuals.values()), skipped
 
 
+class _Overflow(torch.autograd.Function):
+    """The identity; in backward, the first entry of the gradient is infinite where ``overflows``."""
+
+    @staticmethod
+    def forward(context, bias, overflows):
+        context.overflows = overflows
+        return bias.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        gradient = gradient.clone()
+        gradient[0] *= torch.inf if context.overflows else 1
+        return gradient, None
+
+
+class Overflowing(nn.Module):
+    """A layer whose bias has a gradient with one infinite entry in some passes; the entry is in the first shard."""
+
+    overflows = False
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 8)
+
+    def forward(self, inputs):
+        return F.linear(inputs, self.layer.weight, _Overflow.apply(self.layer.bias, self.overflows))
+
+
+def one_bad_entry(mesh, rank: int) -> list[tuple[int, bool]]:
+    """After every pass, the hook's step and whether the gradients of this rank's shards are finite."""
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model = fully_shard(Overflowing(), mesh=mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    hook, found = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.2), []
+    for step in range(3):
+        model.overflows = (step, rank) == (1, 1)
+        optimizer.zero_grad()
+        model(torch.ones(2, 6)).square().mean().backward()
+        found.append((hook.step, all(bool(p.grad.to_local().isfinite().all()) for p in model.parameters())))
+    return found
+
+
+def frozen_later(mesh, rank: int) -> list[bool]:
+    """Whether a layer stays as it is in every step; it is frozen after two steps."""
+    model, optimizer, _ = hooked(mesh, "topk", ratio=0.3)
+    stayed = []
+    for step in range(4):
+        if step == 2:
+            model.second.weight.requires_grad_(False)
+        before = model.second.weight.full_tensor().detach().clone()
+        trained(model, optimizer, rank, [step])
+        stayed.append(torch.equal(before, model.second.weight.full_tensor()))
+    return stayed
+
+
+def hooks_of_one_model(mesh, rank: int) -> tuple[str, bool]:
+    """What is said to a second hook, and whether a hook is gone once the script has deleted it and its model."""
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model, optimizer, hook = hooked(mesh, "topk", ratio=0.1)
+    second = said(partial(FSDPHook, model, mesh["rep"], optimizer, "none"))
+    trained(model, optimizer, rank, range(1))
+    gone = weakref.ref(hook)
+    del model, optimizer, hook
+    gc.collect()
+    return second, gone() is None
+
+
 def documented(code: str, rank: int) -> int:
     """Run the lines of the documentation; how many passes their hook has exchanged after one."""
     names = {"replicas": 2, "shards": 2, "model": built(), "torch": torch, "init_device_mesh": init_device_mesh}
@@ -259,6 +332,9 @@ def observed(comm, code: str, folder: str) -> dict:
     found["documented"] = documented(code, rank)
     found["resumed"] = resumed(mesh, rank, folder)
     found["closed"] = after_close(mesh, rank)
+    found["one bad entry"] = one_bad_entry(mesh, rank)
+    found["frozen later"] = frozen_later(mesh, rank)
+    found["hooks of one model"] = hooks_of_one_model(mesh, rank)
     found["in turns"] = {
         method: in_turns(mesh, rank, method, **options)
         for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()

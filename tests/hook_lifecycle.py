@@ -30,18 +30,19 @@ def weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def hooked(engine: str, method: str = "topk", **options) -> tuple:
+def hooked(engine: str, method: str = "topk", decay: float = 0.0) -> tuple:
     """(model, optimizer, hook)"""
-    options |= {} if method == "none" else {"ratio": 0.2}
     model = net() if engine == "horovod" else DistributedDataParallel(net())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=decay)
+    return model, optimizer, made(engine, model, optimizer, method, **({} if method == "none" else {"ratio": 0.2}))
+
+
+def made(engine: str, model: nn.Module, optimizer: torch.optim.Optimizer, method: str, **options):
     if engine == "horovod":
-        from dlgs_bench.hooks.horovod import HorovodHook
-
-        return model, optimizer, HorovodHook(model, optimizer, method, **options)
-    from dlgs_bench.hooks.ddp import DDPHook
-
-    return model, optimizer, DDPHook(model, optimizer, method, **options)
+        from dlgs_bench.hooks.horovod import HorovodHook as Made
+    else:
+        from dlgs_bench.hooks.ddp import DDPHook as Made
+    return Made(model, optimizer, method, **options)
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, steps: int = 2) -> torch.Tensor:
@@ -84,6 +85,32 @@ def after_close(comm, engine: str) -> tuple[torch.Tensor, torch.Tensor]:
     return train(model, optimizer, comm.rank), train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), comm.rank)
 
 
+def another(comm, engine: str) -> tuple[str, torch.Tensor, torch.Tensor]:
+    """What is said to a second hook; weights of steps with it after the first is closed, and of a model's only hook.
+
+    The first, DGC's, takes the optimizer's weight decay, and gives it back.
+    """
+    model, optimizer, hook = hooked(engine, "dgc", decay=0.5)
+    second = said(lambda: made(engine, model, optimizer, "none"))
+    hook.close()
+    third = made(engine, model, optimizer, "none")
+    found = train(model, optimizer, comm.rank)
+    third.close()
+    model, optimizer, _hook = hooked(engine, "none", decay=0.5)
+    return second, found, train(model, optimizer, comm.rank)
+
+
+def in_files(comm, engine: str, folder: str) -> tuple[int, bool]:
+    """The step of a new hook that has loaded this rank's file, and whether it has the residuals."""
+    from dlgs_bench.hooks.checkpoints import load_rank_state, save_rank_state
+
+    (model, optimizer, hook), (_, _, other) = hooked(engine), hooked(engine)
+    train(model, optimizer, comm.rank)
+    save_rank_state(hook, folder)
+    load_rank_state(other, folder)
+    return other.step, torch.equal(hook.method.residuals[0], other.method.residuals[0])
+
+
 def unnamed(comm, engine: str) -> torch.Tensor:
     """The gradient where the script keeps no reference to the hook."""
     model, _, _ = hooked(engine, "none")
@@ -93,8 +120,12 @@ def unnamed(comm, engine: str) -> torch.Tensor:
 
 
 def copied(comm, engine: str) -> list[torch.Tensor]:
-    """Weights of the model, of its copy and of its average after steps of the model; and of the copy after its own."""
-    model, optimizer, _ = hooked(engine)
+    """Weights of the model, of its copy and of its average after steps of the model; and of the copy after its own.
+
+    The model holds its hook.
+    """
+    model, optimizer, hook = hooked(engine)
+    (model if engine == "horovod" else model.module).hook = hook
     train(model, optimizer, comm.rank)
     other, average = copy.deepcopy(model), AveragedModel(model)
     before = weights(model)
@@ -125,23 +156,23 @@ def mistakes_of_one(comm, engine: str) -> dict[str, str]:
     """What is said to each rank where rank 1 makes the hook with other arguments than rank 0."""
     last = comm.rank == 1
 
-    def made(method: str = "topk", momentum: float = 0.0, **options) -> str:
-        model = net() if engine == "horovod" else DistributedDataParallel(net())
+    def line(method: str = "topk", momentum: float = 0.0, turned: bool = False, **options) -> str:
+        plain = net()
+        if turned:  # two layers of equal size, with each other's names
+            plain = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("ba" if last else "ab")})
+        model = plain if engine == "horovod" else DistributedDataParallel(plain)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
-        if engine == "horovod":
-            from dlgs_bench.hooks.horovod import HorovodHook as Made
-        else:
-            from dlgs_bench.hooks.ddp import DDPHook as Made
-        return said(lambda: Made(model, optimizer, method, ratio=0.1, **options))
+        return said(lambda: made(engine, model, optimizer, method, ratio=0.1, **options))
 
     return {
-        "ratio": made("dgc", clip=2.0 if last else 1.0),
-        "method": made("lags" if last else "topk"),
-        "buckets": made("dlgs", bucket_cap_mb=3e-5 if last else 8.0),
-        "unknown": made("topkk" if last else "topk"),
-        "momentum": made("dgc", momentum=0.9 if last else 0.0),
-        "scaler": made(scaler=torch.amp.GradScaler("cpu") if last else None),
-        "alike": made(),
+        "ratio": line("dgc", clip=2.0 if last else 1.0),
+        "method": line("lags" if last else "topk"),
+        "buckets": line("dlgs", bucket_cap_mb=3e-5 if last else 8.0),
+        "unknown": line("topkk" if last else "topk"),
+        "momentum": line("dgc", momentum=0.9 if last else 0.0),
+        "scaler": line(scaler=torch.amp.GradScaler("cpu") if last else None),
+        "order": line(turned=True),
+        "alike": line(),
     }
 
 

@@ -1,7 +1,8 @@
 """What the ranks of test_hook_scripts and test_hook_precision do: pieces of people's training scripts."""
 
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
@@ -378,9 +379,11 @@ def two_optimizers(comm, engine: str, given: str) -> tuple[list[Tensor], list[Te
 def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
     """By what the script does after three steps, what is said in each of five."""
     found = {}
-    for habit in ("loss module", "unfrozen", "added group", "new layer", "own optimizer"):
+    for habit in ("loss module", "unfrozen", "added group", "new layer", "own optimizer", "frozen with zeros"):
         net, temperature = Classifier(), nn.Parameter(torch.ones(()))
-        net.second.bias.requires_grad_(habit != "unfrozen")
+        net.second.bias.requires_grad_(habit not in ("unfrozen", "frozen with zeros"))
+        none = habit != "frozen with zeros"
+        net.second.bias.grad = None if none else torch.zeros(5)  # as an earlier stage of the training leaves it
         own = [torch.optim.SGD([temperature], lr=LR)] if habit == "own optimizer" else []
         params = [*net.parameters(), *([temperature] if habit == "loss module" else [])]
         optimizer = torch.optim.SGD(params, lr=LR)
@@ -388,10 +391,10 @@ def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
         temperature.requires_grad_(habit in ("loss module", "own optimizer"))
         lines: list[str] = []
 
-        def step(number: int, model=model, optimizers=(optimizer, *own), net=net, t=temperature) -> None:
+        def step(number: int, model=model, optimizers=(optimizer, *own), net=net, t=temperature, none=none) -> None:
             inputs, labels = labelled(number, comm.rank)
             for one in optimizers:
-                one.zero_grad()
+                one.zero_grad(set_to_none=none)
             outputs = model(inputs)
             if hasattr(net, "added"):
                 outputs = outputs + net.added
@@ -511,3 +514,102 @@ def second_order(comm, engine: str, method: str, options: dict) -> dict:
                 p.grad = None
         found["graph" if graph else "plain"] = grads
     return found
+
+
+def own_gradients(comm, engine: str) -> tuple[list[Tensor], list[Tensor], int]:
+    """Weights, with a hook and without, where the script changes, takes and keeps gradients itself; the hook's steps.
+
+    Tensor hooks are registered after the hook was made. Inner gradients come from torch.autograd.grad. The gradients
+    of a first pass are kept, and combined with those of a second one.
+    """
+    nets = Classifier(), Classifier()
+    optimizers = [sgd(net) for net in nets]
+    model, hook = hooked(engine, nets[0], optimizers[0], "none")
+    for net in nets:
+        net.second.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    for step in range(3):
+        for one, net, optimizer in zip((model, nets[1]), nets, optimizers, strict=True):
+            kept = []
+            for part in range(2):
+                optimizer.zero_grad()
+                inputs, labels = labelled(step + 10 * part, comm.rank)
+                loss = F.cross_entropy(one(inputs), labels)
+                torch.autograd.grad(loss, [*net.parameters()], create_graph=True)
+                assert all(p.grad is None for p in net.parameters())
+                loss.backward()
+                kept.append([p.grad for p in net.parameters()])
+            for p, first, second in zip(net.parameters(), *kept, strict=True):
+                p.grad = first - second / 2
+                if net is nets[1]:
+                    p.grad = mean_over(comm, p.grad)
+            optimizer.step()
+    return *([p.detach().clone() for p in net.parameters()] for net in nets), hook.step
+
+
+class Interruptible(nn.Module):
+    """Two heads; backward fails between a head and the trunk where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.trunk, self.left, self.right = nn.Linear(12, 10), nn.Linear(10, 5), nn.Linear(10, 5)
+
+    def forward(self, inputs: Tensor, head: str, fails: bool) -> Tensor:
+        seen = self.trunk(inputs)
+        if fails:
+            seen.register_hook(lambda gradient: gradient.view(-1, 7))
+        return getattr(self, head)(seen)
+
+
+def refused(comm, engine: str) -> dict[str, str]:
+    """What is said to scripts in which gradients would be used without an exchange, or be exchanged twice."""
+    found = {}
+
+    def fresh(method: str, net: nn.Module, **options) -> tuple:
+        optimizer = sgd(net)
+        return optimizer, *hooked(engine, net, optimizer, method, unused=True, **options)
+
+    def backward(model, *how) -> None:
+        inputs, labels = labelled(0, comm.rank)
+        F.cross_entropy(model(inputs, *how), labels).backward()
+
+    net = Classifier()
+    optimizer, model, _one = fresh("topk", net, ratio=0.2)
+    net.first.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    found["step in backward"] = said(lambda: backward(model))
+    _, model, _two = fresh("dgc", Classifier(), ratio=0.2)
+    backward(model)
+    found["momentum twice a step"] = said(lambda: backward(model))
+    if engine == "horovod":
+        import horovod.torch as hvd
+
+        net = Classifier()
+        optimizer, model, _three = fresh("topk", net, ratio=0.2)
+        wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+        backward(model)
+        found["wrapped later"] = said(wrapped.step)
+        wrapped.synchronize()
+        _, model, _four = fresh("topk", Interruptible(), ratio=0.2)
+        for head, fails in (("left", True), ("right", False)):
+            with suppress(RuntimeError):
+                backward(model, head, fails)
+                found["interrupted"] = "exchanged by the gradients of two passes"
+    return found
+
+
+def warned_of_a_fresh_start(comm) -> list[str]:
+    """What a new script is warned of that broadcasts its optimizer's state, as Horovod's examples do."""
+    import horovod.torch as hvd
+
+    net = Classifier()
+    optimizer = torch.optim.Adam(net.parameters())
+    model, _hook = hooked("horovod", net, optimizer, "topk", ratio=0.2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        for step in range(2):
+            optimizer.zero_grad()
+            inputs, labels = labelled(step, comm.rank)
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    return [str(warning.message) for warning in caught]

@@ -93,6 +93,42 @@ def watched_local_steps(comm, detail: bool) -> list[Tensor]:
     return weights(net)
 
 
+def watched_ddp(comm, detail: bool) -> list[Tensor]:
+    """Weights by a hook that is made in a group whose collectives torch checks, for a DDP model made before."""
+    from dlgs_bench.hooks.ddp import DDPHook
+
+    net, before = Blocks(), dist.get_debug_level()
+    model, optimizer = DistributedDataParallel(net), sgd(net)
+    if detail:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        with DDPHook(model, optimizer, "topk", ratio=0.2):
+            for step in range(STEPS):
+                one_step(model, optimizer, step, comm.rank)
+    finally:
+        dist.set_debug_level(before)
+    return weights(net)
+
+
+def compiled_backward(comm, engine: str) -> str:
+    """What is said in a backward pass that torch compiles."""
+    _, model, optimizer, _hook = made(engine, "plain", "topk", {"ratio": 0.2})
+
+    def compiler(graph):
+        return torch.compile(graph, backend="eager")
+
+    def step() -> None:
+        with torch._dynamo.compiled_autograd._enable(compiler):
+            one_step(model, optimizer, 0, comm.rank)
+
+    try:
+        return said(step)
+    except RuntimeError as error:  # of torch
+        return str(error)
+    finally:
+        torch._dynamo.reset()
+
+
 def wrapped(comm, engine: str, method: str, options: dict) -> dict[str, list[Tensor]]:
     """By way, the weights after training; "plain" is the ordinary way."""
     found = {way: trained(comm, engine, way, method, options) for way in ("plain", *WAYS[engine])}

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-STEPS, STOP, EVERY = 14, 7, 3  # STOP is between two exchanges
+STEPS, STOP, EVERY = 14, 7, 3  # STOP is between two exchanges; in streaming, between an exchange and its effect
+STREAMING = {"fragments": 2, "delay": 1, "mixing": 0.5}
+CASES = {"diloco": ("diloco", {}), "sparseloco": ("sparseloco", {"top": 8}), "streaming": ("diloco", STREAMING)}
 
 
 def built(seed: int = 0) -> nn.Module:
@@ -50,10 +52,49 @@ def trained(method: str, rank: int, saved: bytes = b"", seed: int = 0, dtype=tor
     return history, saved
 
 
+class Odd(nn.Module):
+    """Parameters and buffers of many layouts and dtypes, with other numbers for each seed."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.filters = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.gaps, self.turned = nn.Parameter(torch.randn(6, 4)[:, :1]), nn.Parameter(torch.randn(4, 6).t())
+        self.head = nn.Linear(4, 5).requires_grad_(False)
+        buffers = {"mask": torch.rand(4, 4) > 0.5, "overlaps": torch.randn(1, 5).expand(3, 5)}
+        buffers |= {"waves": torch.randn(3, dtype=torch.complex64), "scale": torch.randn(()).half()}
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
+
+    def forward(self, images):
+        seen = self.filters(images).mean((2, 3))
+        return (seen @ self.turned.t() @ self.gaps).mean() + self.head(seen).square().mean()
+
+
+def odd(rank: int) -> dict:
+    """Parameters and buffers at the start, and what is said once a layer is unfrozen."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    model = Odd(rank)
+    optimizer = adamw(model)
+    with LocalSteps(model, optimizer, "diloco", local_steps=2) as sync:
+        start = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+        model.head.requires_grad_(True)
+        try:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(2, 3, 6, 6)).backward()
+                optimizer.step()
+                sync.step()
+        except ValueError as error:
+            return {"start": start, "said": str(error)}
+    return {"start": start, "said": ""}
+
+
 def observed(comm) -> dict:
-    found = {}
-    for method, options in {"diloco": {}, "sparseloco": {"top": 8}}.items():
+    found: dict = {"odd": odd(comm.rank)}
+    for name, (method, options) in CASES.items():
         whole, saved = trained(method, comm.rank, seed=comm.rank, **options)  # rank 0's weights count
-        found[method] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
+        found[name] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
     found["bf16"] = trained("diloco", comm.rank, dtype=torch.bfloat16)[0]
     return found

@@ -59,6 +59,7 @@ class Runs:
     def __post_init__(self):
         self.numbers = np.random.default_rng(0)
         self.titles = {"variants": {v: VARIANTS[v][0] for v in VARIANTS}, "models": {m: MODELS[m] for m in self.models}}
+        self.titles["recipe"] = {"epochs": 80, "lr_steps": [40]}
 
     def every(self, kind: str, table: str) -> list[str]:
         """The paths of one table of all runs of a kind."""

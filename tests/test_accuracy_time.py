@@ -131,4 +131,4 @@ def test_predictions_for_slower_links_are_near_what_was_measured_there():
     """The kept study of link rates: from 800 Mb/s to 270 and 90. The median says that the rule is no nonsense."""
     rates = pd.read_csv(ROOT / "results" / "reference-studies" / "rates_timing.csv")
     errors = accuracy_time.errors(rates)
-    assert len(errors) == 14 and errors.abs().median() < 0.15
+    assert len(errors) >= 14 and errors.abs().median() < 0.15

@@ -391,3 +391,32 @@ def test_another_number_of_workers_is_a_cell_of_its_own_and_said():
     rows = found.set_index("workers")["verdict"]
     assert rows.to_dict() == {0: HOLDS, 3: FAILS}
     assert "VGG16, 3 workers, ratio 0.01: 0.67" in shown(found, NAMES).to_string()
+
+
+@pytest.mark.parametrize("lags, seeds, verdict", [(0.91, 3, HOLDS), (0.85, 3, FAILS), (0.91, 2, UNKNOWN)])
+def test_resnet50_behaves_as_the_others_if_methods_are_as_far_from_uncompressed(lags, seeds, verdict):
+    words = "ResNet-50 behaves as"
+    both = pd.concat([accuracy_runs(seeds=seeds), accuracy_runs("resnet50", seeds=seeds, lags=lags)])
+    compared = comparisons_of(words, learnt=both).set_index("which")
+    assert compared.loc["lags against vgg16", "verdict"] == verdict
+    assert set(compared["verdict"]) <= {verdict, HOLDS} and len(compared) == 3
+    assert "ResNet-50 was not trained" in set(comparisons_of(words)["why"])
+    short = pd.concat([accuracy_runs(), accuracy_runs("resnet50", train_epochs=0.4)])
+    assert set(comparisons_of(words, learnt=short)["why"]) == {claims.SHORT}
+
+
+@pytest.mark.parametrize("density, high, misses", [(0.1, FAILS, FAILS), (0.02, HOLDS, HOLDS), (0.5, FAILS, HOLDS)])
+def test_estimated_thresholds_are_judged_by_the_entries_they_send_at_the_end(density, high, misses):
+    dlgs = accuracy_runs(none=None, topk=None, lags=None)
+    for variant, words, verdict in (("gaussiank", "Gaussian-K's threshold", high), ("sidco", "SIDCo's", misses)):
+        own = dlgs.assign(variant=variant, density=dlgs["density"].where(dlgs["epoch"] < 140, density))
+        assert verdicts(words, learnt=pd.concat([accuracy_runs(), own])) == {verdict}
+        assert set(comparisons_of(words)["why"]) == {f"no run of {variant}"}
+        assert verdicts(words, learnt=own.assign(train_epochs=0.4)) == {UNKNOWN}
+
+
+def test_a_statement_without_an_own_run_is_judged_by_a_kept_run():
+    compared = compare(None, accuracy_runs())
+    both = claims.with_kept(compared, [pd.concat([accuracy_runs(), accuracy_runs("resnet50")])], ["vgg16", "resnet50"])
+    own = both[both["statement"].str.startswith("ResNet-50 behaves")]
+    assert set(own["model"]) == {"resnet50"} and set(own["verdict"]) == {HOLDS}

@@ -4,11 +4,12 @@ import importlib
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from conftest import METHODS, ROOT
 
-from dlgs_bench import __version__, cli
+from dlgs_bench import __version__, cli, list_methods
 
 pytestmark = pytest.mark.unit
 
@@ -58,6 +59,48 @@ def test_every_command_explains_itself(command, capsys):
     with suppress(SystemExit):  # argparse exits after its help
         cli.main([command, "--help"])
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_an_unknown_option_is_one_line(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--nonsense"])
+    out, err = capsys.readouterr()
+    line = err or f"{end.value.code}\n"  # Python prints a text
+    assert end.value.code and not out and line.endswith("\n") and line.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SyntaxError("invalid syntax"), ModuleNotFoundError("No module")])
+def test_a_method_that_cannot_be_loaded_is_one_line_and_the_others_are_listed(error, capsys, monkeypatch):
+    def row(name):
+        print("noise")
+        if name == "topk":
+            raise error
+        return name
+
+    monkeypatch.setattr(list_methods, "row", row)
+    assert cli.main(["methods"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [name for name in METHODS if name != "topk"]
+    (line,) = [line for line in err.splitlines() if line != "noise"]
+    assert line.startswith(f"dlgs-bench methods: methods/topk.py: {type(error).__name__}: ")
+
+
+def test_ctrl_c_is_one_line(capsys, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupted)
+    assert cli.main(["advise"]) == 130
+    assert capsys.readouterr().err == "dlgs-bench: interrupted\n"
+
+
+def test_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        called = [sys.executable, "-m", "dlgs_bench.cli", "--help"]
+        done = subprocess.run(called, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "dlgs-bench: the output: No space left on device; give another place\n"
 
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):

@@ -1,12 +1,14 @@
 """Two result sets side by side, as a command."""
 
+import gzip
+
 import pandas as pd
 import pytest
 from test_claims import FASTER, timing_run
 from test_findings import whole
 
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.report import compare
+from dlgs_bench.report import compare, sessions
 
 pytestmark = pytest.mark.unit
 
@@ -61,7 +63,12 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for path, words in ((tmp_path, "there is no timing.csv"), (tmp_path / "other.csv", "not a table of timing runs")):
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n" * 99)[:20])
+    table = pd.read_csv(results(tmp_path / "a") / "timing.csv")
+    table.assign(iteration_s="fast").to_csv(tmp_path / "words.csv")
+    wrong = [(tmp_path / f"{name}.csv", "not a table of timing runs") for name in ("other", "words")]
+    wrong += [(tmp_path, "there is no timing.csv"), (tmp_path / "cut.csv.gz", "not a table of timing runs")]
+    for path, words in wrong:
         assert compare.main([str(path), str(path)]) == 1
         line = capsys.readouterr().err
         assert words in line and line.count("\n") == 1
@@ -71,3 +78,22 @@ def test_the_kept_sets_can_be_compared(capsys):
     kept = ROOT / "results"
     assert compare.main([str(kept / "reference"), str(kept / "reference-again" / "whole_timing.csv")]) == 0
     assert "speed-ups" in capsys.readouterr().out
+
+
+def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_path):
+    """Sessions with the same row; another baseline, another batch, and a disturbed run do not count."""
+    sets = {"own": {}, "same": {}, "slower": {"dlgs": 2.0}, "old": {"dlgs": 0.5}}
+    sets |= {"other": {"dlgs": 0.1}, "bad": {"dlgs": 0.2}}
+    files = {name: results(tmp_path / name, **seconds) / "timing.csv" for name, seconds in sets.items()}
+    tables = {name: pd.read_csv(file).assign(bucketing="planned") for name, file in files.items()}
+    tables["old"] = tables["old"].drop(columns="bucketing")
+    tables["other"]["batch"] = 8
+    tables["bad"]["disturbed"] = "other work"
+    for name, file in files.items():
+        tables[name].to_csv(file, index=False)
+    kept = sessions.kept(files.values(), ["vgg16"])
+    assert len(kept) == len(sets) - 1 and not sessions.kept(files.values(), ["resnet20"])
+    table = sessions.over_sessions(compare.summarise(tables["own"]), kept).set_index("variant")
+    assert table.loc["dlgs", sessions.RANGE].tolist() == pytest.approx([2, 4, 2])
+    assert sessions.cell(table.loc["dlgs"].to_dict() | {"variant": "dlgs"}) == "2.00 to 4.00 (2)"
+    assert sessions.cell(table.loc["topk"].to_dict() | {"variant": "topk"}) == ""  # equal in all sessions

@@ -412,6 +412,44 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert files.problem(tmp_path / "mine.yaml").endswith(": cannot be read: it is not a text file")
 
 
+def test_a_pipe_is_refused_since_snakemake_reads_a_file_again(tmp_path):
+    os.mkfifo(tmp_path / "mine.yaml")
+    assert files.problem(tmp_path / "mine.yaml").endswith(
+        "mine.yaml: a pipe or a device cannot be read twice; write the configuration to a file"
+    )
+
+
+def test_two_models_of_one_title_are_refused(monkeypatch):
+    monkeypatch.setattr(plugins, "describe", lambda kind, name: {"title": "Net"})
+    wrong = checks.models({"models": {"resnet20": RECIPE, "vgg16": RECIPE}})
+    assert wrong == "models.vgg16: its TITLE 'Net' is also the title of resnet20; give each its own"
+
+
+def test_a_file_whose_name_python_cannot_import_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(plugins.FOLDERS, "models", tmp_path)
+    for name in ("my-net", "net.v2", "my net"):
+        (tmp_path / f"{name}.py").touch()
+        with pytest.raises(ValueError, match=f"^{name}.py is not a name of letters, digits and _; rename the file$"):
+            plugins.load("models", name)
+        monkeypatch.setitem(plugins._known, ("models", name), {"error": ""})
+        plugins._write("models", name)  # does nothing
+    (tmp_path / "Mine.py").touch()
+    assert plugins.names.__wrapped__("models") == ["Mine", "my net", "my-net", "net.v2"]
+
+
+def test_a_method_file_that_a_configuration_does_not_name_does_not_stop_it(monkeypatch):
+    """A copy of a file has its title; another file has a parameter without a default."""
+    topk, names = plugins.describe("methods", "topk"), plugins.names("methods")
+    describe, known = plugins.describe, plugins.names
+    own = {"copied": topk, "needy": topk | {"title": "Needy", "fields": {"k": {"type": "int"}}}}
+    monkeypatch.setattr(plugins, "describe", lambda kind, name: own.get(name) or describe(kind, name))
+    monkeypatch.setattr(plugins, "usable", lambda kind: [*own, *names])
+    monkeypatch.setattr(plugins, "names", lambda kind: [*names, *own] if kind == "methods" else known(kind))
+    loaded = config.load(read("smoke") | {"methods": ["none", "topk"]}, "c")
+    run = {spec.scheme.method for spec in loaded.studies["methods"].values()}
+    assert "topk" in run and not run & own.keys()
+
+
 def test_the_machine_is_checked_for_cores():
     values = config.load(read("quick") | {"workers": 1000}, "c").values
     with pytest.raises(config.ConfigError, match=r"workers: 1000 processes on \d+ cores; give at most \d+"):
@@ -493,6 +531,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 UNUSABLE = {
     "methods/broken.py": ("import no_such_library", {"methods": ["none", "broken"]}, "no_such_library"),
     "methods/empty.py": ("x = 1", {"methods": ["none", "empty"]}, "0 subclasses of Method are not exactly one"),
+    "methods/my-method.py": ("", {"methods": ["none", "my-method"]}, "my-method.py is not a name of letters"),
     "models/broken.py": ("TITLE = 'B'", {"methods": ["none"], "models": {"broken": RECIPE}}, "DATA is missing"),
 }
 

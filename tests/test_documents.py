@@ -18,6 +18,7 @@ from conftest import ROOT, read
 from dlgs_bench import describe
 from dlgs_bench.comm import lockstep
 from dlgs_bench.config import load as config
+from dlgs_bench.config import studies
 from dlgs_bench.exchange.selection import Threshold
 from dlgs_bench.exchange.selection import implementation as selector
 
@@ -114,6 +115,26 @@ def test_files_that_a_page_names_exist(page):
     named = set(re.findall(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/-]+\.(?:py|smk|yaml|json|md)\b", text))
     roots = (ROOT, ROOT / "dlgs_bench", page.parent)
     assert not [name for name in named - WRITTEN_BY_THE_READER if not any((root / name).exists() for root in roots)]
+
+
+# Other files that tell commands: configurations and rules in comments, and the pages of results.
+COMMENTED = [path for glob in ("config/*.yaml", "profiles/*/*.yaml", "workflow/**/*.smk") for path in ROOT.glob(glob)]
+COMMENTED += [*ROOT.glob("results/**/README.md"), ROOT / "Snakefile", ROOT / "Makefile"]
+RULE = re.compile(r"^\s*(?:rule (\w+):|use rule \w+ as (\w+) with:)", re.M)
+COMMAND = re.compile(r"(?<!from )\bsnakemake((?: [a-z]\w*)+)(?=[`.:]| -|$)", re.M)
+
+
+def test_commands_name_targets_and_configurations_that_exist():
+    rules = [path.read_text(encoding="utf-8") for path in [*ROOT.glob("workflow/**/*.smk"), ROOT / "Snakefile"]]
+    known = {name for text in rules for names in RULE.findall(text) for name in names} | {*studies.names()}
+    named = {}
+    for page in [*PAGES, *COMMENTED]:
+        text = page.read_text(encoding="utf-8")
+        files = re.findall(r"(?<![\w/.-])config/\w+\.yaml\b", text)
+        assert not [name for name in {*files} - WRITTEN_BY_THE_READER if not (ROOT / name).exists()], page
+        named |= {target: page for words in COMMAND.findall(text) for target in words.split()}
+    assert {"studies", "servers", "accuracy_time", "so_far"} <= named.keys()
+    assert not {target: page for target, page in named.items() if target not in known}
 
 
 @pytest.mark.parametrize("page", ["config/faults.md", "HARDWARE.md"])

@@ -131,3 +131,10 @@ def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path,
     plugins.forget_errors()
     (kept,) = tmp_path.rglob("*.json")
     assert kept.name.startswith("methods-none-")
+
+
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbfx = 1\n", b"# -*- coding: latin-1 -*-\n# caf\xe9\nx = 1\n"])
+def test_a_file_has_a_digest_in_every_encoding_that_python_reads(content, tmp_path):
+    for name, text in (("plain.py", b"x = 1\n"), ("other.py", content)):
+        (tmp_path / name).write_bytes(text)
+    assert fingerprint.digest(tmp_path / "other.py") == fingerprint.digest(tmp_path / "plain.py")

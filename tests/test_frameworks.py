@@ -33,10 +33,11 @@ def frameworks() -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize("example", frameworks())
 def test_resumed_is_never_stopped(example, tmp_path):
-    program = [sys.executable, str(ROOT / "tests" / "framework_script.py"), example, str(tmp_path)]
+    script = str(ROOT / "tests" / "framework_script.py")
+    program = ["env", "-C", str(tmp_path), sys.executable, script, example, str(tmp_path)]
     done = subprocess.run(
         ENGINES["torch_dist"].command(2, program), env=os.environ | ENGINES["torch_dist"].environment(threads=1),
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     ranks = [torch.load(Path(tmp_path) / f"found.{rank}", weights_only=True) for rank in range(2)]

@@ -54,7 +54,7 @@ def test_nothing_dense_crosses_the_replicas(ranks):
     """Torch's own hybrid sharding all-reduces every shard; with the hook it all-reduces nothing."""
     for found in ranks:
         assert found["native dense"] >= ENTRIES // 2
-        assert found["sparse"]["dense"] <= 1  # whether all gradients were finite
+        assert found["sparse"]["dense"] <= 2  # whether all gradients were finite, in all replicas and in all shards
         assert 0 < found["sparse"]["sent"] < 4 * ENTRIES // 2
 
 
@@ -79,6 +79,23 @@ def test_a_step_that_is_not_finite_is_skipped_on_all_ranks_and_leaves_no_trace(r
         assert all(t.isfinite().all() for t in (*end, *residuals))
         assert all(map(torch.equal, end, ranks[0]["scaled"][0]))
         assert max(r.abs().max() for r in residuals) < 10  # not in units of the scale
+
+
+def test_one_entry_that_is_not_finite_makes_the_step_bad_in_all_shards(ranks):
+    for found in ranks:
+        assert found["one bad entry"] == [(1, True), (1, False), (2, True)]
+
+
+def test_a_layer_that_is_frozen_later_stays_as_it_is(ranks):
+    for found in ranks:
+        assert found["frozen later"] == [False, False, True, True]
+
+
+def test_a_model_has_one_hook_which_goes_with_it(ranks):
+    for found in ranks:
+        second, gone = found["hooks of one model"]
+        assert second == "first.weight: another hook exchanges its gradient already; call close of that hook first"
+        assert gone
 
 
 def test_the_documentation_says_how(ranks):

@@ -32,6 +32,18 @@ def test_a_closed_hook_leaves_the_model_as_it_was(engine, worlds):
 
 
 @every_engine
+def test_a_model_has_one_hook_and_another_one_once_the_first_is_closed(engine, worlds):
+    for second, found, only in worlds(engine).run(script.another, engine):
+        assert second.endswith("call close of that hook first") and "\n" not in second
+        assert torch.equal(found, only)
+
+
+@every_engine
+def test_every_rank_saves_and_loads_a_file(engine, worlds, tmp_path):
+    assert worlds(engine).run(script.in_files, engine, str(tmp_path)) == [(2, True)] * 2
+
+
+@every_engine
 def test_a_hook_lives_as_long_as_its_model(engine, worlds):
     first, second = worlds(engine).run(script.unnamed, engine)
     assert torch.equal(first, second)
@@ -52,6 +64,7 @@ def test_what_one_worker_makes_otherwise_is_said_to_all_at_once(engine, worlds):
         "method": "method: 'topk' on rank 0 is not 'lags' on rank 1",
         "buckets": "buckets: [21] on rank 0 is not [",
         "scaler": "scaler: False on rank 0 is not True on rank 1",
+        "order": "parameter 0: 'a.weight' on rank 0 is not 'b.weight' on rank 1",
     }
     for case, line in equal.items():
         assert first[case] == second[case] and first[case].startswith(line), case

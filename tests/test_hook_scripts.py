@@ -6,15 +6,14 @@ What the scripts do is in hook_parts.py. The right result is that of the script 
 import hook_parts as parts
 import pytest
 import torch
-from conftest import CLASSES, METHODS, every_engine
+from conftest import CLASSES, METHODS, every_engine, options_of
 
-from dlgs_bench import plugins
 from dlgs_bench.exchange import LocalSteps
 from dlgs_bench.exchange.feedback import ErrorFeedback
 
 pytestmark = [pytest.mark.engine, every_engine]
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]
-OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in EXCHANGED}
 KEEPS = [
     name for name in EXCHANGED
     if issubclass(CLASSES[name], ErrorFeedback) and CLASSES[name].conserves_mass in ("bits", "rounding")
@@ -96,7 +95,7 @@ def test_a_parameter_that_nobody_exchanges_is_named_in_the_next_step(engine, wor
         "new layer": (4, "added"),
     }
     for found in worlds(engine).run(parts.unknown_parameters, engine):
-        assert found.pop("own optimizer") == [""] * 5
+        assert found.pop("own optimizer") == found.pop("frozen with zeros") == [""] * 5
         for habit, (step, name) in expected.items():
             assert len(found[habit]) == step, (habit, found[habit])
             assert is_one_line(found[habit][-1], f"{name} has a gradient that the hook does not exchange by topk"), (
@@ -134,3 +133,25 @@ def test_create_graph_gives_the_same_aggregates_or_is_refused_where_ddp_fails_it
                 assert equal(found["plain"], found["graph"]), method
             else:
                 assert is_one_line(found["said"], "create_graph=True is not possible", "torch.autograd.grad"), method
+
+
+def test_scripts_change_take_and_keep_gradients_as_without_a_hook(engine, worlds):
+    for ours, plain, steps in worlds(engine).run(parts.own_gradients, engine):
+        assert steps == 6
+        for mine, theirs in zip(ours, plain, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_gradients_used_without_an_exchange_or_exchanged_twice_are_refused(engine, worlds):
+    expected = {
+        "step in backward": "SGD.step: it is called within a backward pass, before topk has exchanged the gradients",
+        "momentum twice a step": "dgc applies momentum in every backward pass, and gradients of the pass before",
+    }
+    if engine == "horovod":
+        expected["wrapped later"] = "optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps"
+    for found in worlds(engine).run(parts.refused, engine):
+        assert found.keys() == expected.keys()  # an interrupted pass has no result
+        for case, line in expected.items():
+            assert is_one_line(found[case], line), found
+    if engine == "horovod":
+        assert worlds(engine).run(parts.warned_of_a_fresh_start) == [[], []]

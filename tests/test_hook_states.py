@@ -51,7 +51,7 @@ def test_another_number_of_workers_is_refused_or_shares_the_sum_of_the_residuals
         after = [found[method] for found in ranks]
         for rank, found in enumerate(after):
             if rank < 2:
-                expected = f"state: saved by 2 worker(s), here are {workers}; give the states of all of them and"
+                expected = f"state: {method} was saved by 2 worker(s), here are {workers}; give the states of all of"
             else:
                 expected = "state: ['rank 0', 'rank 1'] is not the state of rank 2; load what this rank has saved"
             assert found["refused"].startswith(expected) and "\n" not in found["refused"]

@@ -43,6 +43,25 @@ def test_local_steps_are_the_same_where_torch_checks_every_collective(worlds):
 
 
 @pytest.mark.engine
+def test_a_hook_is_the_same_where_torch_checks_every_collective(worlds):
+    run = worlds("torch_dist").run
+    for watched, plain in zip(run(script.watched_ddp, True), run(script.watched_ddp, False), strict=True):
+        assert all(map(torch.equal, watched, plain))
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@every_engine
+def test_a_compiled_backward_pass_is_refused_by_torch_or_by_the_hook(engine, worlds):
+    expected = {
+        "torch_dist": "Compiled autograd is not compatible with C++ DDP Reducer",
+        "horovod": "torch._dynamo.config.compiled_autograd: a compiled backward pass is not possible with a hook",
+    }
+    for line in worlds(engine).run(script.compiled_backward, engine):
+        assert line.startswith(expected[engine]) and "\n" not in line
+
+
+@pytest.mark.engine
 @every_engine
 def test_reentrant_checkpointing_of_the_last_layers_is_refused_where_gradients_come_from_autograd(engine, worlds):
     for line in worlds(engine).run(script.reentrant_to_the_end, engine):

@@ -3,6 +3,7 @@
 What the script does is in hook_script.py. Its aggregates must have the bits of our own loop, Session, on local threads.
 """
 
+import io
 import json
 import os
 import re
@@ -16,16 +17,18 @@ from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine
+from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine, options_of
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from dlgs_bench import plugins
+from dlgs_bench import cli, plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.exchange import LocalSteps, StepContext
@@ -35,7 +38,7 @@ from dlgs_bench.training.session import Session, make_method
 
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
 FEW = ("none", "topk", "dlgs", "powersgd")
-OPTIONS = {name: {"ratio": 0.1} if "ratio" in plugins.fields(name) else {} for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in EXCHANGED}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +47,9 @@ def installed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     for name in ("dlgs_bench", "methods"):
         shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "project")
+    (folder / "project" / "setup").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "setup/wheel.py"):
+        shutil.copy(ROOT / name, folder / "project" / name)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
     (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
     others = sysconfig.get_path("purelib")
@@ -145,16 +149,54 @@ def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_
 ):
     shutil.copy(ROOT / "tests" / "hook_script.py", tmp_path)
     methods = {name: OPTIONS[name] for name in FEW}
-    program = [str(installed), "hook_script.py", engine, "found", json.dumps(methods)]
+    program = ["env", "-C", str(tmp_path), str(installed), "hook_script.py", engine, "found", json.dumps(methods)]
     done = subprocess.run(
         ENGINES[engine].command(2, program), env=environment | ENGINES[engine].environment(threads=1),
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     ranks = [torch.load(tmp_path / f"found.{rank}", weights_only=True) for rank in range(2)]
     has_the_bits_of_our_own_loop(ranks, methods)
     assert Path(ranks[0]["dlgs_bench"]).is_relative_to(installed.parent.parent)
     assert ranks[0]["horovod"] == (engine == "horovod")
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in ("pandas", "snakemake", "yaml", "psutil", "matplotlib", "jsonschema", "pyroute2"):
+    sys.modules[name] = None
+import dlgs_bench
+for module in pkgutil.walk_packages(dlgs_bench.__path__, "dlgs_bench."):
+    if "horovod" not in module.name:
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+def test_every_installed_module_can_be_imported_with_the_declared_packages(installed, tmp_path):
+    done = subprocess.run([installed, "-c", IMPORT_ALL], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+INSTALLED_COMMANDS = {
+    ("advise", str(ROOT / "tests" / "recorded_profile.json")): 0,
+    ("rehearse", str(ROOT / "tests" / "recorded_profile.json")): 2,
+    ("compare", ".", "."): 2,
+    ("methods", "topk"): 0,
+    ("check-testbed",): 2,
+    ("check-set", "."): 1,
+}
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+def test_every_command_works_without_the_repository_or_ends_in_one_line(installed, tmp_path):
+    assert {name for name, *_ in INSTALLED_COMMANDS} == cli.COMMANDS.keys()
+    for call, status in INSTALLED_COMMANDS.items():
+        done = subprocess.run([installed.with_name("dlgs-bench"), *call], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert len(done.stderr.splitlines()) == (1 if status else 0)
 
 
 ONE_STEP = """
@@ -300,6 +342,9 @@ MISTAKES = {
     "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); give one without momentum": {
         "method": "demo", "optimizer": "Adam",
     },
+    "bucket_cap_mb: None is not a positive number; give a size in MiB": {
+        "method": "topk", "ratio": 0.1, "bucket_cap_mb": None,
+    },
     "weight: torch.float64 is not float32, bfloat16 or float16; convert the parameter": {
         "method": "none", "net": torch.nn.Linear(2, 2, dtype=torch.float64),
     },
@@ -366,6 +411,7 @@ def test_momentum_that_a_scheduler_adds_later_is_refused_in_the_step_that_sees_i
     inputs, targets = batch(0, 0)
     F.cross_entropy(model(inputs), targets).backward()
     hook._optimizers[0].param_groups[0]["momentum"] = 0.93  # as OneCycleLR does
+    model.zero_grad()
     with pytest.raises(ValueError, match=r"dgc applies momentum itself, and the optimizer has momentum=0\.93"):
         F.cross_entropy(model(inputs), targets).backward()
     assert hook.step == 1
@@ -379,6 +425,34 @@ def test_a_loaded_state_is_a_copy(alone):
     other.load_state_dict(state)
     other.method.residuals[0].zero_()
     assert state["rank 0"][2]["residuals"][0].all()
+
+
+@pytest.mark.unit
+def test_a_state_whose_method_was_given_a_number_of_numpy_can_be_read(alone):
+    file, (_, hook) = io.BytesIO(), attached("topk", ratio=np.float64(0.1))
+    torch.save(hook.state_dict(), file)
+    file.seek(0)
+    attached("topk", ratio=0.1)[1].load_state_dict(torch.load(file, weights_only=True))
+
+
+@pytest.mark.unit
+def test_a_warm_up_may_start_with_a_rate_of_0(alone):
+    model, _ = attached("demo", settings={"lr": 0.0}, sign=False)
+    model(given(0, 0)).backward()
+    assert not flat(model.module).any()
+
+
+@pytest.mark.unit
+def test_ddps_own_ways_to_leave_out_exchanges_are_refused(alone):
+    model = DistributedDataParallel(Given(), find_unused_parameters=True, skip_all_reduce_unused_params=True)
+    with pytest.raises(ValueError, match=r"^model: skip_all_reduce_unused_params=True is not possible") as error:
+        DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    model = DistributedDataParallel(Given())
+    model.register_comm_hook(None, fp16_compress_hook)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^model: it has another communication hook; wrap its module") as error:
+            DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.unit

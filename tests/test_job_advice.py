@@ -1,9 +1,12 @@
 """Advice from a job's profile: its laws, its units, and that bad profiles and options end in one line."""
 
 import copy
+import errno
+import gzip
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -396,6 +399,7 @@ BAD_PROFILES = {
     "last brace missing": (GOOD.rstrip().removesuffix("}"), "is not valid JSON"),
     "not JSON": ("format: dlgs-bench profile", "is not valid JSON"),
     "not text": (b"\x80\x03}q\x00", "is not text"),
+    "compressed": (gzip.compress(GOOD.encode()), "is not text; if it is compressed, unpack it"),
     "nested too deeply": ("[" * 10**5, "nested too deeply"),
     "a list": ("[]", "format: this is not a profile"),
     "null": ("null", "format: this is not a profile"),
@@ -430,6 +434,12 @@ BAD_PROFILES = {
     "no network": (changed(network=[]), "network: all-gather, all-reduce, message is missing for 2 workers"),
     "free message": (changed("network", 0, seconds=0), "network[0].seconds: 0 is not greater than 0"),
     "unknown scope": (changed("methods", 0, scope="all"), "methods[0].scope: 'all' is not model or"),
+    "title of two lines": (changed("methods", 0, title="a\nb"), r"methods[0].title: 'a\nb' is not one line of text"),
+    "half a character": (changed("job", device_name="\ud800"), "job.device_name: '\\ud800' is not one line of text"),
+    "network of one worker": (
+        json.dumps(profile_of(workers=1) | {"network": [row | {"workers": 1} for row in network_rows(2, 100.0)]}),
+        "network: one worker has no network",
+    ),
     "method without samples": (changed("methods", 0, samples=[]), "methods[0].samples: the list is empty"),
 }
 
@@ -450,6 +460,22 @@ def test_a_file_that_cannot_be_read_is_one_line(capsys, tmp_path):
     for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "Is a directory"), (loop, "symbolic links")):
         line = refused(capsys, path)
         assert line.startswith(f"dlgs-bench advise: {path}: cannot be read: ") and why in line
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_an_editor_may_store_a_profile_in_another_encoding(capsys, tmp_path, encoding):
+    (tmp_path / "profile.json").write_bytes(GOOD.encode(encoding))
+    assert "uncompressed" in answer(capsys, tmp_path / "profile.json")
+
+
+def test_a_named_pipe_that_nobody_writes_to_is_one_line(capsys, tmp_path):
+    os.mkfifo(tmp_path / "profile.json")
+    assert "is not valid JSON" in refused(capsys, tmp_path / "profile.json")
+
+
+def test_names_of_methods_may_have_spaces_around_them_and_a_misspelt_one_is_named(capsys):
+    assert "PowerSGD" in answer(capsys, RECORDED, "--methods", " topk, powersgd ,topk")
+    assert "'tokp' is not in the profile (did you mean 'topk'?)" in refused(capsys, RECORDED, "--methods", "tokp")
 
 
 def test_a_profile_of_one_process_needs_workers_and_a_rate(capsys, tmp_path):
@@ -496,6 +522,28 @@ def test_the_figure_is_an_svg_file(capsys, tmp_path):
     assert (tmp_path / "advice.svg").read_text().rstrip().endswith("</svg>")
 
 
+def test_the_figure_ignores_the_settings_of_a_user(tmp_path):
+    """LaTeX is the most common one, and is not installed everywhere."""
+    matplotlib = pytest.importorskip("matplotlib")
+    with matplotlib.rc_context({"text.usetex": True}):
+        advise.draw(job_advice.models(load(RECORDED), ["topk"]), Network(2, 500), tmp_path / "advice.svg")
+    assert (tmp_path / "advice.svg").exists()
+
+
+def test_a_figure_that_cannot_be_written_is_one_line_and_nothing_is_lost(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "folder.svg").mkdir()
+    assert "is a folder" in refused(capsys, RECORDED, "--figure", tmp_path / "folder.svg")
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(advise, "write_atomically", full)
+    assert advise.main([str(RECORDED), "--figure", str(tmp_path / "a.svg")]) == 2
+    out, err = capsys.readouterr()
+    assert "uncompressed" in out and err.endswith("a.svg: No space left on device; give another file\n")
+
+
 def test_it_works_with_the_packages_of_the_wheel(tmp_path):
     script = (
         "import sys\n"
@@ -510,6 +558,16 @@ def test_it_works_with_the_packages_of_the_wheel(tmp_path):
     assert done.stderr.splitlines() == [
         "dlgs-bench advise: --figure: matplotlib is not installed; install it, or leave --figure out"
     ]
+
+
+def test_a_terminal_that_lacks_a_character_shows_its_number(tmp_path):
+    profile = json.loads(GOOD)
+    profile["job"]["device_name"] = "\u5904\u7406\u5668"
+    (tmp_path / "profile.json").write_text(json.dumps(profile))
+    call = [sys.executable, "-m", "dlgs_bench.cli", "advise", str(tmp_path / "profile.json"), "--methods", "topk"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert done.returncode == 0 and r"\u5904\u7406\u5668" in done.stdout, done.stderr
 
 
 def documented(language: str) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,14 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import NEEDS, PATIENCE_S, ROOT, every_engine, of_run, until
-from plain_engine import PLAIN
 
 from dlgs_bench import fingerprint
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import disturbance, launcher, liveness
+from dlgs_bench.launch import disturbance, launcher, liveness, nodes, one_machine, processes
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Training
 
-REAL = dict(ENGINES)
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 
 
@@ -30,19 +29,13 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
     return RunSpec("accuracy", Training("resnet20", batch=7), cluster=Cluster(engine))
 
 
-@pytest.fixture(autouse=True)
-def plain(monkeypatch) -> None:
-    """Launches may be of the plain engine."""
-    monkeypatch.setitem(ENGINES, PLAIN.name, PLAIN)
-
-
 slow = pytest.mark.slow
-plain_or_slow = pytest.mark.parametrize(
-    "engine", [PLAIN.name, *(pytest.param(name, marks=[slow, *NEEDS[name]]) for name in ENGINES)]
+horovod_is_slow = pytest.mark.parametrize(
+    "engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])]
 )
 
 
-def start(folder: Path, what: str, engine: str = PLAIN.name, leave_after_s: float = 30, **place) -> int:
+def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
     place = LaunchSettings(data={"cifar10": "here"}, **place)
     return launcher.launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
@@ -70,7 +63,7 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
 
 
 @pytest.mark.engine
-@plain_or_slow
+@horovod_is_slow
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "fails", engine) != 0
     shown = capsys.readouterr().err
@@ -81,12 +74,48 @@ def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_p
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])])
+@horovod_is_slow
 def test_a_rank_that_is_killed_is_named_though_it_and_the_others_said_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "killed", engine) != 0
     place = r"(last at step \d+ of \d+|not one step since the launch)"
     assert re.search(f"rank 1, a worker, has died, {place}; more in {tmp_path / 'log'}", capsys.readouterr().err)
     assert nothing_left(tmp_path)
+
+
+KILLS_RANK_1 = """
+import os, signal, time
+if os.environ.get("HOROVOD_RANK", os.environ.get("RANK")) == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(600)
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@every_engine
+def test_an_engines_own_launcher_names_a_rank_that_was_killed(engine):
+    """It starts the ranks of several hosts, and is asked for this machine here."""
+    program = [sys.executable, "-c", KILLS_RANK_1]
+    (command,) = ENGINES[engine].on_nodes({"localhost": 2}, "", nodes.free_port(), program).values()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode and re.search(ENGINES[engine].killed, done.stdout + done.stderr)[1] == "1"
+
+
+@pytest.mark.unit
+def test_a_reserved_port_is_for_the_server_that_is_told_it():
+    with one_machine.reserved_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("", port))
+        socket.create_server(("", port)).close()
+
+
+@pytest.mark.unit
+def test_ranks_of_torch_are_numbered_on_every_host():
+    variables = ENGINES["torch_dist"].on_hosts(["10.0.0.1", "10.0.0.1", "10.0.0.2"], "lo", 7, str)
+    own = [(one["RANK"], one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"]) for one in variables]
+    assert own == [("0", "0", "2"), ("1", "1", "2"), ("2", "0", "1")]
+    shared = {(one["MASTER_ADDR"], one["MASTER_PORT"], one["WORLD_SIZE"]) for one in variables}
+    assert shared == {("10.0.0.1", "7", "3")}
 
 
 @pytest.fixture
@@ -165,15 +194,11 @@ def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
 LAUNCHER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, "tests")
-from plain_engine import PLAIN
-from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
 spec, folder, *program = sys.argv[1:]
 clean_up_when_ended()
-ENGINES[PLAIN.name] = PLAIN
 launch(RunSpec.from_json(spec), LaunchSettings(), Path(folder, "run"), Path(folder, "log"), program)
 """
 
@@ -185,29 +210,24 @@ def going_on(folder: Path, leave_after_s: float, engine: str = "torch_dist") -> 
 
 
 @pytest.mark.engine
-@pytest.mark.slow
-def test_ranks_leave_when_their_launcher_was_killed(tmp_path):
-    killed = going_on(tmp_path, leave_after_s=15)
+@horovod_is_slow
+def test_nothing_outlives_a_launcher_that_was_killed(engine, tmp_path):
+    """The kernel ends at once what it started. test_launch_hosts.py has ranks on other hosts."""
+    killed = going_on(tmp_path, 600, engine)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
-        assert len(of_run(tmp_path)) >= 3
+        below = psutil.Process(killed.pid).children(recursive=True)
+        assert len(below) >= 3
     finally:
         killed.kill()
         killed.wait()
-    assert until(lambda: not of_run(tmp_path))
+    assert until(lambda: not any(map(processes.lives, below)))
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    "ask, engine",
-    [
-        (signal.SIGTERM, PLAIN.name),
-        pytest.param(signal.SIGTERM, "torch_dist", marks=slow),
-        pytest.param(signal.SIGHUP, "torch_dist", marks=slow),
-    ],
-)
-def test_a_launcher_that_is_asked_to_end_cleans_up(ask, engine, tmp_path):
-    asked = going_on(tmp_path, 600, engine)
+@pytest.mark.parametrize("ask", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=slow)])
+def test_a_launcher_that_is_asked_to_end_cleans_up(ask, tmp_path):
+    asked = going_on(tmp_path, 600)
     try:
         assert until(lambda: ranks(tmp_path) == 2)
         asked.send_signal(ask)
@@ -338,7 +358,7 @@ def test_a_rank_stays_while_there_are_heartbeats_though_it_was_stopped_itself(tm
 
 @pytest.mark.unit
 def test_engines_are_what_comm_has_and_their_environment_is_part_of_a_run():
-    for name, engine in REAL.items():
+    for name, engine in ENGINES.items():
         assert engine.name == name and (ROOT / "dlgs_bench" / "comm" / f"{name}_engine.py").exists()
         behind = fingerprint.behind_run(RunSpec("exchanges", cluster=Cluster(name)))
         assert ROOT / "dlgs_bench" / "engines.py" in behind

@@ -12,7 +12,6 @@ import pytest
 from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_engine import PLAIN
 
 from dlgs_bench.config import launching
 from dlgs_bench.config import load as config
@@ -118,12 +117,10 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
     "engine, per_gpu, expected",
     [
         pytest.param("horovod", 1, "GPU-1aa,GPU-2aa", marks=[pytest.mark.engine, pytest.mark.slow, needs_horovod]),
-        pytest.param("torch_dist", 2, "GPU-1aa", marks=[pytest.mark.engine, pytest.mark.slow]),
-        pytest.param(PLAIN.name, 2, "GPU-1aa", marks=pytest.mark.engine),
+        pytest.param("torch_dist", 2, "GPU-1aa", marks=pytest.mark.engine),
     ],
 )
-def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path, monkeypatch):
-    monkeypatch.setitem(ENGINES, PLAIN.name, PLAIN)
+def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
     place, log = LaunchSettings(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
     with gpus.taken(1):

@@ -1,5 +1,6 @@
 """Local steps: workers train alone, then exchange how far their weights went. Whole sessions, and slow oracles."""
 
+import copy
 from functools import cache
 
 import pandas as pd
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dlgs_bench import plugins
+from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm.local import Local, _Meeting, run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
+from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.exchange.transport import COUNT_BYTES, transport
 from dlgs_bench.hooks.hook import Hook
@@ -92,11 +96,15 @@ def test_any_inner_optimizer_takes_local_steps(optimizer):
     torch.testing.assert_close(together, sum(alone) / 2, rtol=1e-5, atol=1e-6)
 
 
-@given(every=st.integers(1, 4), workers=st.integers(1, 3), seed=st.integers(0, 2**16))
-@examples(0.3)
-def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, seed):
-    """Inner steps of plain SGD on random gradients, in two buckets, against the algorithm written down."""
-    sizes, steps, inner_lr, lr, m = (5, 12), 7, 0.1, 0.7, 0.9
+@given(
+    every=st.integers(1, 4), workers=st.integers(1, 3), fragments=st.integers(1, 3), delay=st.integers(0, 3),
+    mixing=st.sampled_from([0.0, 0.5]), seed=st.integers(0, 2**16),
+)  # fmt: skip
+@examples(0.5)
+def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, fragments, delay, mixing, seed):
+    """Inner steps of plain SGD on random gradients, in three buckets, against the algorithm written down."""
+    sizes, steps, inner_lr, lr, m, delay = (5, 12, 3), 9, 0.1, 0.7, 0.9, delay % every
+    options = {"local_steps": every, "fragments": fragments, "delay": delay, "mixing": mixing}
     generator = torch.Generator().manual_seed(seed)
     gradients = torch.randn(steps, workers, sum(sizes), generator=generator)
     start = torch.randn(sum(sizes), generator=generator)
@@ -104,30 +112,124 @@ def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, see
     def work(comm) -> Tensor:
         flat, weights = torch.zeros_like(start), start.clone()
         buckets = [Bucket(i, part) for i, part in enumerate(flat.split(sizes))]
-        method, clock = make("diloco", local_steps=every, outer_lr=lr, outer_momentum=m), Clock(CPU)
-        exchange = LocalExchange(method, [(0, 1), (1, 2)], buckets, transport(ALL_GATHER, comm), clock, weights)
+        method, clock = make("diloco", outer_lr=lr, outer_momentum=m, **options), Clock(CPU)
+        groups = [(i, i + 1) for i in range(len(sizes))]
+        exchange = LocalExchange(method, groups, buckets, transport(ALL_GATHER, comm), clock, weights)
         clock.start()
         for number, gradient in enumerate(gradients[:, comm.rank], start=1):
             exchange.begin(at(number, comm.rank, workers))
             flat.copy_(gradient / workers)
-            exchange.ready(0)
-            exchange.ready(1)
+            for layer in range(len(sizes)):
+                exchange.ready(layer)
             exchange.finish()
             weights -= inner_lr * flat
             exchange.updated()
         return weights
 
-    shared, velocity = start.clone(), torch.zeros_like(start)
-    own = start.repeat(workers, 1)
+    own, exchanged = start.repeat(workers, 1), {}
+    velocities = torch.zeros_like(start).split(sizes)
+    parts = list(zip(start.clone().split(sizes), velocities, own.split(sizes, 1), strict=True))
     for number, gradient in enumerate(gradients, start=1):
         own -= inner_lr * gradient
-        if number % every == 0:
-            delta = (shared - own).mean(0)
-            velocity = m * velocity + delta
-            shared -= lr * (delta + m * velocity)
-            own = shared.repeat(workers, 1)
+        for index, (shared, velocity, weights) in enumerate(parts):
+            first = every * (1 + index * fragments // len(sizes)) // fragments
+            if (number - first) % every == 0:
+                delta = (shared - weights).mean(0)
+                velocity.mul_(m).add_(delta)
+                shared -= lr * (delta + m * velocity)
+                exchanged[index] = number
+            if number == exchanged.get(index, steps) + delay:
+                weights.copy_(mixing * weights + (1 - mixing) * shared)
     for rank, weights in enumerate(run_workers(workers, work)):
         torch.testing.assert_close(weights, own[rank], atol=1e-5, rtol=1e-4)
+
+
+STREAMING = {"local_steps": 4, "fragments": 2, "delay": 1, "mixing": 0.5}
+
+
+def test_a_run_resumed_between_an_exchange_and_its_effect_has_the_same_bits():
+    """The first half of the model is exchanged at step 2, and the workers' weights change by it at step 3."""
+
+    def work(comm) -> tuple[Tensor, Tensor]:
+        sessions = []
+        for _ in range(2):
+            session = Session(RunSpec("accuracy", MOMENTUM, cluster=Cluster(workers=2)), comm, Noise(), CPU)
+            session.prepare("diloco", make("diloco", **STREAMING))
+            sessions.append(session)
+        whole, resumed = sessions
+        resumed.load_state_dict(copy.deepcopy(go_on(whole, 2).state_dict()))
+        return go_on(whole, 6).flat.parameters, go_on(resumed, 6).flat.parameters
+
+    (first, again), (second, _) = run_workers(2, work)
+    assert torch.equal(first, again) and not torch.equal(first, second)
+
+
+def test_fragments_spread_the_bytes_of_an_exchange_over_several_steps(measured):
+    """The claim: peak bandwidth falls with the number of fragments. Fragments are whole layers, here of ResNet-20."""
+    network, steps = plugins.load("models", "resnet20").build(), 8
+
+    def sent(fragments: int) -> list[int]:
+        def work(comm) -> list[int]:
+            flat = FlatGradients(network.parameters())
+            groups = split_evenly(flat.sizes, fragments)
+            method, clock = make("diloco", local_steps=4, fragments=fragments), Clock(CPU)
+            buckets, weights = flat.buckets(groups), torch.zeros_like(flat.gradients)
+            exchange = LocalExchange(method, groups, buckets, transport(ALL_GATHER, comm), clock, weights)
+            clock.start()
+            found = []
+            for number in range(1, steps + 1):
+                exchange.begin(at(number, comm.rank, 2))
+                exchange.updated()
+                found.append(exchange.transport.sent_bytes)
+            return found
+
+        return run_workers(2, work)[0]
+
+    whole, parts = sent(1), sent(4)
+    assert [bool(one) for one in whole] == [False, False, False, True] * 2 and all(parts)
+    measured("diloco", "bytes, 4 fragments / 1 fragment", sum(parts) / sum(whole), at_least=1, at_most=1)
+    peak = max(parts) / max(whole)
+    measured("diloco", "largest bytes of a step, 4 fragments / 1 fragment", peak, at_least=0.25, at_most=0.3)
+
+
+def regression(**options) -> float:
+    """The error of linear regression with DiLoCo, divided by its initial value; each worker has data of its own."""
+    workers, size, steps, parts = 4, 80, 960, 4
+    draw = torch.Generator().manual_seed(1)
+    data = torch.randn(workers, 60, size, generator=draw)
+    truth = torch.randn(size, generator=draw)
+    targets = data @ truth + 0.1 * torch.randn(workers, 60, generator=draw)
+
+    def work(comm) -> Tensor:
+        flat, weights, inputs = torch.zeros(size), torch.zeros(size), data[comm.rank]
+        buckets = [Bucket(i, part) for i, part in enumerate(flat.split(size // parts))]
+        groups, clock = [(i, i + 1) for i in range(parts)], Clock(CPU)
+        answers = transport(ALL_GATHER, comm)
+        exchange = LocalExchange(make("diloco", **options), groups, buckets, answers, clock, weights)
+        clock.start()
+        for number in range(1, steps + 1):
+            exchange.begin(at(number, comm.rank, workers))
+            weights -= 0.05 * inputs.T @ (inputs @ weights - targets[comm.rank]) / len(inputs)
+            exchange.updated()
+        return weights
+
+    return ((sum(run_workers(workers, work)) / workers - truth).norm() / truth.norm()).item()
+
+
+@pytest.mark.slow
+def test_streaming_learns_as_well_as_diloco(measured):
+    """The claim: similar quality."""
+    whole = regression()
+    for options in ({"fragments": 4}, {"fragments": 4, "delay": 5, "mixing": 0.5}):
+        what = ", ".join(f"{key} {value}" for key, value in options.items())
+        error = regression(**options) / whole
+        measured("diloco", f"error of linear regression / DiLoCo's, {what}", error, at_least=0.5, at_most=1.1)
+
+
+@pytest.mark.parametrize("options", [{"local_steps": 3, "delay": 3}, {"mixing": 1.0}])
+def test_a_delay_or_mixing_that_would_never_take_effect_is_refused(options):
+    with pytest.raises(ValueError, match=r"^(delay: 3 is not below local_steps=3|mixing: 1.0 is not valid); give a "):
+        make("diloco", **options)
 
 
 def test_diloco_steps_as_torchs_sgd_with_nesterov_momentum():
@@ -202,20 +304,27 @@ def test_what_is_tested_between_exchanges_is_the_mean_of_the_workers():
     assert torch.equal(tested[1], own[1]) and torch.equal(again[1], own[1])  # after an exchange, as they are
 
 
+def calibrated(name: str, **options) -> pd.DataFrame:
+    scheme = Scheme(method=name, options=options)
+    spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest={name: 20_000}))
+    rows, _ = run_workers(
+        2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, LaunchSettings())["samples"]
+    )
+    return pd.DataFrame(rows)
+
+
 @pytest.mark.parametrize("name", LOCAL)
 def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
     method = make(name)
     assert timed_steps(method, 2) == [1, 2, 30]
     assert phase_share(method, "local") == 29 / 30
-    scheme = Scheme(method=name, options={"local_steps": 4})
-    spec = RunSpec("exchanges", Training("small"), scheme, measurement=Measurement(repeats=1, largest={name: 20_000}))
-    rows, _ = run_workers(
-        2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, LaunchSettings())["samples"]
-    )
-    samples = pd.DataFrame(rows)
+    assert timed_steps(make(name, fragments=3), 2) == [1, 2, 10, 20, 30]  # every fragment
+    samples = calibrated(name, local_steps=4)
     assert not samples[samples["phase"] == "local"][["sent_bytes", "communication_s"]].any(axis=None)
     if name == "diloco":
         assert traffic_per_entry(samples).sent == pytest.approx(4 / 4, rel=0.01)
+        streaming = calibrated(name, local_steps=4, fragments=2)  # half the bytes, twice as often
+        assert traffic_per_entry(streaming).sent == pytest.approx(4 / 4, rel=0.01)
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -5,28 +5,34 @@ import re
 import pytest
 import torch
 from conftest import documented
-from local_steps_script import EVERY, STEPS, STOP, adamw, built, inner_step, observed, trained
+from local_steps_script import CASES, EVERY, STEPS, STOP, Odd, adamw, built, inner_step, observed, trained
 
 from dlgs_bench.hooks.local_steps import LocalSteps
 
 
-def diloco(workers: int, lr: float = 0.7, momentum: float = 0.9) -> list[list[list[torch.Tensor]]]:
-    """By rank and step, the weights of DiLoCo with AdamW inside, with torch's own SGD as outer optimizer."""
+def diloco(workers: int, first=(EVERY,) * 4, delay: int = 0, mixing: float = 0.0) -> list[list[list[torch.Tensor]]]:
+    """By rank and step, the weights of DiLoCo with AdamW inside, with torch's own SGD as outer optimizer.
+
+    ``first``: the first step at which each parameter is exchanged.
+    """
     models = [built() for _ in range(workers)]
     optimizers = [adamw(model) for model in models]
     shared = [torch.nn.Parameter(p.detach().clone()) for p in models[0].parameters()]
-    outer = torch.optim.SGD(shared, lr=lr, momentum=momentum, nesterov=True)
+    outer = torch.optim.SGD(shared, lr=0.7, momentum=0.9, nesterov=True)
     histories: list[list[list[torch.Tensor]]] = [[] for _ in models]
     for step in range(STEPS):
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             inner_step(model, optimizer, step, rank)
-        if (step + 1) % EVERY == 0:
-            for n, p in enumerate(shared):
+        for n, p in enumerate(shared):
+            p.grad = None  # such a parameter is left out by the optimizer
+            if (step + 1 - first[n]) % EVERY == 0:
                 p.grad = sum(p.detach() - [*model.parameters()][n].detach() for model in models) / workers
-            outer.step()
-            for model in models:
-                for own, p in zip(model.parameters(), shared, strict=True):
-                    own.data.copy_(p.detach())
+        outer.step()
+        for n, p in enumerate(shared):
+            if step + 1 - delay >= first[n] and (step + 1 - delay - first[n]) % EVERY == 0:
+                for model in models:
+                    own = [*model.parameters()][n].data
+                    own.copy_(mixing * own + (1 - mixing) * p.detach())
         for history, model in zip(histories, models, strict=True):
             history.append([p.detach().clone() for p in model.parameters()])
     return histories
@@ -38,15 +44,19 @@ def ranks(worlds) -> list[dict]:
 
 
 @pytest.mark.engine
-def test_diloco_with_adamw_goes_where_the_algorithm_written_down_goes(ranks):
-    for found, history in zip(ranks, diloco(2), strict=True):
-        for mine, theirs in zip(found["diloco"][0], history, strict=True):
+@pytest.mark.parametrize("name, written", [
+    ("diloco", {}),
+    ("streaming", {"first": (3, 1, 1, 1), "delay": 1, "mixing": 0.5}),  # the largest parameter is a fragment
+])  # fmt: skip
+def test_diloco_with_adamw_goes_where_the_algorithm_written_down_goes(ranks, name, written):
+    for found, history in zip(ranks, diloco(2, **written), strict=True):
+        for mine, theirs in zip(found[name][0], history, strict=True):
             for a, b in zip(mine, theirs, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("method", ["diloco", "sparseloco"])
+@pytest.mark.parametrize("method", CASES)
 def test_saved_between_exchanges_and_loaded_is_never_stopped(ranks, method):
     for found in ranks:
         whole, resumed = found[method]
@@ -61,6 +71,29 @@ def test_workers_are_equal_after_an_exchange_alone(ranks, method):
     first, second = (found[method] if method == "bf16" else found[method][0] for found in ranks)
     for step, (mine, theirs) in enumerate(zip(first, second, strict=True), start=1):
         assert all(map(torch.equal, mine, theirs)) == (step % EVERY == 0)
+
+
+@pytest.mark.engine
+def test_tensors_of_every_layout_and_dtype_start_as_those_of_rank_0(ranks):
+    expected = Odd(0)
+    for found in ranks:
+        for ours, theirs in zip(found["odd"]["start"], (*expected.parameters(), *expected.buffers()), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.engine
+def test_a_layer_that_is_unfrozen_later_is_named_in_the_next_exchange(ranks):
+    for found in ranks:
+        assert found["odd"]["said"].startswith("head.weight: diloco does not exchange it, so workers would drift apart")
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "HOROVOD_SIZE"])
+def test_processes_without_a_process_group_are_refused(variable, monkeypatch):
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(ValueError, match=r"^group: 2 processes were started without a process group") as error:
+        LocalSteps(built(), adamw(built()), "diloco")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.unit

@@ -4,6 +4,8 @@ A class declares which laws it keeps; every declared law is tested here, and a c
 """
 
 import copy
+import json
+import re
 import sys
 from functools import partial
 from types import ModuleType
@@ -337,6 +339,53 @@ def test_a_class_with_error_feedback_says_whether_it_conserves_mass(declared, mo
         ValueError, match=r"^Forgets\.conserves_mass: missing in a class with error feedback; give bits"
     ):
         about("forgets")
+
+
+PLAIN = """
+from dataclasses import dataclass, field
+
+import torch
+
+from dlgs_bench.exchange import Method, Sum
+
+@dataclass
+class Plain(Method):
+    {declared}
+
+    def {name}(self, bucket, context):
+        return (yield Sum(bucket.gradient))
+"""
+
+
+def plain(declared: str, monkeypatch, name: str = "exchange") -> dict:
+    """The description of a method with this line in its class."""
+    module = ModuleType("methods.plain")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(PLAIN.format(declared=declared, name=name), vars(module))
+    return about("plain")
+
+
+@pytest.mark.parametrize(
+    ("declared", "name", "said"),
+    [
+        ("title = 3", "exchange", "Plain.title: 3 is not valid; give a line of text"),
+        ("title = '$d$'", "exchange", "Plain.title: '$d$' is not valid; give a line of text"),
+        ("scope = 'bucket'", "exchange", "Plain.scope: 'bucket' is not valid; give one of: model, layer"),
+        ("sum_kind = 'both'", "exchange", "Plain.sum_kind: 'both' is not valid; give one of: None, dense, sparse"),
+        ("pass", "exchanges", "Plain.exchange: missing; define it"),
+        ("seed: int = field(default_factory=lambda: int('x'))", "exchange", "invalid literal for int"),
+    ],
+)
+def test_a_class_that_no_run_could_use_is_one_line_when_described(declared, name, said, monkeypatch):
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        plain(declared, monkeypatch, name)
+
+
+def test_a_parameter_may_have_a_default_that_is_made_or_that_no_file_can_hold(monkeypatch):
+    made = plain("seed: int = field(default_factory=lambda: 3)", monkeypatch)
+    assert made["fields"] == {"seed": {"type": "int", "default": 3}}
+    other = plain("dtype: torch.dtype = torch.float16", monkeypatch)
+    assert other["fields"] == {"dtype": {}} and json.dumps(other)
 
 
 @pytest.mark.parametrize("name", [m for m in METHODS if issubclass(CLASSES[m], ErrorFeedback)])

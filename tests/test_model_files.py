@@ -324,6 +324,10 @@ REFUSED = {
     "empty": (with_parameter(lambda: torch.zeros(0, 3)), r"own of shape \(0, 3\) is empty"),
     "gaps": (with_parameter(lambda: torch.zeros(4, 8)[:, ::2]), "own has gaps in its memory"),
     "repeats": (with_parameter(lambda: torch.zeros(4, 1).expand(4, 3)), "own has gaps in its memory or repeats"),
+    "on meta": (
+        with_parameter(lambda: torch.zeros(3, device="meta")),
+        "own is on the meta device, so it has no values",
+    ),
     "shared": (Shared, "head.weight and other.weight share memory; tie them as one nn.Parameter"),
     "all frozen": (AllFrozen, "all parameters are frozen; leave requires_grad on for some"),
     "no parameters": (lambda: nn.Flatten(), "the model has no parameters"),
@@ -340,6 +344,14 @@ def test_a_model_that_cannot_be_trained_is_one_line_when_described(case, monkeyp
     found = json.loads(describe.described("models", "mine"))
     assert found.keys() == {"error"} and "\n" not in found["error"]
     with pytest.raises(ValueError, match=said):
+        describe.model("mine")
+
+
+@pytest.mark.parametrize("title", [None, 3, "", "a\nb", "cost in $", "_hidden"])
+def test_a_title_that_no_figure_could_show_is_one_line_when_described(title, monkeypatch):
+    file = SimpleNamespace(TITLE=title, DATA="cifar10", build=Net, loss=F.cross_entropy)
+    monkeypatch.setattr(plugins, "load", lambda *_: file)
+    with pytest.raises(ValueError, match=f"^TITLE: {re.escape(repr(title))} is not valid; give a line of text"):
         describe.model("mine")
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 MODELS = plugins.names("models")
 described = cache(describe.model)
-LARGE = ("vgg16_imagenet", "resnet50", "vgg16_100", "transformer")  # each has a sibling that is smaller
+LARGE = ("vgg16_imagenet", "resnet50", "vgg16_100", "vgg16_84", "transformer")  # each has a sibling that is smaller
 
 every_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in MODELS]

@@ -11,7 +11,7 @@ from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlgs_bench.buckets import assign_buckets, fill, merge_all, merge_up_to, per_layer
+from dlgs_bench.buckets import assign_buckets, fill, merge_all, merge_up_to, per_layer, split_evenly
 from dlgs_bench.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
 from dlgs_bench.timemodel.timeline import Costs, schedule
 
@@ -181,6 +181,17 @@ def test_the_buckets_of_ddp_are_those_that_torch_assigns(lengths, first, most):
     tensors = [torch.empty(length, dtype=torch.uint8) for length in lengths]
     buckets, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [first, most])
     assert [list(range(start, stop)) for start, stop in fill(lengths, first, most)] == buckets
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=50), st.integers(1, 10))
+def test_an_even_split_has_as_many_groups_as_asked_and_none_is_much_larger_than_its_share(sizes, parts):
+    if parts > len(sizes):
+        with pytest.raises(ValueError, match=f"^fragments: {parts} is more than the {len(sizes)} layers of the model"):
+            split_evenly(sizes, parts)
+        return
+    plan = split_evenly(sizes, parts)
+    assert len(plan) == parts and [i for start, stop in plan for i in range(start, stop)] == [*range(len(sizes))]
+    assert all(0 < sum(sizes[start:stop]) <= sum(sizes) / parts + max(sizes) for start, stop in plan)
 
 
 @pytest.mark.parametrize(

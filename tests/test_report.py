@@ -20,6 +20,7 @@ from dlgs_bench import checksums, plugins
 from dlgs_bench.paper import claims
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, read
+from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
 
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parent.parent
 VERDICTS = {claims.HOLDS, claims.FAILS, claims.UNKNOWN}
 CAPTION = "A caption.\nOn two lines."
+CURVE = runpy.run_path(str(ROOT / "workflow" / "scripts" / "curve.py"))
+MAP = runpy.run_path(str(ROOT / "workflow" / "studies" / "map" / "figure.py"))
 
 
 class Items(list):
@@ -169,6 +172,8 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     assert table["density"].to_numpy() == pytest.approx(0.0955)  # of the steps 91 to 100
     assert table["bits_per_entry"].to_numpy() == pytest.approx(8e5 / sum(LAYERS), rel=1e-4)
     assert set(table["vnmse"]) == {0.25}
+    low, mean, high = (table[f"train_loss{end}"] for end in ("_low", "", "_high"))
+    assert (low < mean).all() and (mean < high).all() and f"{mean[0]:.2f} [{low[0]:.2f}, {high[0]:.2f}]" in shown
     assert "A caption. On two lines. a machine of 2 cores; loopback network; horovod, 2 workers; 2026-01-01, " in shown
     assert f"too short to rank the variants: {', '.join(report.runs.titles['models'].values())}." in shown
     table, shown = report.table("scripts/table2.py", "table2", timing=report.tidy["timing"])
@@ -186,7 +191,7 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
 def test_a_curve_has_a_line_for_each_variant(report, value, label):
     model, inputs = report.runs.models[-1], Items(tidy=report.tidy["accuracy"], kept=[])
     text = report.figure("scripts/curve.py", value, inputs, model=model, value=value)
-    assert label in text and MODELS[model] in text
+    assert label in text and MODELS[model] in text and "learning rate falls" in text
     assert all(variant in text for variant, *_ in VARIANTS.values())
 
 
@@ -202,6 +207,13 @@ def test_a_model_of_text_has_a_perplexity_and_no_other_model_has(report):
     about = {"model": "transformer", "value": "test_perplexity"}
     text = report.figure("scripts/curve.py", "perplexity", Items(tidy=report.tidy["accuracy"], kept=[]), **about)
     assert "test perplexity" in text and all(variant in text for variant, *_ in VARIANTS.values())
+    assert "per token" in text and "(lower is better)" in text
+    table, shown = report.table("scripts/perplexity.py", "of-text", accuracy=report.tidy["accuracy"])
+    assert set(table["model"]) == {"transformer"} and set(table["seeds"]) == {2}
+    by_seed = np.exp(last.set_index(["variant", "seed"])["test_loss"]).unstack()
+    against = (by_seed / by_seed.loc["none"]).mean(axis=1)
+    assert table.set_index("variant")["against"].to_dict() == pytest.approx(against.to_dict(), rel=1e-4)
+    assert "per token" in shown and "| Divided by uncompressed's " in shown
 
 
 def test_a_curve_has_a_line_for_each_ratio(report):
@@ -212,6 +224,27 @@ def test_a_curve_has_a_line_for_each_ratio(report):
     about = {"model": model, "value": "train_loss"}
     text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both, kept=[]), **about)
     assert all(f"DLGS, ratio {ratio}" in text for ratio in (0.1, 0.01)) and "uncompressed, ratio" not in text
+
+
+def test_a_curve_shows_the_difference_to_uncompressed_at_the_same_step_with_the_same_seed():
+    rows = [
+        {"variant": variant, "seed": seed, "step": step, "epoch": step, "train_loss": loss * step + 10 * seed}
+        for variant, loss in (("none", 1.0), ("topk", 1.5)) for seed in (0, 1) for step in (1, 2)
+    ]  # fmt: skip
+    points = pd.DataFrame([*rows, rows[-1] | {"step": 3}])  # a step without uncompressed
+    differences = CURVE["minus_uncompressed"](points, "train_loss")
+    assert list(differences["train_loss"]) == [0.5, 1.0, 0.5, 1.0] and set(differences["variant"]) == {"topk"}
+    assert CURVE["minus_uncompressed"](points[points["variant"] != "none"], "train_loss").empty
+
+
+def test_the_learning_rate_is_marked_at_the_epochs_of_a_shortened_recipe():
+    points = pd.DataFrame({"epoch": [1, 2, 3], "epochs": 30, "train_epochs": 3, "seed": 0, "ratio": 0.1})
+    points = points.assign(variant="topk", train_loss=1.0)
+    for epochs, marks in ((30, [2.0]), (140, [])):  # runs of another recipe are not marked
+        axes = plt.figure().add_subplot()
+        CURVE["draw"](axes, points, "train_loss", Names({}, {}), {"epochs": epochs, "lr_steps": [20, 40]})
+        assert [line.get_xdata()[0] for line in axes.lines if line.get_label() == "learning rate falls"] == marks
+        plt.close("all")
 
 
 def test_the_papers_claims_are_all_in_the_table(report):
@@ -355,6 +388,8 @@ def test_the_map_and_the_rates_show_every_model(report):
     text = report.figure("studies/map/figure.py", "map", inputs)
     assert "rate of every link (Mb/s)" in text and "Mbit" not in text
     assert " 16 " in text and " 32 " not in text  # no number of workers far from the calibrated one
+    seconds = np.array([[[1.0, 9.0]], [[5.0, 5.0]], [[9.0, 1.0]]])  # of three variants
+    assert MAP["winners"](["none", "lags", "dlgs"], seconds) == {"none", "dlgs"}
     assert "too close to tell" in text and "median 10 %, worst 20 %, n = 3 runs" in text
     assert all(title in text for title in report.runs.titles["models"].values())
     timing = pd.read_csv(report.tidy["timing"])

@@ -45,6 +45,7 @@ def test_a_set_without_faults_is_one_line(sealed, capsys):
 FAULTS = {
     "set.json: missing; write it with": lambda folder: (folder / "set.json").unlink(),
     "set.json: Expecting": lambda folder: (folder / "set.json").write_text("{"),
+    "set.json: maximum recursion depth": lambda folder: (folder / "set.json").write_text("[" * 10**5),
     "set.json: schema: 2 is not 1; seal the set again with --seal": lambda folder: edit(folder, schema=2),
     "set.json: schema: None is not": lambda folder: (folder / "set.json").write_text("[]"),
     "set.json: machine: '' is not the processor": lambda folder: edit(folder, machine=""),
@@ -96,6 +97,16 @@ def test_the_facts_of_a_run_of_the_workflow_need_not_be_given(sealed):
     assert check(sealed, "--seal") == 0
     record = json.loads((sealed / "set.json").read_text())
     assert (record["machine"], record["date"], record["commit"]) == ("m1; m2", "2026-11-25", "8bfe735, abcdef0+changes")
+
+
+def test_a_place_that_cannot_be_written_is_one_line_and_keeps_what_it_holds(sealed, capsys):
+    (sealed / "set.json").unlink()
+    (sealed / "set.json").mkdir()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        check(sealed, "--seal")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end.value.code == 2 and f"--seal: {sealed}: Is a directory" in line
 
 
 def test_a_wrong_call_is_refused(tmp_path, capsys):

@@ -65,6 +65,16 @@ def test_a_run_makes_the_steps_and_sends_the_bytes(tmp_path):
         assert dense < last["sent_bytes"] <= 2 * dense
 
 
+def test_a_t_can_also_make_equal_steps_at_each_of_several_learning_rates():
+    asked = {"sparse_steps": [0, 3], "steps": 40, "lrs": [0.05, 0.01]}
+    runs = config.load(read("quick") | {"studies": {"sparse_dense": asked}}, "c").studies["sparse_dense"]
+    assert len(runs) == 3 * 2 * 2
+    equal = {name: spec for name, spec in runs.items() if study.EQUAL_STEPS in name}
+    assert {spec.training.train_steps for spec in equal.values()} == {40}
+    assert len({spec.training.train_steps for name, spec in runs.items() if name not in equal}) == 3
+    assert {spec.training.lr for name, spec in runs.items() if "-lr0.05-" in name} == {0.05}
+
+
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     def known(kind: str, name: str) -> dict:
@@ -93,6 +103,17 @@ def test_the_table_has_a_row_for_each_t_and_the_figure_draws_them(report):
     assert (table["steps"] == 20).all() and (table["seeds"] == 2).all()
     assert table["test_accuracy"].to_numpy() == pytest.approx(0.35) and shown.count("35.0 [30.0, 40.0]") == 3
     assert "never dense" in shown
+    assert "Best" not in shown and "Equal" not in shown
+    first = pd.read_csv(points)
+    more = [first.assign(equal="steps", lr=lr, train_loss=lr, run=first["run"] + f"-{lr}") for lr in (0.1, 0.2)]
+    pd.concat([first, *more]).to_csv(both := report.folder / "both.csv", index=False)
+    table, shown = report.table("studies/sparse_dense/table.py", "rates", points=both)
+    assert table.groupby(["equal", "lr"])["best"].all().to_dict() == {
+        ("bytes", first["lr"].iloc[0]): True, ("steps", 0.1): True, ("steps", 0.2): False,
+    }  # fmt: skip
+    assert "| Learning rate " in shown and "| steps " in shown
+    text = report.figure("studies/sparse_dense/figure.py", "rates", Items(points=both))
+    assert "at equal bytes" in text and "at equal steps" in text
     text = report.figure("studies/sparse_dense/figure.py", "f", Items(points=points))
     assert "T = 7" in text and "never dense" in text and "n = 2 seeds" in text
 

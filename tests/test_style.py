@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from itertools import combinations
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pandas as pd
@@ -19,9 +19,16 @@ pytestmark = pytest.mark.unit
 def test_no_two_of_280_variants_look_the_same():
     looks_of = [style.line(i, "") for i in range(280)]
     assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
-    names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(14))], ""), {})
-    areas = [style.area(variant, names) for variant in names.variants]
-    assert min(sum(abs(a - b) for a, b in zip(*two, strict=True)) for two in combinations(areas, 2)) > 0.05
+
+
+def test_areas_differ_in_a_grey_print():
+    """Hues alone do not: DLGS, LAGS and 16 bits have almost the same grey."""
+    names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(9))], ""), {})
+    for variants in (["lags", "dlgs", "cast"], style.COMMON, list(names.variants)):
+        greys = [style.grey(colour) for colour in style.areas(variants, names).values()]
+        steps = [one - other for one, other in pairwise(greys)]
+        assert min(steps) == pytest.approx(0.47 / (len(variants) - 1)) and 0.4 < greys[-1] < greys[0] < 0.95
+    assert style.grey("black") == 0 and style.grey("white") == pytest.approx(1)
 
 
 def test_a_configurations_order_is_kept_and_strangers_come_last():
@@ -66,6 +73,7 @@ def test_tables_show_columns_only_where_they_say_something(column, usual, other,
 
 DRAW = """
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 from dlgs_bench.report import captions, style
 captions.of_script = lambda script: "a caption"

@@ -96,14 +96,15 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
         links = {"network": "testbed", "rates_mbit": (100.0,), "latency_ms": float(latency_ms)}
         spec = replace(spec, cluster=replace(spec.cluster, **links))
         rows = [
-            {"places": "random", "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
+            {"places": places, "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
             | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
-            for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
+            for places in ("random", "disjoint") for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
         ]  # fmt: skip
         report.runs.write(f"sums/{name}", spec, sums=pd.DataFrame(rows))
     files = {ext: tmp_path / f"sums.{ext}" for ext in ("csv", "md", "tex", "html")}
     report.script("studies/sums/table.py", Items(*report.runs.every("sums", "sums.csv")), Items(**files))
     table = pd.read_csv(files["csv"])
+    table = table[table["places"] == "random"]
     ours = table[(table["way"] == "omnireduce") & (table["latency_ms"] == 0)].set_index(["apart", "density"])
     bounds = {(False, 0.4): 1 / 0.52, (False, 0.1): 1 / 0.145, (True, 0.4): 1 / 1.28, (True, 0.1): 1 / 0.38}
     assert ours["bound"].to_dict() == pytest.approx(bounds, rel=1e-4)
@@ -112,8 +113,9 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
     assert "| 2 beside" in shown and "| 1 apart" in shown and "nan" not in shown
     assert "| Latency (ms)   |" in shown and "| 50             |" in shown
     text = report.figure("studies/sums/figure.py", "figure", Items(table=files["csv"]))
-    assert "2 workers, apart, random places" in text and "2 workers, 50 ms, beside, random places" in text
-    for shape in ("as many as workers, 3 fused, 2", "as many as workers, 3 fused, 1", "one aggregator, 3 fused, 2"):
+    assert text.count("times as fast as a ring") == 3  # a panel each; other positions are in the table alone
+    assert "2 workers, apart" in text and "2 workers, 50 ms, beside" in text and "disjoint" not in text
+    for shape in ("as many as workers, 3 x 10, 2", "as many as workers, 3 x 10, 1", "one aggregator, 3 x 10, 2"):
         assert text.count(f"{shape} in flight") == 1  # in the legend of all panels
     assert "bound, one aggregator" in text and "all-gather" in text
 
@@ -180,6 +182,13 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     assert len(spec.cluster.rates_mbit) == spec.processes == 8
     whole = {name for name, spec in apart.items() if not spec.measurement.brief}
     assert whole == {f"sums/{n}workers-{n}{how}-32fused-1inflight" for n in (2, 4) for how in ("aggregators", "apart")}
+    sized = config.load(values | {"studies": {"sums": study | {"other_blocks": [64, 1024]}}}, "c").studies["sums"]
+    added = {name: spec for name, spec in sized.items() if name not in runs}
+    assert set(added) == {f"sums/{n}workers-block{block}" for n in (2, 4) for block in (64, 1024)}
+    spec = added["sums/4workers-block64"]
+    assert (
+        spec.scheme.streams == {"block": 64, "fused": 32, "in_flight": 1, "aggregators": 4} and spec.measurement.brief
+    )
     assert not config.load(values | {"network": "host"}, "c").studies["sums"]
 
 
@@ -188,10 +197,12 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
 def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
     monkeypatch.setattr("dlgs_bench.testbed.testbed.available", lambda latency_ms, rate_mbit: why)
     runs = config.load(read("quick") | {"network": "testbed"}, "c").studies["sums"]
-    assert ("sums/4workers-wide-area" in runs) == (not why)
+    wide = {name.rpartition("-")[2]: spec for name, spec in runs.items() if "wide-area" in name}
+    assert set(wide) == (set() if why else {"1inflight", "4inflight"})
     if not why:
         links = {"network": "testbed", "rates_mbit": (50.0,) * 4, "latency_ms": 50.0}
-        assert runs["sums/4workers-wide-area"].cluster == Cluster("torch_dist", 4, **links)
+        assert all(spec.cluster == Cluster("torch_dist", 4, **links) for spec in wide.values())
+        assert [spec.scheme.streams["in_flight"] for spec in wide.values()] == [1, 4]
 
 
 @pytest.mark.unit

@@ -180,7 +180,7 @@ def test_a_failing_worker_ends_the_others_and_is_shown(here):
     command = hosts("torch_dist", "200,200,200", "sh", "-c", "if [ $RANK = 1 ]; then echo mine; exit 3; fi; sleep 600")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
-    assert "[1]<stdout>:mine" in done.stdout and "worker 1 ended with status 3" in done.stdout
+    assert "[1]<stdout>:mine" in done.stdout and "rank 1 ended with status 3" in done.stdout
 
 
 @pytest.mark.root

@@ -37,6 +37,18 @@ REFUSED = {
         ["--configfile", "config/tiny.yaml", "studies"],
         "error: studies: the file does not exist; give the target before --configfile",
     ),
+    "a study without runs": (
+        ["rates", *TINY],
+        "error: config/tiny.yaml: rates: the configuration has no runs for this study; config/README.md",
+    ),
+    "advice without timing runs": (
+        ["advise", *TINY, "--config", "timing={ratios: []}"],
+        ": advise: the configuration has no",
+    ),
+    "a misspelt target": (
+        ["stduies", *TINY],
+        "error: stduies: not a target (did you mean 'studies'?); snakemake --list",
+    ),
     "no key=value": ([*TINY, "--config", "workers"], "error: --config workers: is not key=value"),
     "a table as report": (
         [*TINY, "--config", output(report="results/tiny/table1.html")],

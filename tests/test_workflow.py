@@ -20,6 +20,7 @@ from conftest import (
 )
 
 from dlgs_bench.config import load as config
+from dlgs_bench.config import studies
 from dlgs_bench.paper import claims
 from dlgs_bench.testbed import testbed
 
@@ -28,6 +29,7 @@ PARAMETERS = 334
 SHOWN = {"collect", "table1", "table2", "answer", "baselines", "claims"}
 SHOWN |= {"accuracy-tiny", "loss-tiny", "breakdown-tiny"}
 RUNS = "results/tiny/runs/tested"
+NAMES = {"accuracy/tiny-none-seed0", "accuracy/tiny-topk-0.1-seed0", "timing/tiny-topk-0.1-allgather-2workers-host"}
 workflow, slow = pytest.mark.workflow, pytest.mark.slow
 
 
@@ -65,10 +67,10 @@ def made(tiny_made, tmp_path) -> Path:
 def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
     """With a model and a data set that are one file each, and have all tables and figures that the paper's have."""
     said = (tiny_made / "said.txt").read_text()
-    names = names_of(tiny_made)
     assert "runs done" in said
     assert re.search(r"time of the runs by kind: accuracy \d+:\d\d min, timing \d+:\d\d min", said)
-    assert all((tiny_made / RUNS / name / "run.json").exists() for name in names)
+    records = {str(path.parent.relative_to(tiny_made / RUNS)) for path in (tiny_made / RUNS).rglob("run.json")}
+    assert records == NAMES
     results, figures = tiny_made / "results" / "tiny", tiny_made / "figures" / "tiny"
     accuracy, timing = rows_of(results / "table1.csv"), rows_of(results / "table2.csv")
     assert [row["variant"] for row in accuracy] == ["none", "topk"]
@@ -82,14 +84,16 @@ def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
         assert "<svg" in (figures / f"{name}.svg").read_text()
         assert (figures / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     provenance = json.loads((results / "provenance.json").read_text())
-    assert provenance["runs"] == len(names) and provenance["network"] == ["loopback"]
+    assert provenance["runs"] == len(NAMES) and provenance["network"] == ["loopback"]
     page = (results / "report.html").read_text()
     assert "Table 1" in page and "Table 2" in page and page.count("<img") == 3
     assert not list(tiny_made.rglob("*.partial"))
 
 
 @workflow
+@slow
 def test_a_new_method_runs_only_its_own_runs(made):
+    """In a dry run; test_edits.py expects the same of a new variant."""
     (made / "methods" / "roundrobin.py").write_text(documented_method("roundrobin"))
     listed = planned(made, *TINY, "methods=[none, topk, roundrobin]")
     assert listed > SHOWN
@@ -215,13 +219,19 @@ properties:
 
 
 @workflow
+def test_every_study_is_a_target_of_its_own_name(tiny_source):
+    listed = run(tiny_source, "--nolock", "--list-target-rules", *TINY)
+    assert set(studies.names()) <= set(listed.split())
+
+
+@workflow
 @slow
 def test_a_study_is_one_folder(made):
     folder = made / "workflow" / "studies" / "example"
     folder.mkdir()
     for name, text in STUDY.items():
         (folder / name).write_text(text)
-    assert "example_timing" in planned(made, "studies", *TINY)
+    assert all("example_timing" in planned(made, target, *TINY) for target in ("studies", "example"))
     target = "results/tiny/example_timing.csv"
     run(made, target, *TINY, "studies={example: {ratios: [0.2]}}")
     rows = rows_of(made / target)
@@ -265,6 +275,8 @@ def test_without_ratios_nothing_is_timed_and_what_is_finished_shows(made):
     assert {row["statement"] for row in rows_of(results / "claims.csv")} <= set(claims.LEARNT)
     assert (results / "report.html").exists() and not (results / "table2.csv").exists()
     assert not (made / RUNS / "timing").exists()
+    studied = planned(made, "studies", *TINY, "timing={ratios: []}")
+    assert not studied & {"prediction_table", "slowdown_table", "figure of the calibration of tiny", "map_figure"}
 
 
 @workflow

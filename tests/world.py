@@ -2,8 +2,8 @@
 
 Functions, arguments and results travel as pickles. So a function must be at the top of a module of this folder, and a
 result is a copy. As a program, this file imports torch once and forks the ranks; its arguments are the engine, the
-number of ranks and the socket of the tests. The engines' own launchers import torch in every process; test_launch and
-the tests of whole runs start ranks with them.
+number of ranks and the socket of the tests. The project's launcher starts a new Python for every rank: test_launch and
+the tests of whole runs use it.
 """
 
 import gc
@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
@@ -27,7 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import nodes, processes
+from dlgs_bench.launch import processes
+from dlgs_bench.launch.one_machine import reserved_port
 
 START_S, CALL_S = 180, 180
 GRACE_S = 5  # once a rank has failed, the others may still answer for this long
@@ -125,21 +126,17 @@ def main(engine: str, size: int, path: str) -> None:
     communicator = importlib.import_module(f"dlgs_bench.comm.{engine}_engine")
     if engine == "horovod":
         communicator.POLL_INTERVAL_S = 1e-3  # ranks that wait leave the cores to other tests
-    servers: list[subprocess.Popen] = []
-
-    def first_line(command: list[str]) -> str:
-        servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return servers[-1].stdout.readline()
-
-    addresses = [f"127.0.0.{1 + rank}" for rank in range(size)]
-    port = {"MASTER_PORT": str(nodes.free_port())}
     fork = multiprocessing.get_context("fork")
-    ranks = [
-        fork.Process(target=serve, args=(engine, path, own | port))
-        for own in ENGINES[engine].on_hosts(addresses, "lo", first_line)
-    ]
-    gc.freeze()  # the ranks do not examine what was imported
-    try:
+    with reserved_port() as port, ExitStack() as servers:
+
+        def first_line(command: list[str]) -> str:
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            servers.callback(server.kill)
+            return server.stdout.readline()
+
+        variables = ENGINES[engine].on_hosts(["127.0.0.1"] * size, "lo", port, first_line)
+        ranks = [fork.Process(target=serve, args=(engine, path, own)) for own in variables]
+        gc.freeze()  # the ranks do not examine what was imported
         for rank in ranks:
             rank.start()
         while running := [rank for rank in ranks if rank.is_alive()]:
@@ -147,9 +144,6 @@ def main(engine: str, size: int, path: str) -> None:
             if any(rank.exitcode for rank in ranks):
                 for rank in running:
                     rank.kill()
-    finally:
-        for server in servers:
-            server.kill()
 
 
 def serve(engine: str, path: str, own: dict[str, str]) -> None:

@@ -27,15 +27,18 @@ PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 
 def models(values: dict) -> str | None:
-    """The models exist and can be described."""
-    known = plugins.names("models")
+    """The models exist, can be described, and have different titles, by which tables and figures distinguish them."""
+    known, owners = plugins.names("models"), {}
     for name in values["models"]:
         if name not in known:
             return f"models: no file models/{name}.py{meant(name, known)}; {listed(known)}"
         try:
-            plugins.describe("models", name)
+            title = plugins.describe("models", name)["title"]
         except ValueError as error:
             return f"models: {error}; fix the file or leave it out"
+        if title in owners:
+            return f"models.{name}: its TITLE {title!r} is also the title of {owners[title]}; give each its own"
+        owners[title] = name
     return None
 
 
@@ -366,7 +369,7 @@ def writable(values: dict) -> str | None:
         return f"output.report: {report} is a folder; give a file, such as report.html"
     if report.suffix != ".html":
         return f"output.report: {report} does not end in .html; give a file that does, such as report.html"
-    if report.exists() and PAGE not in report.read_bytes()[:100].lower():
+    if report.exists() and (not report.is_file() or PAGE not in report.read_bytes()[:100].lower()):
         return f"output.report: {report} exists and is not a report; give another file, such as report.html"
     return None
 

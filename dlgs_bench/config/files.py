@@ -21,6 +21,8 @@ class _Loader(yaml.SafeLoader):
 def problem(path: Path) -> str | None:
     """What is wrong with a file, in one line, or None."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # such as <(command): Snakemake reads it again
+            return f"{path}: a pipe or a device cannot be read twice; write the configuration to a file"
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         json.dumps(values, skipkeys=True, default=str)
     except FileNotFoundError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlgs_bench import plugins
-from dlgs_bench.errors import listed, meant, shown, wrong_options
+from dlgs_bench.errors import TITLE, is_title, listed, meant, shown, wrong_options
 
 UNCOMPRESSED = "none"
 ABOUT = ("method", "title", "planner")  # every other key of a variant is a parameter of its method
@@ -108,11 +108,9 @@ def _unfit_planners(every: dict[str, Variant]) -> str | None:
 
 
 def _unfit_titles(every: dict[str, Variant]) -> str | None:
-    """Every title can be a cell of a table and a label in a figure."""
     for name, one in every.items():
-        if not one.title.strip() or not one.title.isprintable() or "$" in one.title or one.title.startswith("_"):
-            valid = "a line of text without $ and without _ at its start, which have a meaning in figures"
-            return f"variants.{name}.title: {shown(one.title)} is not valid; give {valid}"
+        if not is_title(one.title):
+            return f"variants.{name}.title: {shown(one.title)} is not valid; give {TITLE}"
     return None
 
 

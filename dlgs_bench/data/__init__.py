@@ -34,9 +34,9 @@ class Shard:
 class DataSet(ABC):
     """Training and test samples on a device, for one worker.
 
-    ``title``: the name in tables and figures. ``metric``: what tables show next to losses. ``train_size``,
-    ``test_size``: numbers of samples. ``classes``: targets are from 0 to ``classes`` - 1, and a model with fewer
-    outputs is refused before anything runs.
+    ``title``: the name in tables and figures; of text, with its token, such as "Wikipedia (bytes)". ``metric``: what
+    tables show next to losses. ``train_size``, ``test_size``: numbers of samples. ``classes``: targets are from 0 to
+    ``classes`` - 1, and a model with fewer outputs is refused before anything runs.
     """
 
     title: ClassVar[str]

@@ -30,7 +30,7 @@ class DeferredScalar:
     def __init__(self, number: Tensor):
         self._number, self._copied = number, None
         if number.is_cuda:
-            on_host = torch.empty(number.shape, dtype=number.dtype, pin_memory=True)
+            on_host = torch.empty(number.shape, dtype=number.dtype, device="cpu", pin_memory=True)
             self._number = on_host.copy_(number, non_blocking=True)
             self._copied = torch.cuda.Event()
             self._copied.record()

@@ -198,8 +198,9 @@ class LocalExchange(WorkerExchange):
 
     def begin(self, context: StepContext) -> None:
         super().begin(context)
-        if not self.apart:
-            self.method.shared = {b.index: w.clone() for b, w in zip(self.buckets, self._weights, strict=True)}
+        for bucket, weights in zip(self.buckets, self._weights, strict=True):
+            if bucket.index not in self.method.shared:
+                self.method.shared[bucket.index] = weights.clone()
 
     def ready(self, layer: int) -> None:
         """Do nothing: gradients are not exchanged."""
@@ -209,18 +210,29 @@ class LocalExchange(WorkerExchange):
             bucket.gradient.mul_(self._context.workers)  # undo the division by the number of workers
 
     def updated(self) -> None:
-        if not self.method.exchanges_at(self._context.step):
-            return
-        shared = self.method.shared
+        step, shared = self._context.step, self.method.shared
+        sent = self._due(step)
         with self._clock(self._label):
-            for bucket, weights in zip(self.buckets, self._weights, strict=True):
+            for bucket, weights in sent:
                 torch.sub(shared[bucket.index], weights, out=bucket.gradient).div_(self._context.workers)
-        for layer in range(len(self.bucket_of)):
-            super().ready(layer)
-        super().finish()
+        for bucket, _ in sent:
+            self._begin_bucket(bucket)
+            self._post()
+        self._advance(wait=True)
         with self._clock("optimizer"):
-            for bucket, weights in zip(self.buckets, self._weights, strict=True):
-                torch.sub(shared.pop(bucket.index), bucket.gradient, out=weights)
+            for bucket, _ in sent:
+                shared[bucket.index].sub_(bucket.gradient)
+            for bucket, weights in self._due(step - self.method.delay):
+                if self.method.mixing:
+                    weights.lerp_(shared[bucket.index], 1 - self.method.mixing)
+                else:
+                    weights.copy_(shared.pop(bucket.index))
+
+    def _due(self, step: int) -> list[tuple[Bucket, Tensor]]:
+        """The buckets that are exchanged at ``step``, with their weights."""
+        pairs = zip(self.buckets, self._weights, strict=True)
+        fragments = self.method.fragments
+        return [(b, w) for b, w in pairs if self.method.is_due(b.index * fragments // len(self.buckets), step)]
 
     @property
     def apart(self) -> bool:

@@ -5,8 +5,11 @@ import inspect
 import typing
 
 from dlgs_bench import plugins
+from dlgs_bench.errors import TITLE, is_title, shown
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Method
+
+VALID = {"scope": ("model", "layer", "plan", "size"), "sum_kind": (None, "dense", "sparse")}
 
 
 def method_class(name: str) -> type[Method]:
@@ -23,6 +26,15 @@ def method_class(name: str) -> type[Method]:
 def about(name: str) -> dict:
     """The description of a method as plain values: its parameters and the class attributes that other parts need."""
     cls = method_class(name)
+    title = vars(cls).get("title", name)  # not the title of a base class
+    if not is_title(title):
+        raise ValueError(f"{cls.__name__}.title: {shown(title)} is not valid; give {TITLE}")
+    for key, valid in VALID.items():
+        if getattr(cls, key) not in valid:
+            words = ", ".join(map(str, valid))
+            raise ValueError(f"{cls.__name__}.{key}: {shown(getattr(cls, key))} is not valid; give one of: {words}")
+    if cls.exchange is Method.exchange:
+        raise ValueError(f"{cls.__name__}.exchange: missing; define it as docs/method-contract.md says")
     if issubclass(cls, ErrorFeedback) and not any("conserves_mass" in vars(c) for c in cls.__mro__ if c is not Method):
         raise ValueError(
             f"{cls.__name__}.conserves_mass: missing in a class with error feedback; give bits, rounding or at most, "
@@ -30,8 +42,11 @@ def about(name: str) -> dict:
         )
     hints = typing.get_type_hints(cls, include_extras=True)
     fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    required = [f.name for f in fields if f.init and f.default is f.default_factory is dataclasses.MISSING]
+    if set(required) <= {"ratio"}:
+        cls(**dict.fromkeys(required, 0.1))  # an error in its constructor is found here instead of in a run
     return {
-        "title": vars(cls).get("title", name),  # not the title of a base class
+        "title": title,
         "scope": cls.scope,
         "sum_kind": cls.sum_kind,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
@@ -55,4 +70,6 @@ def _parameter(hint) -> dict:
 
 
 def _default(f: dataclasses.Field) -> dict:
-    return {} if f.default is dataclasses.MISSING else {"default": f.default}
+    """The default of a parameter, if it has one that a file can hold."""
+    value = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+    return {"default": value} if isinstance(value, bool | int | float | str | tuple | list | None) else {}

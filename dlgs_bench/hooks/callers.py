@@ -29,6 +29,15 @@ def refuse_inner_backward() -> None:
         )
 
 
+def refuse_compiled_autograd() -> None:
+    """ValueError in one line in a backward pass that torch compiles, which has no end that a hook could wait for."""
+    if torch._dynamo.compiled_autograd.in_compiled_autograd_region:
+        raise ValueError(
+            "torch._dynamo.config.compiled_autograd: a compiled backward pass is not possible with a hook; set it to "
+            "False, and compile the forward pass only"
+        )
+
+
 def _frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from dlgs_bench.hooks.hook import Hook
+from dlgs_bench.hooks.states import global_rank
 
 
 def save_rank_state(hook: Hook, folder: str | Path) -> None:
     """Write this rank's state of ``hook`` into the folder of a checkpoint."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(hook.state_dict(), _file(folder, dist.get_rank()))
+    torch.save(hook.state_dict(), _file(folder, global_rank(hook._comm)))
 
 
 def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) -> None:
@@ -20,11 +20,12 @@ def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) 
 
     ``redistribute``: the number of workers may have been another one, as in ``Hook.load_state_dict``.
     """
-    files = sorted(Path(folder).glob(_file(folder, "*").name)) if redistribute else [_file(folder, dist.get_rank())]
+    own = _file(folder, global_rank(hook._comm))
+    files = sorted(Path(folder).glob(_file(folder, "*").name)) if redistribute else [own]
     if not files or not files[0].exists():
         raise ValueError(
-            f"{_file(folder, dist.get_rank())}: the file is missing, so the hook's residuals would be lost; resume "
-            "from a checkpoint that was saved with the hook, and give redistribute=True if it had fewer workers"
+            f"{own}: the file is missing, so the hook's residuals would be lost; resume from a checkpoint "
+            "that was saved with the hook, and give redistribute=True if it had fewer workers"
         )
     state: dict[str, Any] = {}
     for file in files:

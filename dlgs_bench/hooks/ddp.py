@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from dlgs_bench.exchange.flat import layout
 from dlgs_bench.hooks.groups import own_communicator
-from dlgs_bench.hooks.hook import Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
 
 
 class DDPHook(Hook):
@@ -46,8 +46,14 @@ class DDPHook(Hook):
         if model._use_python_reducer:
             raise ValueError(
                 "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, because it calls the "
-                "hook for single gradients; use ddp_optimizer"
+                "hook for single gradients; use ddp_optimizer, and no compiled autograd"
             )
+        if model.skip_all_reduce_unused_params:
+            raise ValueError(
+                "model: skip_all_reduce_unused_params=True is not possible with a hook, which sends what unused "
+                "parameters have left to send; leave it out"
+            )
+        registered = _registered(model)
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
         parameters = {name: p for name, p in named if p.requires_grad and name not in ignored}
@@ -60,8 +66,12 @@ class DDPHook(Hook):
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
-        model.register_comm_hook(_Registered(self, model.process_group), _Registered.exchange)
-        self._handles.append(self._flat.views[0][0].register_hook(_refuse_graph))
+        self._adds_to_aggregates = self._delivered = False
+        first = self._flat.views[0][0]
+        if self.method.owns_momentum:
+            self._handles.append(first.register_hook(weakly(self._note_accumulation)))
+        self._handles.append(first.register_post_accumulate_grad_hook(weakly(self._check_pass)))
+        registered.hook = self
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Exchange a bucket of DDP. DDP calls it while backward runs, in the same order on all workers.
@@ -99,9 +109,25 @@ class DDPHook(Hook):
             self._conclude([buffer for _, buffer, _ in self._promised])
             if self._leaves_out_layers and torch._C._current_graph_task_id() >= 0:  # not in a pass that join adds
                 torch.autograd.Variable._execution_engine.queue_callback(self._note_grads)
+            self._delivered = True
             for future, buffer, _ in self._promised:
                 future.set_result(buffer)
         return self._promised[-1][0]
+
+    def _note_accumulation(self, gradient: Tensor) -> None:
+        """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
+        self._adds_to_aggregates = self._delivered and is_not_zero(self._flat.views[0][0].grad)
+
+    def _check_pass(self, parameter: Tensor) -> None:
+        """ValueError in one line, at the first gradient of a pass, if the pass cannot be exchanged."""
+        if torch.is_grad_enabled():
+            raise ValueError(
+                "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
+                "torch.autograd.grad, and call backward without it"
+            )
+        if self._adds_to_aggregates:
+            raise ValueError(self._accumulates())
+        self._delivered = False
 
     def _refuse_smaller_mean(self) -> None:
         """ValueError in one line if ``join`` is to divide by the workers that still have inputs."""
@@ -161,28 +187,36 @@ class DDPHook(Hook):
 
 
 class _Registered:
-    """The object that DistributedDataParallel keeps of a hook. A copy of the model has no hook."""
+    """The object that DistributedDataParallel keeps of its hook, for ever. A copy of the model has no hook."""
 
-    def __init__(self, hook: DDPHook | None = None, group: dist.ProcessGroup | None = None):
-        self._hook, self._group = hook, group
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self.group = group
+        self.hook: DDPHook | None = None
 
     def exchange(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if self._hook is None or self._hook.closed:
-            self._hook = None
-            return allreduce_hook(self._group, bucket)
-        return self._hook._hook(bucket)
+        if self.hook is None or self.hook.closed:
+            self.hook = None
+            return allreduce_hook(self.group, bucket)
+        return self.hook._hook(bucket)
 
     def __reduce__(self) -> tuple:
         return _Registered, ()
 
 
-def _refuse_graph(gradient: Tensor) -> None:
-    """ValueError in one line for create_graph=True, with which DistributedDataParallel fails without an explanation."""
-    if torch.is_grad_enabled():
-        raise ValueError(
-            "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
-            "torch.autograd.grad, and call backward without it"
-        )
+def _registered(model: DistributedDataParallel) -> _Registered:
+    """What ``model`` keeps of its hook, without a hook; ValueError in one line if it has one that is not closed."""
+    for _, state in model._comm_hooks:
+        if isinstance(state, _Registered) and state.group is not None:
+            if state.hook is not None and not state.hook.closed:
+                raise ValueError(f"model: it has a hook already, {state.hook.name}; call close of that hook first")
+            return state
+    made = _Registered(model.process_group)
+    try:
+        model.register_comm_hook(made, _Registered.exchange)
+    except RuntimeError:
+        model._comm_hooks.pop()
+        raise ValueError("model: it has another communication hook; wrap its module again, without that hook") from None
+    return made
 
 
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:

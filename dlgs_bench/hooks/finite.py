@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
@@ -34,10 +35,15 @@ class FiniteExchange(WorkerExchange):
         self._flag.zero_()
         super().begin(at)
 
-    def conclude(self, delivered: list[Tensor]) -> None:
-        """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed."""
+    def conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
+        """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed.
+
+        ``shards``: the ranks that hold the other shards of these gradients, whose step fails too.
+        """
         for tensor in delivered:
             self._note(tensor)
+        if shards is not None:
+            dist.all_reduce(self._flag, dist.ReduceOp.MAX, shards)
         if is_async(self._flag):
             for tensor in delivered:
                 tensor.masked_fill_(self._flag > 0, torch.nan)

@@ -1,7 +1,6 @@
 """A method between the replicas of a model that FSDP2 shards: hybrid sharding with compressed exchanges."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +12,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from dlgs_bench.hooks.callers import refuse_inner_backward
-from dlgs_bench.hooks.groups import own_communicator
-from dlgs_bench.hooks.hook import INTERRUPTED, Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.groups import broadcast_all, own_communicator
+from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
 
 
-class FSDPHook(Hook):
+class FSDPHook(ParameterHook):
     """Exchanges the sharded gradients of ``model`` between its replicas by ``method``, a file of ``methods/``:
 
         mesh = init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("rep", "shard"))
@@ -43,21 +41,19 @@ class FSDPHook(Hook):
         refuse_sparse(model)
         trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         local = {name: p.to_local() for name, p in trained.items()}
-        comm = own_communicator(replicas.get_group(), next(iter(local.values())).device)
+        refuse_second_hook(trained)
+        comm = own_communicator(replicas.get_group(), next(model.parameters()).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
         self._exchanged = {id(p) for p in trained.values()}
         self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        self._under_way = self._syncs = False
-        self._arrived: set[int] = set()
-        self._earlier: dict[int, Any] = {}  # gradients of earlier passes that the script accumulates
+        self._syncs, self._watcher = True, torch.compiler.disable(self._before_backward)
         with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
-                self._comm.broadcast(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+            tensors = [*model.parameters(), *model.buffers()]
+            broadcast_all(comm, [t.to_local() if isinstance(t, DTensor) else t for t in tensors])
         for module in self._modules:  # after FSDP2's own hooks, so that its callback comes first
             self._handles.append(module.register_forward_hook(self._watch))
-        for layer, parameter in enumerate(self._shards):
-            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, layer)))
+        self._listen(self._shards)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -67,10 +63,10 @@ class FSDPHook(Hook):
         """Register a hook that runs when backward reaches an output of an FSDP2 module, before it adds gradients."""
         for tensor in tree_leaves(outputs):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
-                tensor.register_hook(self._before_backward)
+                tensor.register_hook(self._watcher)
 
     def _before_backward(self, gradient: Tensor | None = None) -> None:
-        if self._arrived or self.closed:
+        if self.closed or not self._starts_pass():
             return
         groups = [group for module in self._modules if (group := module._get_fsdp_state()._fsdp_param_group)]
         if not all(group.all_reduce_grads or not group.reduce_grads for group in groups):
@@ -78,10 +74,7 @@ class FSDPHook(Hook):
                 "model: set_requires_all_reduce(False) has no effect on the hook; call "
                 "set_requires_gradient_sync(False) to accumulate"
             )
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
-        if self._under_way:
-            return
-        self._under_way, self._syncs = True, any(group.reduce_grads for group in groups)
+        self._syncs = any(group.reduce_grads for group in groups)
         if self._syncs:
             for layer, parameter in enumerate(self._shards):
                 if parameter.grad is not None:
@@ -89,12 +82,10 @@ class FSDPHook(Hook):
 
     def _arrive(self, layer: int, parameter: Any) -> None:
         """Exchange a gradient that FSDP2 has averaged over the shards. FSDP2 calls it while backward runs."""
-        if layer in self._arrived:
-            raise RuntimeError(INTERRUPTED)
-        self._before_backward()
+        self._starts_pass()  # if the hook was made after the forward pass
+        self._check_arrival(layer)
         with plain_context(self._comm.device):
             if not self._arrived:
-                refuse_inner_backward()
                 self._begin()
             self._arrived.add(layer)
             self._bring(layer, parameter.grad.to_local())
@@ -106,24 +97,14 @@ class FSDPHook(Hook):
             view.zero_()
         else:
             self._put(gradient.detach(), view)
-        if decay := self._decays.get(parameter):
+        if parameter.requires_grad and (decay := self._decays.get(parameter)):
             view.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
         self._exchange.ready(layer)
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
-        if not self._under_way:
+        if not self._syncs:
             return
-        try:
-            if self._syncs:
-                with plain_context(self._comm.device):
-                    self._hand_over()
-        finally:
-            self._under_way = False
-            self._arrived.clear()
-            self._earlier.clear()
-
-    def _hand_over(self) -> None:
         if not self._arrived:
             self._begin()
         for layer in range(len(self._shards)):
@@ -131,10 +112,12 @@ class FSDPHook(Hook):
                 self._bring(layer, None)
         self._finish()
         aggregates = [view.to(parameter.dtype, copy=True) for parameter, view in self._flat.views]
-        self._conclude([self._flat.gradients, *aggregates])
+        self._conclude([self._flat.gradients, *aggregates], self._shards[0].device_mesh.get_group())
         for layer, (parameter, aggregate) in enumerate(zip(self._shards, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
-            if earlier is not None:
+            if not parameter.requires_grad:  # frozen after the hook was made
+                parameter.grad = earlier
+            elif earlier is not None:
                 earlier.to_local().add_(aggregate)
                 parameter.grad = earlier
             elif parameter.grad is not None:
@@ -161,6 +144,8 @@ def _refuse_other_models(model: nn.Module) -> None:
             )
         if parameter.device.type == "meta":
             raise ValueError(f"{name}: the parameter is on the meta device; call to_empty and initialise it first")
+        if parameter.device.type != parameter.device_mesh.device_type:
+            raise ValueError(f"{name}: the parameter is offloaded to the CPU; leave out CPUOffloadPolicy")
 
 
 def _refuse_other_meshes(model: nn.Module, replicas: DeviceMesh) -> None:

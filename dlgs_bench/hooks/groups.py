@@ -2,7 +2,7 @@
 the workers must agree on."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,9 +10,10 @@ from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, as_integers
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.errors import shown
 
@@ -28,6 +29,18 @@ def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDis
     if len(ranks) == dist.get_world_size():
         return TorchDist(device, dist.new_group(ranks, timeout=timeout, backend=backend))
     return TorchDist(device, _subgroup(group, ranks, timeout, backend))
+
+
+def broadcast_all(comm: Communicator, tensors: Iterable[Tensor]) -> None:
+    """Give every worker the tensors of rank 0. They may have any dtype and any layout in memory, also with overlaps."""
+    with torch.no_grad():
+        for tensor in tensors:
+            own = tensor.detach()[tuple(slice(None) if stride else slice(1) for stride in tensor.stride())]
+            entries = own.contiguous().view(-1)
+            if own.numel():
+                comm.broadcast(as_integers(entries))
+            if not own.is_contiguous():
+                own.copy_(entries.view(own.shape))
 
 
 def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, backend: str) -> dist.ProcessGroup:

@@ -1,13 +1,16 @@
 """The common part of hooks, which exchange the gradients of a user's training loop by a method."""
 
+import gc
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -24,7 +27,7 @@ from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients, layout
 from dlgs_bench.exchange.plugin import about, method_class
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.callers import stepping_scaler
+from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.groups import agreement
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
@@ -65,18 +68,21 @@ class Hook:
             buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
             self._sizes = [bucket.size for bucket in buckets]
             same |= arguments_of(method, self.method) | {"buckets": self._sizes, "scaler": scaler is not None}
+            same |= {f"parameter {n}": name for n, name in enumerate(parameters)}
         self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
-        self._loaded = self._begun = False
-        self._handles = [_watch_steps(self)]
+        self._loaded = self._begun = self._stepped_before = False
+        self._handles = [_watch_steps(self), *(self._decay.handles if self._decay else ())]
         self._finalizer = weakref.finalize(self, _release, comm, self._handles)
         self._finalizer.atexit = False  # the end of the process releases everything
 
     def _grouped(self, bucket_cap_mb: float, ends: Sequence[int]) -> list[tuple[int, int]]:
         """The range of layers in each bucket."""
+        if not isinstance(bucket_cap_mb, int | float) or not bucket_cap_mb > 0:
+            raise ValueError(f"bucket_cap_mb: {bucket_cap_mb!r} is not a positive number; give a size in MiB")
         groups, most = [], int(min(bucket_cap_mb * 2**20 / 4, sum(self._flat.sizes)))
         bounds = [0, *(ends if self.method.scope != "model" else ()), len(self._flat.sizes)]
         for start, stop in pairwise(bounds):
@@ -103,10 +109,13 @@ class Hook:
     def __exit__(self, *_) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple:
+        return type(None), ()  # a copy of a module that holds its hook has none
+
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker, under a key of its rank: residuals differ between workers.
 
-        Every worker saves its own. Tensors are the method's own, not copies.
+        Every worker saves its own. Tensors are on the CPU; tensors of a CPU are the method's own, not copies.
         """
         self._restore()
         return saved_state(self._comm, self._identity, self.step, self.method)
@@ -152,8 +161,11 @@ class Hook:
         self._exchange.begin(StepContext(self.step, self._comm.rank, self._comm.world_size, lr))
 
     def _warn_of_forgotten_state(self) -> None:
-        """Warn once, in the first step, if the optimizer was resumed and the hook was not."""
-        if self._loaded:
+        """Warn once, in the first step, if the optimizer was resumed and the hook was not.
+
+        A step before the first pass makes state too, as in hvd.broadcast_optimizer_state.
+        """
+        if self._loaded or self._stepped_before:
             return
         self._loaded = True
         resumed = any(o.state.get(p) for o in self._optimizers for p, _ in self._flat.views)
@@ -186,10 +198,13 @@ class Hook:
             for bucket in self._exchange.buckets[: len(self._sizes)]:
                 bucket.gradient.mul_(self._scale)
 
-    def _conclude(self, delivered: list[Tensor]) -> None:
-        """Replace ``delivered``, the gradients that the script gets, by NaN on all workers if one is not finite."""
+    def _conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
+        """Replace ``delivered``, the gradients that the script gets, by NaN on all workers if one is not finite.
+
+        ``shards``: the ranks that hold the other shards of these gradients.
+        """
         if isinstance(self._exchange, FiniteExchange):
-            self._exchange.conclude(delivered)
+            self._exchange.conclude(delivered, shards)
             if not is_async(self._flat.gradients):
                 self._restore()
 
@@ -204,6 +219,12 @@ class Hook:
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """ValueError in one line if a step of ``optimizer`` would let the weights of workers diverge."""
+        self._stepped_before |= not self._begun
+        if torch._C._current_graph_task_id() >= 0:
+            raise ValueError(
+                f"{type(optimizer).__qualname__}.step: it is called within a backward pass, before {self.name} has "
+                "exchanged the gradients; call it after backward"
+            )
         if not self.method.uncompressed and stepping_scaler() not in (None, self._scaler):
             raise ValueError(
                 f"scaler: a GradScaler that the hook does not have scales the loss, so the state of {self.name} would "
@@ -218,7 +239,7 @@ class Hook:
                 )
         for number, group in enumerate(optimizer.param_groups):
             for p in group["params"]:
-                if p.grad is not None and p.numel() and not self._is_exchanged(p):
+                if p.grad is not None and p.requires_grad and p.numel() and not self._is_exchanged(p):
                     raise ValueError(
                         f"{self._name_of(p) or f'a parameter of shape {tuple(p.shape)} in group {number}'} has a "
                         f"gradient that the hook does not exchange by {self.name}, so workers would drift apart; make "
@@ -231,6 +252,72 @@ class Hook:
 
     def _name_of(self, parameter: Tensor) -> str | None:
         return next((name for name, p in self._model.named_parameters() if p is parameter), None)
+
+    def _accumulates(self) -> str:
+        """What is wrong if a method with momentum gets gradients that a pass adds to aggregates of the pass before."""
+        return (
+            f"{self.name} applies momentum in every backward pass, and gradients of the pass before are still there; "
+            "call zero_grad after every step, and add up losses to accumulate, or use no_sync"
+        )
+
+
+class ParameterHook(Hook):
+    """Base of hooks that autograd calls for single parameters, and not for buckets.
+
+    ``_arrived``: the layers whose gradients have arrived in this pass. ``_earlier``: the gradients of earlier passes
+    that the script accumulates, by layer.
+    """
+
+    def _listen(self, parameters: Sequence[Any]) -> None:
+        """Call ``_arrive`` when autograd has written a gradient. ``parameters``: in the order of layers."""
+        self._arrived: set[int] = set()
+        self._earlier: dict[int, Any] = {}
+        self._ending: Callable[[], Any] = lambda: None  # a weak reference to the callback of the pass
+        arrived = weakly(self._arrive)
+        for layer, parameter in enumerate(parameters):
+            arrive = torch.compiler.disable(partial(arrived, layer))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(arrive))
+
+    def _arrive(self, layer: int, parameter: Any) -> None:
+        """Exchange a gradient."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Deliver the aggregates at the end of a backward pass."""
+        raise NotImplementedError
+
+    def _starts_pass(self) -> bool:
+        """Whether a backward pass starts. ``_end`` is then called at its end.
+
+        RuntimeError in one line if exchanges of an interrupted pass are open. Its callback no longer exists.
+        """
+        if self._ending() is not None:
+            return False
+        if self._arrived:
+            raise RuntimeError(INTERRUPTED)
+        refuse_compiled_autograd()
+        refuse_inner_backward()
+        self._earlier.clear()
+        end = self._end_pass
+        self._ending = weakref.ref(end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+        return True
+
+    def _end_pass(self) -> None:
+        try:
+            with plain_context(self._comm.device):
+                self._end()
+        finally:
+            self._ending = lambda: None
+            self._arrived.clear()
+            self._earlier.clear()
+
+    def _check_arrival(self, layer: int) -> None:
+        """RuntimeError or ValueError in one line if the gradient of a layer must not be exchanged."""
+        if layer in self._arrived:
+            raise RuntimeError(INTERRUPTED)
+        if self.method.owns_momentum and is_not_zero(self._earlier.get(layer)):
+            raise ValueError(self._accumulates())
 
 
 _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
@@ -274,10 +361,31 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
     """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if either is invalid."""
     known = plugins.names("methods")
     if name not in known:
-        raise ValueError(f"method: {name!r} is not a method{meant(name, known)}; {listed(known)}")
+        raise ValueError(f"method: {name!r} is not a method{meant(str(name), known)}; {listed(known)}")
     if wrong := wrong_options(name, about(name)["fields"], options):
         raise ValueError(wrong)
-    return method_class(name)(**options)
+    plain = {key: float(value) if isinstance(value, float) else value for key, value in options.items()}
+    return method_class(name)(**plain)  # numpy's numbers would make the saved state unreadable
+
+
+def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
+    """ValueError in one line if another hook exchanges one of these parameters already."""
+    for _ in range(2):
+        taken = [name for name, p in parameters.items() if any(id(p) in hook._exchanged for hook in _HOOKS)]
+        if not taken:
+            return
+        gc.collect()  # hooks that the script has deleted
+    raise ValueError(f"{taken[0]}: another hook exchanges its gradient already; call close of that hook first")
+
+
+def weakly(method: Callable) -> Callable:
+    """Call a bound method without keeping its object: tensors hide their hooks from the garbage collector."""
+    weak: Any = weakref.WeakMethod(method)
+    return torch.compiler.disable(lambda *arguments: weak()(*arguments))
+
+
+def is_not_zero(gradient: Any) -> bool:
+    return gradient is not None and bool(getattr(gradient, "_local_tensor", gradient).any())
 
 
 def refuse_sparse(model: torch.nn.Module) -> None:
@@ -294,6 +402,8 @@ def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
         raise ValueError("model: it has no parameter that requires a gradient; unfreeze a layer first")
     first = next(iter(usable.values()))
     for name, p in usable.items():
+        if hasattr(p, "to_local"):
+            raise ValueError(f"{name}: the parameter is sharded; use FSDPHook, or give a model that is not sharded")
         if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise ValueError(f"{name}: {p.dtype} is not float32, bfloat16 or float16; convert the parameter")
         if p.device != first.device:

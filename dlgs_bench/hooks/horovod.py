@@ -1,6 +1,7 @@
 """A method that replaces Horovod's DistributedOptimizer."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,12 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
-from dlgs_bench.hooks.callers import refuse_inner_backward
-from dlgs_bench.hooks.hook import INTERRUPTED, Hook, plain_context, refuse_sparse
+from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
 
 
-class HorovodHook(Hook):
+class HorovodHook(ParameterHook):
     """Exchanges the gradients of ``model`` by ``method``, a file of ``methods/``, in each backward pass:
 
         hook = HorovodHook(model, optimizer, "topk", ratio=0.01)
@@ -33,57 +33,50 @@ class HorovodHook(Hook):
     ):  # fmt: skip
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
-        if any(hasattr(one, "skip_synchronize") for one in listed_optimizers(optimizer)):
-            raise ValueError("optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps")
+        for one in listed_optimizers(optimizer):
+            _refuse_horovods(one)
         refuse_sparse(model)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        comm = Horovod(next(model.parameters()).device)
+        refuse_second_hook(parameters)
+        comm = Horovod(next(model.parameters(), torch.empty(0)).device)
         super().__init__(model, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler)
-        self._arrived: set[int] = set()
-        self._earlier: dict[int, Tensor] = {}  # gradients of earlier passes that the script accumulates
-        for layer, (parameter, view) in enumerate(self._flat.views):
-            self._handles.append(parameter.register_hook(self._hook(layer, parameter, view)))
+        self._listen([parameter for parameter, _ in self._flat.views])
+        for layer, (parameter, _) in enumerate(self._flat.views):
+            prepare = torch.compiler.disable(partial(self._prepare, layer, parameter))
+            self._handles.append(parameter.register_hook(prepare))
 
     def synchronize(self) -> None:
         """Do nothing, for scripts that call it: gradients are the aggregate when backward returns."""
 
-    def _hook(self, layer: int, parameter: Tensor, view: Tensor):
-        """A hook that exchanges a gradient before autograd adds it to the gradient of the parameter."""
-
-        def hook(gradient: Tensor) -> None:
-            if layer in self._arrived:
-                raise RuntimeError(INTERRUPTED)
-            if gradient.layout != torch.strided:
-                raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
-            with plain_context(self._comm.device):
-                if not self._arrived:
-                    refuse_inner_backward()
-                    self._begin()
-                    torch.autograd.Variable._execution_engine.queue_callback(self._end)
-                self._arrived.add(layer)
-                self._set_aside(layer, parameter)
-                self._put(gradient.detach(), view)
-                self._add_decay(layer, self._flat.slice(layer, layer + 1))
-                self._exchange.ready(layer)
-
-        return hook
+    def _prepare(self, layer: int, parameter: Tensor, gradient: Tensor) -> None:
+        """Set the gradient of earlier passes aside, before autograd adds the gradient of this pass to it."""
+        self._starts_pass()
+        self._set_aside(layer, parameter)
 
     def _set_aside(self, layer: int, parameter: Tensor) -> None:
-        """Keep the aggregate of earlier passes, which may share memory with the gradient of this pass."""
         if parameter.grad is not None:
-            self._earlier[layer] = parameter.grad.detach().clone()
-            parameter.grad = None
+            self._earlier[layer], parameter.grad = parameter.grad.detach(), None
+
+    def _arrive(self, layer: int, parameter: Tensor) -> None:
+        """Exchange the gradient of this pass, which the script's own tensor hooks may have changed."""
+        self._check_arrival(layer)
+        gradient = parameter.grad.detach()
+        if gradient.layout != torch.strided:
+            raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
+        with plain_context(self._comm.device):
+            if not self._arrived:
+                self._begin()
+            self._arrived.add(layer)
+            self._put(gradient, self._flat.views[layer][1])
+            self._add_decay(layer, self._flat.slice(layer, layer + 1))
+            self._exchange.ready(layer)
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
-        try:
-            with plain_context(self._comm.device):
-                self._hand_over()
-        finally:
-            self._arrived.clear()
-            self._earlier.clear()
-
-    def _hand_over(self) -> None:
+        if not self._arrived:  # torch.autograd.grad returned the gradients
+            for layer, earlier in self._earlier.items():
+                self._flat.views[layer][0].grad = earlier
+            return
         for layer, (parameter, view) in enumerate(self._flat.views):
             if layer not in self._arrived:
                 self._set_aside(layer, parameter)
@@ -94,17 +87,26 @@ class HorovodHook(Hook):
         self._finish()
         aggregates = [view.to(parameter.dtype) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *(a for a in aggregates if a.dtype != torch.float32)])
-        for layer, ((parameter, _), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
+        for layer, ((parameter, view), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
             if not parameter.requires_grad:  # frozen after the hook was made
                 parameter.grad = earlier
-            else:
-                parameter.grad = aggregate if earlier is None else earlier.add_(aggregate)
+            elif earlier is not None:
+                parameter.grad = earlier.add_(aggregate)
+            else:  # the script may keep this tensor, and the next pass writes to the view
+                parameter.grad = aggregate.clone() if aggregate is view else aggregate
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        _refuse_horovods(optimizer)
         if len(positional) > 1 or named.get("closure") is not None:  # the first positional argument is the optimizer
             kind = type(optimizer).__qualname__
             raise ValueError(
                 f"{kind}.step was given a closure, whose losses differ between workers; call backward before the step"
             )
         super()._check_step(optimizer, positional, named)
+
+
+def _refuse_horovods(optimizer: Optimizer) -> None:
+    """ValueError in one line for hvd.DistributedOptimizer, which exchanges gradients a second time."""
+    if hasattr(optimizer, "skip_synchronize"):
+        raise ValueError("optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps")

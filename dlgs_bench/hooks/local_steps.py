@@ -1,5 +1,6 @@
 """Local steps in a user's training script: workers train independently, and exchange the changes of their weights."""
 
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,13 +12,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dlgs_bench import exchange
+from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import Local, _Meeting
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.groups import agreement, own_communicator
+from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator
 from dlgs_bench.hooks.hook import checked_method, plain_context, usable
 from dlgs_bench.hooks.optimizers import listed_optimizers
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
@@ -61,17 +63,16 @@ class LocalSteps:
             self._optimizers = listed_optimizers(optimizer)
             parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
             self._flat = FlatGradients(parameters, torch.float32)
+            groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
-        with torch.no_grad():
-            if self._comm.world_size > 1:
-                for tensor in (*model.parameters(), *model.buffers()):
-                    self._comm.broadcast(tensor)
+        if self._comm.world_size > 1:
+            broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
+        self._model, self._known = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
             (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
             for parameter, view in self._flat.views
         ]
-        groups = [(0, len(self._flat.sizes))]
         buckets, requests = self._flat.buckets(groups), transport(ALL_GATHER, self._comm)
         self._exchange = LocalExchange(
             self.method, groups, buckets, requests, lambda label: nullcontext(), self._weights
@@ -87,10 +88,11 @@ class LocalSteps:
         self.close()
 
     def step(self) -> None:
-        """Count a step of the optimizer. Every ``local_steps`` steps, exchange and continue from shared weights."""
+        """Count a step of the optimizer. If the method acts at this step, exchange or adopt shared weights."""
         self.steps += 1
-        if not self.method.exchanges_at(self.steps):
+        if not self.method.acts_at(self.steps):
             return
+        self._refuse_unknown()
         with plain_context(self._comm.device):
             self._read()
             self._begin()
@@ -98,6 +100,17 @@ class LocalSteps:
             for parameter, view in self._pairs:
                 parameter.copy_(view)
             self._begin()
+
+    def _refuse_unknown(self) -> None:
+        """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
+        names = {id(p): name for name, p in self._model.named_parameters()}
+        for p in (p for one in self._optimizers for group in one.param_groups for p in group["params"]):
+            if p.requires_grad and p.numel() and id(p) not in self._known:
+                name = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")
+                raise ValueError(
+                    f"{name}: {self.name} does not exchange it, so "
+                    "workers would drift apart; make LocalSteps after the parameter is in the model and unfrozen"
+                )
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """Check the first step: warn if the state was not loaded, and refuse weights that have changed."""
@@ -121,6 +134,8 @@ class LocalSteps:
 
     def close(self) -> None:
         """Release the process group and the thread; no exchange follows."""
+        for handle in self._handles:
+            handle.remove()
         self._comm.release()
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,5 +172,11 @@ class LocalSteps:
 def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Communicator:
     """Over ``group``, all processes unless given; without a process group this process is the only worker."""
     if not dist.is_available() or not dist.is_initialized():
+        started = max(int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "HOROVOD_SIZE"))
+        if started > 1:
+            raise ValueError(
+                f"group: {started} processes were started without a process group, so each would train alone; call "
+                "torch.distributed.init_process_group first"
+            )
         return Local(0, _Meeting(1))
     return own_communicator(group or dist.group.WORLD, device)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 # Optimizers of torch that add weight decay to the gradient, so that momentum amplifies it.
 COUPLED = (
@@ -23,7 +24,8 @@ def listed_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]
             raise ValueError(f"optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
     if not optimizers:
         raise ValueError("optimizer: the list is empty; give the model's optimizers")
-    return optimizers
+    inner = [getattr(one, "optimizer", one) for one in optimizers]  # what Accelerate has wrapped
+    return [own if isinstance(own, Optimizer) else one for one, own in zip(optimizers, inner, strict=True)]
 
 
 def momentum_of(optimizer: Optimizer) -> str | None:
@@ -60,9 +62,10 @@ class JoinedDecay:
     def __init__(self, optimizers: Iterable[Optimizer]):
         self._optimizers = list(optimizers)
         self._off: list[tuple[dict, float]] = []
+        self.handles: list[RemovableHandle] = []  # remove them, and the optimizers apply weight decay again
         for optimizer in self._optimizers:
-            optimizer.register_step_pre_hook(self._before_step)
-            optimizer.register_step_post_hook(self._after_step)
+            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self.handles.append(optimizer.register_step_post_hook(self._after_step))
 
     def by_parameter(self) -> dict[Tensor, float]:
         """Parameter -> its weight decay in this step, for parameters with weight decay."""

@@ -14,7 +14,7 @@ from dlgs_bench.exchange.plugin import about
 
 # What becomes of a method's state, by field, where the number of workers changes.
 SUMMED = {"residuals", "velocities", "momenta", "errors"}  # the sum over the workers later joins the aggregate
-EQUAL = {"shared", "factors"}  # the same on all workers; so are the velocities of local steps
+EQUAL = {"shared", "factors", "means", "squares"}  # the same on all workers; so are the velocities of local steps
 DROPPED = {"thresholds", "cuts", "last", "chosen", "sum_errors", "stages", "sent"}  # a method computes it again
 
 
@@ -38,8 +38,12 @@ def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method:
 
     torch.distributed.checkpoint keeps one copy of equal keys, so that every worker needs a key of its own. It loads a
     tuple whole; of a dictionary it would load only those tensors that a new hook has already.
+    Tensors are on the CPU: a file of tensors on cuda:3 cannot be loaded on a machine with fewer GPUs.
     """
-    return {_key(comm): (identity, step, method.state_dict())}
+    kept = method.state_dict()
+    if comm.device.type != "cpu":
+        kept = _copied(kept, torch.device("cpu"))
+    return {_key(comm): (identity, step, kept)}
 
 
 def loaded_state(
@@ -62,7 +66,12 @@ def loaded_state(
 
 
 def _key(comm: Communicator) -> str:
-    return f"rank {dist.get_rank() if isinstance(comm, TorchDist) else comm.rank}"
+    return f"rank {global_rank(comm)}"
+
+
+def global_rank(comm: Communicator) -> int:
+    """The rank of this process among all processes."""
+    return dist.get_rank() if isinstance(comm, TorchDist) else comm.rank
 
 
 def _redistributed(
@@ -113,8 +122,8 @@ def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
         )
     if saved | {"rank": here["rank"], "workers": here["workers"]} == here and saved["workers"] != here["workers"]:
         raise ValueError(
-            f"state: saved by {saved['workers']} worker(s), here are {here['workers']}; give the states of all of them "
-            "and redistribute=True"
+            f"state: {here['method']} was saved by {saved['workers']} worker(s), here are {here['workers']}; give the "
+            "states of all of them and redistribute=True"
         )
     if saved != here:
         why = f"saved by {_named(saved)}; here is {_named(here)}"

@@ -1,4 +1,4 @@
-"""Starts one worker on each host of a testbed, as horovodrun and torchrun do through ssh. No torch.
+"""Starts one worker on each host of a testbed, as the engines' launchers do through ssh. No torch.
 
 python -m dlgs_bench.launch.hosts <engine> <Mb/s of every link, with commas> <latency in ms> <command ...>
 
@@ -20,6 +20,8 @@ from dlgs_bench.testbed.namespaces import die_with_parent
 from dlgs_bench.testbed.network import LINK
 from dlgs_bench.testbed.testbed import Testbed, TestbedError
 
+PORT = 29500  # of the first host, where nothing else listens
+
 
 def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     """Run ``command`` on every host until all have ended or one has failed, and return the status."""
@@ -31,11 +33,12 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     workers = []
     server, client = socket.socketpair()
     threading.Thread(target=links.serve, args=(testbed, server), daemon=True).start()
-    for rank, own in enumerate(ENGINES[engine].on_hosts(addresses, LINK, partial(_first_line, testbed))):
+    variables = ENGINES[engine].on_hosts(addresses, LINK, PORT, partial(_first_line, testbed))
+    for rank, own in enumerate(variables):
         environment = os.environ | measured | own | {links.SOCKET: f"{client.fileno()}"}
         workers.append(testbed.popen(rank, command, env=environment, pass_fds=[client.fileno()], **supervise.LINES))
     client.close()
-    return supervise.wait(workers, testbed.stop)
+    return supervise.wait(workers, "rank", testbed.stop)
 
 
 def _first_line(testbed: Testbed, command: list[str]) -> str:

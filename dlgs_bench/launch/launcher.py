@@ -17,7 +17,7 @@ import psutil
 from dlgs_bench import checksums
 from dlgs_bench.atomic_file import wait_for_disk, write_atomically
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.launch import gpus, processes, progress
+from dlgs_bench.launch import gpus, processes, progress, supervise
 from dlgs_bench.launch.disturbance import OtherWork, disturbed
 from dlgs_bench.launch.liveness import HEARTBEAT_INTERVAL_S, Heartbeat, Ranks
 from dlgs_bench.launch.lock import locked
@@ -216,10 +216,11 @@ def _end_politely(spec: RunSpec, settings: LaunchSettings, process: subprocess.P
 
 
 def _dead(spec: RunSpec, ranks: Ranks, log: Path) -> int | None:
-    """The rank that died without an error, as other ranks or the engine's launcher report; None if no rank did."""
+    """The rank that died without an error, as other ranks or the launcher report; None if no rank did."""
     if ranks.error() is not None:
         return ranks.died()
-    killed = re.search(ENGINES[spec.cluster.engine].killed, log.read_text(encoding="utf-8", errors="replace"))
+    text = log.read_text(encoding="utf-8", errors="replace")
+    killed = re.search(supervise.KILLED, text) or re.search(ENGINES[spec.cluster.engine].killed, text)
     return int(killed[1]) if killed else None
 
 

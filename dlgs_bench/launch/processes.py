@@ -36,7 +36,7 @@ def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path
 
 
 def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
-    """The command of the testbed's launcher, or of the engine's launcher for this machine or for several nodes."""
+    """The command of the launcher for a testbed, for this machine or for several nodes."""
     cluster = spec.cluster
     if cluster.network == "testbed":
         rates_mbit = ",".join(f"{rate:g}" for rate in cluster.rates_mbit)

@@ -1,18 +1,19 @@
 """Runs several commands until all have ended or one has failed; then it stops the others. No torch.
 
-python -m dlgs_bench.launch.supervise <a JSON list of commands>
+python -m dlgs_bench.launch.supervise <a JSON list of commands, one per node>
 
 Output is printed as horovodrun prints it, [number]<stdout>:line.
 """
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -21,10 +22,15 @@ from dlgs_bench.testbed.namespaces import die_with_parent
 
 # Arguments of Popen for workers that are passed to ``wait``.
 LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+# Matches the output if a signal other than SIGTERM killed a rank.
+KILLED = re.compile(r"^rank (\d+) ended with status -(?!15\b)\d", re.MULTILINE)
 
 
-def wait(workers: list[subprocess.Popen], stop: Callable[[], None]) -> int:
-    """Print the output of ``workers`` until all have ended or one has failed; then call ``stop``. Return the status."""
+def wait(workers: list[subprocess.Popen], what: str, stop: Callable[[], None]) -> int:
+    """Print the output of ``workers`` until all have ended or one has failed; then call ``stop``. Return the status.
+
+    ``what``: what a worker is called in messages.
+    """
     readers = [
         threading.Thread(target=_forward, args=(number, worker), daemon=True) for number, worker in enumerate(workers)
     ]
@@ -37,7 +43,7 @@ def wait(workers: list[subprocess.Popen], stop: Callable[[], None]) -> int:
     for number, status in enumerate(ended):
         if status:
             readers[number].join(5)  # print its lines before those that the others print when they are stopped
-            print(f"worker {number} ended with status {status}, the others are stopped", flush=True)
+            print(f"{what} {number} ended with status {status}, the others are stopped", flush=True)
     stop()
     for reader in readers:
         reader.join(5)
@@ -50,26 +56,32 @@ def _forward(number: int, worker: subprocess.Popen) -> None:
         sys.stdout.flush()
 
 
-def main(commands: str) -> int:
-    die_with_parent(os.getppid())
+def run(commands: Sequence[Sequence[str]], what: str) -> int:
+    """Run ``commands`` as ``wait`` does, each until this process ends at the latest. Return the status."""
     workers = []
 
     def stop() -> None:
         for worker in workers:
             worker.terminate()
+        end = time.monotonic() + TERM_GRACE_S
         for worker in workers:
             with suppress(subprocess.TimeoutExpired):
-                worker.wait(TERM_GRACE_S)
+                worker.wait(max(0.0, end - time.monotonic()))
             worker.kill()
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        for command in json.loads(commands):
+        for command in commands:
             bind_life = partial(die_with_parent, os.getpid())
             workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=bind_life, **LINES))
-        return wait(workers, stop)
+        return wait(workers, what, stop)
     finally:
         stop()
+
+
+def main(commands: str) -> int:
+    die_with_parent(os.getppid())
+    return run(json.loads(commands), "node")
 
 
 if __name__ == "__main__":

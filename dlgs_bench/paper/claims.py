@@ -494,6 +494,54 @@ def errors_at(points: pd.DataFrame, value: str) -> list[float] | None:
     return errors
 
 
+def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
+    """How far a method's distance to uncompressed on ResNet-50 is from its distance on another model, by seed.
+
+    The distance is the final training accuracy of uncompressed minus the method's.
+    """
+    last = last_points(accuracy[accuracy["variant"].isin(PAPERS)])
+    own = last[last["model"] == "resnet50"]
+    if own.empty:
+        yield Comparison("", why="ResNet-50 was not trained")
+        return
+    if captions.too_short(own.iloc[0]):
+        yield Comparison("resnet50", which=trained(own), why=SHORT)
+        return
+    last = last[[not captions.too_short(row) for row in last.to_dict("records")]]
+    key = ["model", "seed"]
+    dense = last[last["variant"] == "none"].set_index(key)["train_accuracy"].rename("dense")
+    methods = last[last["variant"] != "none"].join(dense, on=key)
+    distances = methods.assign(distance=methods["dense"] - methods["train_accuracy"]).pivot_table(
+        index=["variant", "ratio", "seed"], columns="model", values="distance"
+    )
+    others = distances.columns.drop("resnet50", errors="ignore")
+    if others.empty:
+        yield Comparison("resnet50", why="no other model was trained long enough")
+    for (method, ratio), rows in distances.groupby(level=["variant", "ratio"], sort=False):
+        for other in others:
+            about = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
+            apart = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
+            yield at_most(apart, CLOSE, **about) if len(apart) else Comparison(**about, why="no runs of both")
+
+
+def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float], bool]) -> Iterator[Comparison]:
+    """The density of a method at the end of training divided by the ratio, the mean of the seeds.
+
+    The statement that its threshold misses the ratio holds if ``misses`` of this number is true.
+    """
+    own = accuracy[accuracy["variant"] == method]
+    if own.empty:
+        yield Comparison("", why=f"no run of {method}")
+        return
+    for (model, ratio), rows in last_points(own).groupby(["model", "ratio"], sort=False):
+        if captions.too_short(rows.iloc[0]):
+            yield Comparison(model, ratio=ratio, which=trained(rows), why=SHORT)
+            continue
+        value = float((rows["density"] / ratio).mean())
+        verdict = HOLDS if misses(value) else FAILS
+        yield Comparison(model, ratio=ratio, value=value, n=len(rows), verdict=verdict, why="entries were counted")
+
+
 def trained(rows: pd.DataFrame) -> str:
     """How much of its recipe a run trained, such as "2 of 140 epochs"."""
     first = rows.iloc[0]
@@ -591,6 +639,18 @@ LEARNT = {
         f"fall of the training loss from epoch {BEFORE} to {AFTER} divided by that from {SETTLED} to {BEFORE}",
         lambda accuracy: settles_and_jumps(accuracy, "train_loss"),
     ),
+    f"ResNet-50 behaves as the other models (read as: distances to uncompressed within {CLOSE * 100:g} point)": (
+        "a method's final training accuracy below uncompressed's, on ResNet-50 minus on another model, absolute value",
+        resnet50_as_the_others,
+    ),
+    f"Gaussian-K's threshold is too high late in training (read as: density below 1/{STEADY:g} of the ratio)": (
+        "Gaussian-K's density at the end divided by the ratio",
+        lambda accuracy: final_density(accuracy, "gaussiank", lambda share: share < 1 / STEADY),
+    ),
+    f"SIDCo's threshold misses low ratios (read as: density not within a factor {STEADY:g} of the ratio)": (
+        "SIDCo's density at the end divided by the ratio",
+        lambda accuracy: final_density(accuracy, "sidco", lambda share: max(share, 1 / share) > STEADY),
+    ),
 }
 # The same from the study of planners.
 MERGED = {
@@ -640,6 +700,7 @@ def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Ite
     kept = kept[kept["model"].isin(list(models))]
     kept = kept.assign(which=kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run"))
     replaced = (compared["why"] == SHORT) & compared["model"].isin(kept["model"])
+    replaced |= (compared["model"] == "") & compared["statement"].isin(kept["statement"])  # no own run at all
     return pd.concat([compared[~replaced], kept], ignore_index=True)
 
 

@@ -8,6 +8,7 @@ judged as in ``dlgs_bench.paper.claims``. A count is exact.
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 
@@ -19,12 +20,14 @@ OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse an
 DENSE, CONVOLUTIONAL, SPARSE = 1.0, 0.99, 0.06  # share of non-zero blocks: all, nearly all, the published share
 MUCH = 3.0  # bound of the speed-up from which this project expects OmniReduce to gain
 MOST_STEPS = 10**6  # sparse steps before a dense step: with more, no step is dense
-SHAPE = ("fused", "aggregators", "in_flight")  # options of streams
+SHAPE = ("block", "fused", "aggregators", "in_flight")  # options of streams
 # (density, published speed-up against NCCL's all-reduce with GPUDirect, and without; 8 workers, 100 Gb/s)
 PUBLISHED = ((1.0, 17.2 / 15.6, 17.2 / 20.7), (0.1, 17.2 / 7.8, 17.2 / 17.2), (0.01, 17.2 / 3.1, 17.2 / 16.5))
+LARGER = {"_100": "100 classes instead of 10", "_84": "images of 84 x 84 and 100 classes"}  # ending of a model -> words
 BACKBONES = 2  # fewest backbone workers of data parallelism: a single worker sums no gradients
 CHANCE = 0.12  # test accuracy: a run on 10 classes with at most this accuracy has not learnt
-KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal bytes)"
+KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal {equal})"
+OLD = {"equal": "bytes", "lr": float("nan")}  # of tables of alternating steps without these columns
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
 
@@ -56,7 +59,9 @@ def estimate(row: dict, column: str) -> Estimate:
 def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
     """The rows about OmniReduce, from the studies ``sums`` and ``omnireduce``."""
     streamed = sums[(sums["way"] == "omnireduce") & (sums["places"] == "random")]
-    rows = streamed[(streamed["aggregators"] == streamed["workers"])].to_dict("records")
+    usual = streamed["block"].value_counts().idxmax()  # other block sizes are timed briefly
+    as_many = (streamed["aggregators"] == streamed["workers"]) & (streamed["block"] == usual)
+    rows = streamed[as_many].to_dict("records")
     deepest = [row for row in rows if row["in_flight"] == streamed["in_flight"].max()]
     for density, direct, staged in PUBLISHED:
         statement = f"A sum with {density * 100:.0f} % of the blocks not zero is faster than a library's all-reduce"
@@ -92,7 +97,7 @@ def _workers(row: dict) -> str:
 
 
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
-    """The rows that compare several aggregators with one, and the most streams in flight with the fewest.
+    """The rows that compare several aggregators with one, and the largest of each other option with the smallest.
 
     A tenth of the blocks is not zero.
     """
@@ -100,6 +105,8 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
     questions = {
         "aggregators": "As many aggregators as workers take away the bottleneck of one",
         "in_flight": "More streams in flight pay",
+        "fused": "Several blocks in a message pay",
+        "block": "Larger blocks use the links better (read as: at an equal part of blocks that are not zero)",
     }
     for column, statement in questions.items():
         alike = [name for name in ("workers", "latency_ms", "apart", *SHAPE) if name != column]
@@ -158,8 +165,24 @@ def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
         yield measured(statement, "", where, estimate(own, "speedup"), own["repeats"], own["disturbed"])
 
 
+def predictions(table: pd.DataFrame) -> dict[str, str]:
+    """model -> the predicted gain against a ring for the most workers, in words, if there is a prediction."""
+    words = {}
+    for model, rows in table[table["repeats"] == 0].groupby("model"):
+        workers = rows["workers"].max()
+        seconds = rows[rows["workers"] == workers].set_index("way")["predicted_s"]
+        if {"hybrid", "ring"} <= set(seconds.index):
+            gain = seconds["ring"] / seconds["hybrid"]
+            words[model] = f"the time model predicts {gain:.2f} for {workers} workers on dedicated nodes"
+    return words
+
+
 def hybrid(table: pd.DataFrame) -> Iterator[dict]:
-    """The rows about hybrid parallelism, from the measured rows of the study ``hybrid``."""
+    """The rows about hybrid parallelism, from the study ``hybrid``.
+
+    Verdicts are from measured rows. Predictions are a part of the reasons.
+    """
+    predicted = predictions(table)
     table = table[table["repeats"] > 0]
     gains = {}  # (model, workers) -> (speed-up against a ring, n, which is 0 for a disturbed run)
     for (model, workers), rows in table.groupby(["model", "workers"], sort=False):
@@ -181,14 +204,18 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
     for (model, workers), (gain, n) in gains.items():
         where = f"{model}, {workers} workers, against a ring"
         row = measured("It trains faster than data parallelism", "", where, gain, n)
-        yield row if workers in parallel else row | {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
-    for (model, workers), (gain, n) in gains.items():
-        if (many := gains.get((f"{model}_100", workers))) is not None:
-            where = f"{model}, {workers} workers: gain with 100 classes divided by the gain with 10"
+        if workers not in parallel:
+            row |= {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
+        yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}
+    for ((model, workers), (gain, n)), (ending, larger) in product(gains.items(), LARGER.items()):
+        if (many := gains.get((f"{model}{ending}", workers))) is not None:
+            where = f"{workers} workers: gain of {model}{ending} divided by the gain of {model}"
             quotient = unpaired(many[0], gain)
-            yield measured("The gain is larger with 100 classes than with 10", "", where, quotient, min(n, many[1]))
+            yield measured(f"The gain is larger with {larger}", "", where, quotient, min(n, many[1]))
     fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))
     for model in dict.fromkeys(model for model, _ in gains if fewest < most):
+        if not {(model, fewest), (model, most)} <= gains.keys():
+            continue
         (small, n), (large, m) = gains[model, fewest], gains[model, most]
         where = f"{model}: gain with {most} workers divided by the gain with {fewest}"
         row = measured("Its speed-up decays less as nodes are added", "", where, unpaired(large, small), min(n, m))
@@ -204,20 +231,37 @@ def never_dense(sparse_steps: int) -> bool:
     return sparse_steps > MOST_STEPS
 
 
+def comparable(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with the columns ``equal`` and ``lr``, which old tables at equal bytes do not have."""
+    return points.assign(**{key: value for key, value in OLD.items() if key not in points})
+
+
+def at_best_rate(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of each T's runs with the learning rate of the lowest training loss at the end, the mean of seeds."""
+    last = points[points["step"] == points["train_steps"]]
+    losses = last.groupby(["equal", "sparse_steps", "lr"], dropna=False)["train_loss"].mean()
+    best = losses[losses == losses.groupby(level=["equal", "sparse_steps"]).transform("min")].reset_index()
+    return points.merge(best[["equal", "sparse_steps", "lr"]], on=["equal", "sparse_steps", "lr"])
+
+
 def alternating(points: pd.DataFrame) -> Iterator[dict]:
     """The rows about alternating sparse and dense steps, from the study ``sparse_dense``.
 
-    Test accuracies are compared at equal bytes, by seed.
+    Test accuracies are compared at equal bytes and at equal steps, by seed, each T at its best learning rate.
     """
+    points = at_best_rate(comparable(points))
     last = points[points["step"] == points["train_steps"]]
-    by_seed = last.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
-    epochs = last.groupby("sparse_steps")["epoch"].first()
-    never = max(by_seed)
-    for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
-        where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
-        row = measured(KEEPS, "", where, repeatable(by_seed[kind] / by_seed[never]), len(by_seed))
-        untrained = by_seed[kind].mean() <= CHANCE
-        yield row | {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"} if untrained else row
+    for equal, rows in last.groupby("equal"):
+        by_seed = rows.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
+        epochs = rows.groupby("sparse_steps")["epoch"].first()
+        never = max(by_seed)
+        for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
+            where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
+            quotient = repeatable(by_seed[kind] / by_seed[never])
+            row = measured(KEEPS.format(equal=equal), "", where, quotient, len(by_seed))
+            if by_seed[kind].mean() <= CHANCE:
+                row |= {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"}
+            yield row
 
 
 def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
@@ -227,7 +271,7 @@ def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
     """
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
     sources += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
-    none = untested(KEEPS, "", "no methods/sparse_dense.py here")
+    none = untested(KEEPS.format(equal="bytes"), "", "no methods/sparse_dense.py here")
     sources.append((ALTERNATING, [none] if points is None else alternating(points)))
     columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]
     return pd.DataFrame(

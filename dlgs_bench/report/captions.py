@@ -9,6 +9,7 @@ from dlgs_bench.report.load_runs import WHEN
 REPEAT = "the 95 % interval of a repeat in the same session"
 WHISKERS = f"whiskers: {REPEAT}, from the blocks of one run"
 SHORT_EPOCHS = 20  # of the recipes' 80 to 140: after fewer epochs, variants cannot be ranked
+PERPLEXITY = "Test perplexity is the exponential of the test loss per token; the title of the data names the token."
 
 
 def of_script(snakemake) -> str:

@@ -7,13 +7,13 @@ have the same model, batch, variant, options, topology, workers and latency. The
 links are slowed in proportion to the machine, the rate follows from the machine's speed.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from dlgs_bench.errors import OneLineParser
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import OPTIONS
 from dlgs_bench.report.summary import summarise
@@ -31,11 +31,12 @@ def read(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path}: there is no timing.csv; give a folder of results, or its timing.csv")
     try:
         table = summarise(pd.read_csv(file))
-    except (ValueError, KeyError) as error:  # another table, or a corrupt one
+        table = table.reindex(columns=[*SAME, *VALUES, "machine"])
+        rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # then it is a sweep of rates
+    except Exception as error:  # whatever another table or a corrupt one leads to
         reason = " ".join(str(error).split())
         raise ValueError(f"{file}: not a table of timing runs ({reason}); give the timing.csv of a set") from None
-    rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # then it is a sweep of rates
-    return table.reindex(columns=[*SAME, *VALUES, "machine"]).assign(swept_mbit=rates)
+    return table.assign(swept_mbit=rates)
 
 
 def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
@@ -111,7 +112,7 @@ def _agreement(row: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table and the sentence; return 1 after one line on standard error if a set cannot be read."""
-    parser = argparse.ArgumentParser(prog="dlgs-bench compare", description=__doc__.splitlines()[0])
+    parser = OneLineParser(prog="dlgs-bench compare", description=__doc__.splitlines()[0])
     parser.add_argument("a", type=Path, help="set A: a folder of results, or its timing.csv")
     parser.add_argument("b", type=Path, help="set B: a folder of results, or its timing.csv")
     paths = parser.parse_args(arguments)

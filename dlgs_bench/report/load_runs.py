@@ -147,9 +147,24 @@ def _steps_before_points(points: Path) -> pd.DataFrame:
     return sums.assign(density=steps["density"].mean(), bits_per_entry=bits, test_perplexity=perplexity)
 
 
-def last_points(points: pd.DataFrame) -> pd.DataFrame:
-    """The last point of each accuracy run."""
-    return points[points["step"] == points.groupby("run")["step"].transform("max")]
+def last_points(points: pd.DataFrame, *others: str) -> pd.DataFrame:
+    """The last point of each accuracy run; runs are told apart by their names and the columns ``others``."""
+    return points[points["step"] == points.groupby(["run", *others])["step"].transform("max")]
+
+
+# The columns that are equal for all seeds of a run, and decide its numbers.
+BUT_SEED = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
+
+
+def over_seeds(last: pd.DataFrame, values: list[str], *others: str) -> pd.DataFrame:
+    """One row for all seeds of a run: the mean, the smallest (``_low``) and the largest (``_high``) of ``values``.
+
+    ``last``: the last points of the runs. ``others``: further columns that identify a row.
+    """
+    groups = last.groupby([*BUT_SEED, *others], dropna=False, sort=False)
+    ends = {"": groups[values].mean(), "_low": groups[values].min(), "_high": groups[values].max()}
+    table = pd.concat([part.add_suffix(end) for end, part in ends.items()], axis=1)
+    return table.assign(epochs_trained=groups["epoch"].mean(), seeds=groups.size()).reset_index()
 
 
 def about_run(folder: Path, label: str = "") -> dict:

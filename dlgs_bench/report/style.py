@@ -37,6 +37,8 @@ PARTS = {
     "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
 }
 
+SHADES = (0.92, 0.45)  # lightness of the first and of the last area; black lines stay visible on both
+GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue in a grey print (ITU-R BT.601)
 TIMES = "\u00d7"  # before a speed-up
 BOUND = {"color": "0.3", "linestyle": "--", "linewidth": 1, "label": "computing alone (bound)"}  # its line
 MODEL = {"color": "0.3", "linewidth": 1, "label": "time model"}  # of all lines of predictions, in a legend
@@ -69,11 +71,23 @@ def number(variant: str, names: Names) -> int:
     return order.index(variant) if variant in order else len(order)
 
 
-def area(variant: str, names: Names) -> tuple[float, float, float]:
-    """The colour of a variant's area. If there are more variants than colours, repeated colours are darker."""
-    repeats, index = divmod(number(variant, names), len(COLOURS))
-    paler = 0.55 * np.array(to_rgb(COLOURS[index])) + 0.45
-    return tuple(paler * 0.65**repeats)
+def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
+    """variant -> the colour of its area. The colours differ in lightness, so that areas differ in a grey print."""
+    shades = np.linspace(*SHADES, len(variants))
+    hues = [COLOURS[number(variant, names) % len(COLOURS)] for variant in variants]
+    return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
+
+
+def grey(colour) -> float:
+    """The lightness of a colour in a grey print, from 0 (black) to 1 (white)."""
+    return float(np.array(to_rgb(colour)) @ GREY)
+
+
+def _shaded(colour: str, shade: float) -> tuple[float, ...]:
+    """The colour, made paler or darker, so that ``grey`` of it is ``shade``."""
+    own, light = np.array(to_rgb(colour)), grey(colour)
+    shaded = own * shade / light if shade < light else 1 - (1 - own) * (1 - shade) / (1 - light)
+    return tuple(shaded.tolist())
 
 
 def panels(number: int, width: float, height: float, most: int = 3):

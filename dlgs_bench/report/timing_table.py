@@ -2,17 +2,21 @@
 
 import pandas as pd
 
-from dlgs_bench.report import captions, tables
+from dlgs_bench.report import captions, sessions, tables
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 
 
 def main(snakemake) -> None:
-    """Write the table from the tidy table of iterations, with one row per run. The scripts of the tables call it."""
+    """Write the table from the tidy table of iterations, with one row per run. The scripts of the tables call it.
+
+    If the rule has kept sessions, the table shows the range of the speed-ups over them.
+    """
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
+    table = sessions.over_sessions(table, sessions.kept(snakemake.input.get("kept") or [], table["model"].unique()))
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
     caption += f" In brackets: {captions.repeat(table)}. {captions.counted(table)}."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)
@@ -23,6 +27,7 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             **tables.run_columns(row, names),
             "Speed-up": "1" if row["variant"] == "none" else tables.spread(row, "speedup"),
+            "Over sessions": sessions.cell(row),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Batch": f"{row['batch']:g}",
             "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",

@@ -158,7 +158,8 @@ def _run(program: str, *arguments: str, **settings) -> str:
     call = [sys.executable, "-m", f"dlgs_bench.testbed.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)
     if done.returncode:
-        raise TestbedError(done.stderr.strip().splitlines()[-1])
+        lines = done.stderr.strip().splitlines() or [f"{program} ended with status {done.returncode}"]
+        raise TestbedError(lines[-1])
     return done.stdout
 
 
@@ -199,6 +200,8 @@ def main(arguments: list[str]) -> None:
             print("\n".join(f"killed {process}" for process in killed) or "nothing to clean")
         case [*_, "-h" | "--help"]:
             print(USAGE)
+        case ["check", *others]:
+            sys.exit(f"error: {others[0]!r} is not an option of check-testbed; give no option")
         case _:
             sys.exit(USAGE)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
+from dlgs_bench.errors import listed, meant, shown
 from dlgs_bench.timemodel.checked_range import WITHIN, outside_checked
 from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
@@ -409,8 +410,10 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
     for name in names or ():
         if name not in known and name != UNCOMPRESSED:
             why = profile["left_out"].get(name)
-            reason = f"the probe left it out: {why}" if why else f"the profile has: {', '.join(known) or 'none'}"
-            raise ValueError(f"methods: {name} is not in the profile; {' '.join(reason.split())}")
+            reason = f"the probe left it out: {why}" if why else listed(known)
+            raise ValueError(
+                f"methods: {shown(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
+            )
     return [method for name, method in known.items() if names is None or name in names or method["baseline"]]
 
 

@@ -5,6 +5,8 @@
 
 import json
 import math
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,13 @@ def _list(items: dict, **more: Any) -> dict:
 
 
 _MOST = 10**15  # of any number in a profile
+MOST_BYTES = 2 * 10**8  # of a profile
 _COUNT = {"type": "integer", "minimum": 1, "maximum": _MOST}
 _NATURAL = _COUNT | {"minimum": 0}
 _SECONDS = {"type": "number", "minimum": 0, "maximum": _MOST}
 _POSITIVE = {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST}
 _TEXT = {"type": "string"}
+_LINE = {"type": "string", "pattern": r"^[ -~\u00a0-\ud7ff\ue000-\U0010ffff]*$"}  # without control characters
 _ANY_SECONDS = {"anyOf": [_SECONDS, {"type": "null"}]}
 
 SCHEMA = {
@@ -50,7 +54,7 @@ SCHEMA = {
         backend=_TEXT,
         workers=_COUNT,
         device={"enum": ["cpu", "cuda"]},
-        device_name=_TEXT,
+        device_name=_LINE,
         threads=_COUNT,
         versions={"type": "object", "additionalProperties": _TEXT},
         # Of DistributedDataParallel: the bytes that fill its buckets, and those of the module's buffers, which rank 0
@@ -77,8 +81,8 @@ SCHEMA = {
     # One worker's own part in an exchange of one bucket, with ``workers`` workers whose messages are like its own.
     methods=_list(
         _object(
-            name=_TEXT,
-            title=_TEXT,
+            name=_LINE,
+            title=_LINE,
             scope={"enum": ["model", "layer", "size", "plan"]},
             baseline={"type": "boolean"},
             options={"type": "object"},
@@ -104,12 +108,13 @@ def load(path: Path | str, workers: int | None = None) -> dict:
     ``workers``: the number of workers that the job must have had, if given.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "the file is not text"
-        raise ValueError(f"{path}: cannot be read: {reason}") from None
-    try:
-        profile = json.loads(text, parse_constant=_refuse_constant)
+        profile = json.loads(_content(path), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read: {error.strerror}; give the file that dlgs_bench.probe wrote"
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: the file is not text; if it is compressed, unpack it") from None
     except RecursionError:
         raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
     except ValueError as error:
@@ -132,6 +137,17 @@ def _upgraded(profile: Any) -> Any:
     return profile | {"version": VERSION, "job": job | {"ddp": ddp}}
 
 
+def _content(path: Path | str) -> bytes:
+    """The bytes of a file. A named pipe that nobody writes to is empty, instead of a wait without end."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(number, True)
+    with os.fdopen(number, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    return content
+
+
 def check(profile: Any, workers: int | None = None) -> None:
     """ValueError in one line unless ``profile`` is valid, of a job with ``workers`` workers if given."""
     if not isinstance(profile, dict) or profile.get("format") != FORMAT:
@@ -152,6 +168,8 @@ def check(profile: Any, workers: int | None = None) -> None:
             where = f"network[{number}].workers"
             raise ValueError(f"{where}: {row['workers']} is not job.workers, which is {own}; record the profile again")
     measured = {row["operation"] for row in profile["network"]}
+    if own == 1 and measured:
+        raise ValueError("network: one worker has no network, so the list is not empty; record the profile again")
     if own > 1 and measured != set(OPERATIONS):
         missing = ", ".join(sorted(set(OPERATIONS) - measured))
         raise ValueError(f"network: {missing} is missing for {own} workers; record the profile again")
@@ -184,6 +202,8 @@ def _wrong(schema: dict, value: Any, where: str) -> str | None:
         return None if value is None else f"{here}: {_shown(value)} is not null; record the profile again"
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
         return f"{here}: {_shown(value)} is not of type {kind}; record the profile again"
+    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        return f"{here}: {_shown(value)} is not one line of text; record the profile again"
     if kind in ("integer", "number"):
         return _out_of_bounds(schema, value, here)
     if kind == "array":

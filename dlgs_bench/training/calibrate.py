@@ -15,7 +15,7 @@ from dlgs_bench import plugins
 from dlgs_bench.buckets import Scope, assign_buckets
 from dlgs_bench.comm import Communicator, Pending
 from dlgs_bench.data import DataSet
-from dlgs_bench.exchange import Bucket, StepContext
+from dlgs_bench.exchange import Bucket, LocalSteps, StepContext
 from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients
@@ -271,6 +271,9 @@ def _exchange_without_model(
     scheme = spec.scheme
     method = make_method(scheme.method, scheme.options)
     size = sum(map(math.prod, shapes))
+    if isinstance(method, LocalSteps):  # an exchange sends one fragment
+        size = -(-size // method.fragments)
+        shapes = ((size,),)
     flat = torch.randn(count * size, device=device)
     buckets = [Bucket(i, gradient, shapes) for i, gradient in enumerate(flat.split(size))]
     groups = [(i, i + 1) for i in range(len(buckets))]

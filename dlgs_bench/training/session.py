@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dlgs_bench import plugins
-from dlgs_bench.buckets import Plan, assign_buckets
+from dlgs_bench.buckets import Plan, assign_buckets, split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.data import DataSet, Shard
-from dlgs_bench.exchange import Method, StepContext
+from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
@@ -124,6 +124,8 @@ class Session:
         ``scheme``: how gradients are exchanged; the run's scheme unless given.
         """
         scheme, flat = scheme or self.spec.scheme, self.flat
+        if isinstance(method, LocalSteps):
+            groups = split_evenly(flat.sizes, method.fragments)
         groups = groups or assign_buckets(
             flat.sizes, method.scope, scheme.planner, scheme.bucket_bytes // 4, scheme.groups
         )

@@ -8,12 +8,15 @@ ANSWERED = any(
     if spec.kind == "timing"
     for member in spec.members.values()
 )
+# The models of text have one more table.
+OF_TEXT = any(figure.value == "test_perplexity" for figure in DRAWN.values())
 TARGETS += expand(
     f"{RESULTS}/{{table}}.{{kind}}",
     table=[
         "table1",
         *(["table2", "baselines"] if "timing" in TIDY else []),
         *(["answer"] if ANSWERED else []),
+        *(["perplexity"] if OF_TEXT else []),
         "claims",
     ],
     kind=("csv", "md", "tex"),
@@ -77,6 +80,17 @@ use rule artefact as table1 with:
         f"{RESULTS}/logs/table1.log",
 
 
+use rule artefact as perplexity with:
+    input:
+        accuracy=f"{RESULTS}/accuracy.csv",
+    output:
+        **table_files("perplexity", "Perplexity", "Tables"),
+    params:
+        **script_params("workflow/scripts/perplexity.py"),
+    log:
+        f"{RESULTS}/logs/perplexity.log",
+
+
 # The accuracy runs that are finished. They are not inputs, so that Snakemake starts no run for this rule.
 use rule artefact as collect_finished with:
     output:
@@ -99,9 +113,18 @@ use rule table1 as so_far with:
         f"{RESULTS}/logs/so_far.log",
 
 
+# Sessions of other days and machines, over which Table 2 shows the range of the speed-ups.
+KEPT_TIMING = [
+    str(file)
+    for folder in ("reference-again", "reference")
+    for file in sorted(Path(workflow.basedir).glob(f"results/{folder}/*timing.csv*"))
+]
+
+
 use rule artefact as table2 with:
     input:
         timing=f"{RESULTS}/timing.csv",
+        kept=KEPT_TIMING,
     output:
         **table_files("table2", "Table 2", "Tables"),
     params:
@@ -175,6 +198,7 @@ use rule artefact as curve with:
         **figure_files("{figure}", figure_label, "Figures"),
     params:
         **figure_params("workflow/scripts/curve.py"),
+        recipe=lambda wildcards: recipe(DRAWN[wildcards.figure].model),
     wildcard_constraints:
         figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
     log:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
+from snakemake import cli
 
 sys.path.insert(0, workflow.basedir)
 
@@ -23,6 +24,7 @@ from dlgs_bench.config import (
 )
 from dlgs_bench.config import load as configuration
 from dlgs_bench.data.fetch import DataError, cifar10, imagenet100
+from dlgs_bench.errors import meant
 from dlgs_bench.launch import lock, progress
 from dlgs_bench.buckets import FIXED
 
@@ -150,6 +152,26 @@ def check_report():
             stop(
                 f"{where()}: output.report: {page} is written by {one.name}; give another file, such as "
                 f"{RESULTS}/report.html"
+            )
+
+
+def check_targets():
+    """Stop if a requested target makes nothing with this configuration, or is the name of no rule."""
+    known = {one.name: one for one in workflow.rules}
+    given, others = cli.get_argument_parser().parse_known_args()
+    # The value of an executor's option would look like a target.
+    if others or not workflow.is_main_process:
+        return
+    for name in given.targets:
+        if name in known and not known[name].input and not known[name].output:
+            stop(
+                f"{where()}: {name}: the configuration has no runs for this study; "
+                "config/README.md, section Studies, says what it needs"
+            )
+        if name not in known and name.isidentifier() and not Path(name).exists():
+            stop(
+                f"{name}: not a target{meant(name, known)}; "
+                "snakemake --list-target-rules lists the targets, which can also be files"
             )
 
 

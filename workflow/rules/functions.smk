@@ -227,6 +227,12 @@ def figure_params(path):
     return script_params(path, caption) | {"model": model, "value": value}
 
 
+def recipe(model):
+    """The epochs of a model's recipe and those at which its learning rate falls; empty without the model."""
+    values = VALUES["models"].get(model, {})
+    return {key: values[key] for key in ("epochs", "lr_steps") if key in values}
+
+
 def figure_label(wildcards):
     """The label of a model's figure in Snakemake's report."""
     return {"artefact": DRAWN[wildcards.figure].label}

@@ -1,6 +1,6 @@
 # Runs: one job is one run, which starts training processes. Timed runs have the machine to themselves.
 wildcard_constraints:
-    run="[a-z0-9._-]+",
+    run="[A-Za-z0-9._-]+",
 
 
 # What all runs share. The rules for the kinds of runs inherit from it.

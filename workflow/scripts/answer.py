@@ -3,7 +3,7 @@
 Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
 the largest speed-up is significantly below 1. At a smaller batch than the paper's (32; ResNet-50: 64), selection and
 exchange weigh more against computing. Best method: the method with the most significant speed-up. 16 bits: a dense sum
-in half the bytes, a second baseline. Divided by 16 bits': the method's speed-up divided by the speed-up of 16 bits.
+in half the bytes, a second baseline. Against 16 bits: the method's speed-up divided by the speed-up of 16 bits.
 Gains 10 % below: the link rate (Gb/s) below which the method's speed-up exceeds 1.1, predicted by the time model; with
 proportional links, it is the rate of the nodes for which these links stand. Training accuracy: the method's minus
 uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does not count as
@@ -101,7 +101,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Pays": row["pays"],
             "Best method": label(row, names),
             "Speed-up": tables.spread(row, "speedup"),
-            "Divided by 16 bits'": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
+            "Against 16 bits": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
             "Gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
             "Training accuracy": accuracy_words(row),
             "n": row["blocks"],

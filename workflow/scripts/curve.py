@@ -1,8 +1,10 @@
-"""One line per variant, against epochs of training.
+"""One line per variant, against epochs of training. Below: the difference to uncompressed at the same step and seed.
 
-A model that was trained too briefly here, or not at all, is shown with long runs that are kept in the repository. The
-small print names their machine, date and commit. Curves of this machine are shown next to them if they are above
-chance level."""
+Lines are means over the seeds, and bands reach from the smallest to the largest of the seeds. Dotted: epochs at which
+the recipe lowers the learning rate. The lower panel shows the differences of the second half of the training in full;
+larger differences at the start can leave it. A model that was trained too briefly here, or not at all, is shown with
+long runs that are kept in the repository. The small print names their machine, date and commit. Curves of this machine
+are shown next to them if they are above chance level."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -13,11 +15,13 @@ from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
 VALUES = {
-    "train_accuracy": ("training accuracy (%)", 100),
-    "train_loss": ("training loss", 1),
-    "test_perplexity": ("test perplexity", 1),
+    "train_accuracy": ("training accuracy (%)", "minus uncompressed\n(points)", 100),
+    "train_loss": ("training loss", "minus uncompressed", 1),
+    "test_perplexity": ("test perplexity per token\n(lower is better)", "minus uncompressed", 1),
 }
 SIZE = (5.4, 3.9)  # inches of a panel
+LOWER = 2.0  # inches of the panel of differences
+RANGE = ("pi", 100)  # seaborn's name for the band from the smallest to the largest value
 
 
 def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
@@ -33,26 +37,58 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
     return drawn
 
 
-def draw(axes, points: pd.DataFrame, value: str, names: Names, where: str) -> None:
-    """Draw the curves of one source; the band of several seeds is their standard deviation."""
-    label, scale = VALUES[value]
-    several = "sd" if points["seed"].nunique() > 1 else None
+def minus_uncompressed(points: pd.DataFrame, value: str) -> pd.DataFrame:
+    """The points of the other variants, with ``value`` minus uncompressed's at the same step with the same seed."""
+    pair = ["seed", "step"]
+    dense = points[points["variant"] == "none"].set_index(pair)[value].rename("dense")
+    others = points[points["variant"] != "none"].join(dense, on=pair)
+    return others.assign(**{value: others[value] - others["dense"]}).dropna(subset=[value])
+
+
+def draw(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
+    """Draw the curves of one source, and mark where the learning rate falls if the recipe has the runs' epochs."""
+    *_, scale = VALUES[value]
+    several = RANGE if points["seed"].nunique() > 1 else None
     dense = points["epoch"].nunique() > 15
     for look, rows in lines(points, names):
         rows = rows.assign(shown=rows[value] * scale)
-        look |= {"markevery": 5} if dense else {}
+        look |= {"mec": look["color"]} | ({"markevery": 5} if dense else {})
         seaborn.lineplot(
             rows, x="epoch", y="shown", errorbar=several, err_kws={"alpha": 0.15, "lw": 0}, ax=axes, **look
         )
-    ratios = points["ratio"].dropna().unique()
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(label)
-    one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
-    first = points.iloc[0]
-    axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
-    axes.legend(frameon=False, fontsize=9 if len(axes.lines) <= 8 else 7.5)
+    first, label = points.iloc[0], "learning rate falls"
+    for epoch in recipe["lr_steps"] if recipe.get("epochs") == first["epochs"] else []:
+        falls = epoch * first["train_epochs"] / first["epochs"]
+        if falls < points["epoch"].max():
+            axes.axvline(falls, color="0.4", linestyle=":", linewidth=1, zorder=0, label=label)
+            label = None
+    axes.set_xlabel("")
     axes.grid(alpha=0.3)
     style.open_frame(axes)
+
+
+def upper(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, where: str) -> None:
+    """Draw the curves with a title and a legend."""
+    draw(axes, points, value, names, recipe)
+    axes.set_ylabel(VALUES[value][0])
+    ratios, first = points["ratio"].dropna().unique(), points.iloc[0]
+    one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
+    axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
+    several = len(axes.get_legend_handles_labels()[0]) > 8
+    axes.legend(frameon=False, fontsize=7.5 if several else 9)
+
+
+def lower(axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
+    """Draw the differences, on a scale that the differences of the second half of the training fill."""
+    draw(axes, differences, value, names, recipe)
+    axes.get_legend().remove()  # seaborn draws one
+    *_, label, scale = VALUES[value]
+    late = scale * differences.loc[differences["epoch"] >= differences["epoch"].max() / 2, value]
+    least, most = min(0, late.min()), max(0, late.max())
+    margin = 0.15 * (most - least) or 1
+    axes.set_ylim(least - margin, most + margin)
+    axes.axhline(0, color=style.COLOURS[0], linewidth=1)
+    axes.set_ylabel(label)
 
 
 def nothing(model: str, names: Names, snakemake) -> None:
@@ -76,13 +112,25 @@ def main(snakemake) -> None:
         return
     if long.empty:
         panes = [(own, "")]
-    figure, panels = style.panels(len(panes), *SIZE)
-    for axes, (rows, where) in zip(panels, panes, strict=True):
-        draw(axes, rows, value, names, where)
+    differences = [minus_uncompressed(rows, value) for rows, _ in panes]
+    heights = [SIZE[1], LOWER] if any(map(len, differences)) else [SIZE[1]]
+    figure, grid = plt.subplots(
+        len(heights), len(panes), figsize=(SIZE[0] * len(panes), 0.7 + sum(heights)), height_ratios=heights,
+        sharex="col", layout="constrained", squeeze=False,
+    )  # fmt: skip
+    recipe = snakemake.params.recipe
+    for column, (rows, where), difference in zip(grid.T, panes, differences, strict=True):
+        upper(column[0], rows, value, names, recipe, where)
+        if len(difference):
+            lower(column[1], difference, value, names, recipe)
+        elif len(heights) > 1:
+            column[1].set_visible(False)
+            column[0].tick_params(labelbottom=True)
+        column[1 if len(difference) else 0].set_xlabel("epoch")
     notes = []
     for rows, where in panes:
         note = f"{captions.setting(rows)}; {captions.seeds(rows)}"
-        note += "; band: standard deviation" if rows["seed"].nunique() > 1 else ""
+        note += "; band: smallest to largest of the seeds" if rows["seed"].nunique() > 1 else ""
         notes.append(f"{where.strip().capitalize()}: {note}" if where else note)
     style.save(figure, ". ".join(notes), snakemake)
 

@@ -4,31 +4,25 @@ Training values: means over the augmented batches between the last two points of
 set after the last step. Density, bits and vNMSE cover the same part of the training. Density: the part of the entries
 that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
 E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values are
-means over n seeds, with the standard deviation if there are several. Kept run: a long run that is kept in the
+means over n seeds. Brackets: the smallest and the largest of the seeds. Kept run: a long run that is kept in the
 repository, shown for a model that was trained too briefly here or not at all."""
 
 import pandas as pd
 
 from dlgs_bench.report import captions, kept, tables
-from dlgs_bench.report.load_runs import ABOUT, LINKS, WHEN
+from dlgs_bench.report.load_runs import last_points, over_seeds
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "test_perplexity"]
 VALUES += ["density", "bits_per_entry", "vnmse"]
-# The columns that identify a row: they are equal for all seeds, and decide the numbers.
-KEYS = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
 
 
 def build(points: pd.DataFrame) -> pd.DataFrame:
-    """The last point of every run, averaged over seeds: ``<value>`` and ``<value>_sd``."""
-    last = points.sort_values("step", kind="stable").groupby(["run", "kept"], sort=False).tail(1)
-    last = last.assign(vnmse=last["squared_error"] / last["squared_mean"])
-    groups = last.groupby([*KEYS, "kept"], dropna=False, sort=False)
-    table = groups[VALUES].mean().join(groups[VALUES].std(), rsuffix="_sd")
-    table["epochs_trained"] = groups["epoch"].mean()
-    table["seeds"] = groups.size()
-    return table.reset_index().assign(rate_mbit=float("nan"))
+    """The last point of every run, averaged over seeds."""
+    last = last_points(points, "kept")
+    table = over_seeds(last.assign(vnmse=last["squared_error"] / last["squared_mean"]), VALUES, "kept")
+    return table.assign(rate_mbit=float("nan"))
 
 
 def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> pd.DataFrame:
@@ -46,11 +40,7 @@ def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> p
 
 
 def cell(row, value: str, scale: int) -> str:
-    if pd.isna(row[value]):
-        return ""
-    digits = 1 if scale == 100 else 2
-    text, sd = f"{row[value] * scale:.{digits}f}", row[f"{value}_sd"]
-    return text if pd.isna(sd) else f"{text} ± {sd * scale:.{digits}f}"
+    return "" if pd.isna(row[value]) else tables.spread(row, value, scale, 1 if scale == 100 else 2)
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -80,7 +70,7 @@ def main(snakemake) -> None:
     own = points[points["kept"] == ""]  # the column "Kept run" describes the others
     caption = f"{captions.of_script(snakemake)} {captions.setting(own if len(own) else points)}."
     if table["test_perplexity"].notna().any():
-        caption += " Test perplexity is the exponential of the test loss; a token is a byte."
+        caption += f" {captions.PERPLEXITY}"
     short = names.models_in(row["model"] for row in table.to_dict("records") if captions.too_short(row))
     if short:
         caption += f" Trained too short to rank the variants: {', '.join(map(names.model, short))}."

@@ -13,8 +13,15 @@ ADVISE_ASKED = {
     }
 }
 ADVISE_CHECKED = f"{workflow.basedir}/workflow/studies/advise/checked.csv"
-ADVISE_TARGETS = [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
-ADVISE_CHECKS = [f"{RESULTS}/advice_check.csv", f"{FIGURE_FOLDER}/advice_check.svg"]
+ADVISE_TARGETS, ADVISE_CHECKS = [], []
+if named("timing") and not grid.streams(VALUES):
+    ADVISE_TARGETS += [f"{RESULTS}/advice.csv", f"{FIGURE_FOLDER}/advice.svg"]
+if studied("advise") and not grid.streams(VALUES):
+    ADVISE_CHECKS += [
+        f"{RESULTS}/advice_check.csv",
+        f"{FIGURE_FOLDER}/advice_check.svg",
+    ]
+STUDY_TARGETS += ADVISE_TARGETS + ADVISE_CHECKS
 # The calibrations of the check: of its models, and without a server, since it is timed without a server.
 ADVISE_CHECK_FOLDERS = sorted(
     {
@@ -41,20 +48,15 @@ ADVISE_INPUT = {
     "checked": ADVISE_CHECKED,
 }
 
-if named("timing") and not grid.streams(VALUES):
-    STUDY_TARGETS += ADVISE_TARGETS
 
-    rule advise:
-        input:
-            ADVISE_TARGETS,
+rule advise:
+    input:
+        ADVISE_TARGETS,
 
 
-if studied("advise") and not grid.streams(VALUES):
-    STUDY_TARGETS += ADVISE_CHECKS
-
-    rule advise_check:
-        input:
-            ADVISE_CHECKS,
+rule advise_check:
+    input:
+        ADVISE_CHECKS,
 
 
 use rule artefact as advice_table with:

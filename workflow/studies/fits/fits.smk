@@ -1,5 +1,6 @@
 # The calibrated costs of buckets, and the curves through them that planners use.
-STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["models"]]
+if named("timing"):
+    STUDY_TARGETS += [f"{FIGURE_FOLDER}/fits-{model}.svg" for model in VALUES["models"]]
 
 
 use rule artefact as fits_figure with:

@@ -38,7 +38,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
         diamond = {"color": "black", "markerfacecolor": "white", "markersize": 4, "label": "" if y else "predicted"}
         axes.plot(row["predicted_s"], y, "D", clip_on=True, **diamond)
         whole, high = (row["predicted_s"],) * 2 if math.isnan(whole) else (whole, high)
-        text = f" {'→ ' if whole > shown_s else ''}{whole:.3g} s"
+        text = f"  {'→ ' if whole > shown_s else ''}{whole:.3g} s"
         axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
     axes.set_yticks(range(len(rows)), [f"{row['workers']} workers, {row['way']}" for _, row in rows.iterrows()])
     axes.tick_params(axis="y", labelsize=8)

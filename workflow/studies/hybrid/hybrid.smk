@@ -3,7 +3,7 @@ if studied("hybrid"):
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
 
 
-use rule launch as hybrid with:
+use rule launch as time_hybrid with:
     input:
         data=data_of("hybrid"),
         plan=[],

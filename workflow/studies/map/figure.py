@@ -5,9 +5,10 @@ selection keep this machine's times, the bytes on the busiest link take their ti
 collective adds one latency. Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed.
 Cross: the network of the calibration, the only point where the model was compared with measurements; the farther from
 it, the less certain the map. Hatched: the two fastest variants differ by less than the model's error there, so either
-may win."""
+may win. Variants that are the fastest nowhere are not shown. The colours differ in lightness, for prints in grey."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,16 +27,26 @@ WORKERS = 2 ** np.arange(1, 5)
 SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 
-def draw(axes, known: list[Projection], colours: ListedColormap, error: float):
+def iterations(known: list[Projection]) -> np.ndarray:
+    """The predicted seconds of an iteration: (variants, workers, rates)."""
+    here = known[0].here
+    networks = [[replace(here, workers=n, rate_mbit=rate) for rate in AWAY * here.rate_mbit] for n in WORKERS]
+    return np.array([[[k.iteration_s(there) for there in row] for row in networks] for k in known])
+
+
+def winners(variants: Iterable[str], seconds: np.ndarray) -> set[str]:
+    """The variants that are the fastest somewhere; ``seconds``: as from ``iterations``, one entry per variant."""
+    return {list(variants)[index] for index in np.unique(seconds.argmin(axis=0))}
+
+
+def draw(axes, known: list[Projection], seconds: np.ndarray, colours: ListedColormap, error: float):
     """Draw the fastest variant of one model and its speed-up; uncompressed may be missing.
 
-    ``error``: the relative error of the time model. It returns the contours of the speed-ups, which are labelled after
-    the layout of the figure, or None.
+    ``seconds``: of ``known``, from ``iterations``. ``error``: the relative error of the time model. It returns the
+    contours of the speed-ups, which are labelled after the layout of the figure, or None.
     """
     here = known[0].here
     rates = AWAY * here.rate_mbit
-    networks = [[replace(here, workers=n, rate_mbit=rate) for rate in rates] for n in WORKERS]
-    seconds = np.array([[[k.iteration_s(there) for there in row] for row in networks] for k in known])
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
     axes.pcolormesh(rates, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(known) - 0.5,
@@ -68,15 +79,17 @@ def main(snakemake) -> None:
             (model, kind, {variant: k for (of, variant), k in known.items() if of == model})
             for model in names.models_in(of for (of, _), k in known.items() if k.spec.scheme.method != "none")
         ]
-    variants = names.variants_in(variant for *_, known in panes for variant in known)
-    colours = {variant: style.area(variant, names) for variant in variants}
+    predicted = [iterations(list(known.values())) for *_, known in panes]
+    fastest = [winners(known, seconds) for (*_, known), seconds in zip(panes, predicted, strict=True)]
+    variants = names.variants_in(set().union(*fastest))
+    colours = style.areas(variants, names)
     prediction = pd.read_csv(snakemake.input.prediction)
     error = prediction["error"].abs().median()
     figure, panels = style.panels(len(panes), 4.0, 3.5)
     lines = []
-    for axes, (model, kind, known) in zip(panels, panes, strict=True):
-        here = {variant: known[variant] for variant in variants if variant in known}
-        contours = draw(axes, list(here.values()), ListedColormap([colours[v] for v in here]), error)
+    for axes, (model, kind, known), seconds in zip(panels, panes, predicted, strict=True):
+        shades = ListedColormap([colours.get(variant, "white") for variant in known])
+        contours = draw(axes, list(known.values()), seconds, shades, error)
         lines += [(axes, contours)] if contours else []
         axes.set_title(f"{names.model(model)}, selection {kind}", fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours[variant]) for variant in variants]

@@ -23,15 +23,10 @@ METHODS_PARAMS |= {
 METHODS_CAPTION = "One iteration of every method. " + fingerprint.docstring(
     "workflow/scripts/breakdown.py"
 )
-METHODS_TARGETS = [f"{RESULTS}/methods.csv"] + expand(
+STUDY_TARGETS.append(f"{RESULTS}/methods.csv")
+STUDY_TARGETS += expand(
     f"{FIGURE_FOLDER}/methods-{{name}}.svg", name=("bytes", "time", "breakdown")
 )
-STUDY_TARGETS += METHODS_TARGETS
-
-
-rule methods:
-    input:
-        METHODS_TARGETS,
 
 
 use rule artefact as methods_collect with:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from dlgs_bench import plugins
 from dlgs_bench.config import grid, variants
 from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import wrong_options
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.topology import ALL_GATHER
 
@@ -17,15 +18,29 @@ def asked(values: dict) -> dict:
     given = study["variants"] | values["variants"]
     wanted = study["methods"]
     if wanted == "all":
-        sgd = all(model["optimizer"] == "sgd" for model in values["models"].values())
-        usable = plugins.usable("methods")
-        wanted = [name for name in usable if sgd or not plugins.describe("methods", name)["needs_sgd"]]
+        wanted = _every_method(values, given)
         wanted += [name for name in given if name not in plugins.names("methods")]
     with_variants = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
     wrong = variants.problem(with_variants)
     if wrong:
         raise ConfigError(f"studies.methods.{wrong}")
     return with_variants
+
+
+def _every_method(values: dict, given: dict) -> list[str]:
+    """The methods that can run, by name. Files that cannot run with their defaults are left out, and so are copies.
+
+    So a file that the configuration does not name stops no configuration. A copy has the title of another method.
+    """
+    sgd = all(model["optimizer"] == "sgd" for model in values["models"].values())
+    chosen: dict[str, str] = {}  # title -> name
+    for name in sorted(plugins.usable("methods"), key=lambda name: name not in [*values["methods"]]):
+        about, settings = plugins.describe("methods", name), given.get(name, {})
+        ratio = {"ratio": 1.0} if "ratio" in about["fields"] else {}
+        runs_by_default = settings or not wrong_options(name, about["fields"], ratio)
+        if runs_by_default and (sgd or not about["needs_sgd"]):
+            chosen.setdefault(variants.variant(name, settings).title, name)
+    return sorted(chosen.values())
 
 
 def changed(values: dict) -> list[dict]:

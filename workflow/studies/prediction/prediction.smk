@@ -1,5 +1,6 @@
 # Predicted and measured times, for every timing run of Table 2.
-STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
+if named("timing"):
+    STUDY_TARGETS += [f"{RESULTS}/prediction.csv", f"{FIGURE_FOLDER}/prediction.svg"]
 
 
 use rule artefact as prediction_table with:

@@ -38,7 +38,10 @@ def finish(axes, ticks: list[float], topology: Topology, bound: pd.Series) -> No
             (PAPER, ":", "1.99: the paper's largest", "top"),
         ):
             axes.axhline(value, color="0.3", linestyle=dash, linewidth=0.8)
-            axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va=side, fontsize=7)
+            axes.text(
+                0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va=side, fontsize=7,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
+            )  # fmt: skip
     axes.set_ylim(0, max(CEILING * 1.15, axes.get_ylim()[1]))
     axes.plot(bound.index, bound, **style.BOUND)  # the axis stays: over slow links the bound is far above
     style.rate_axis(axes, ticks)

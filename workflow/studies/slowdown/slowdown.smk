@@ -1,5 +1,6 @@
 # The link rate at which this machine has the paper's ratio of computation to communication.
-STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
+if named("timing"):
+    STUDY_TARGETS.append(f"{RESULTS}/slowdown.csv")
 
 
 use rule artefact as slowdown_table with:

@@ -1,4 +1,4 @@
-"""Join the curves of alternating sparse and dense steps, each with its T."""
+"""Join the curves of alternating sparse and dense steps, each with its T, its learning rate, and what is equal."""
 
 from pathlib import Path
 
@@ -13,6 +13,8 @@ def main(snakemake) -> None:
     points = read_points(snakemake.input)
     points["sparse_steps"] = points["run"].map(lambda run: specs[run].scheme.options["sparse_steps"])
     points["train_steps"] = points["run"].map(lambda run: specs[run].training.train_steps)
+    points["lr"] = points["run"].map(lambda run: specs[run].training.lr)
+    points["equal"] = points["run"].map(lambda run: "steps" if "-steps-" in run else "bytes")
     points.to_csv(snakemake.output[0], index=False)
 
 

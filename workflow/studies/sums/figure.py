@@ -1,28 +1,29 @@
 """Block-sparse sums: the speed-up of OmniReduce and of an all-gather over a ring, by the part of the blocks that is not
 zero.
 
-One panel per number of workers, kind of links, placement of aggregators (beside a worker, or apart on dedicated hosts)
-and positions of the blocks. One line per setting of OmniReduce's streams; some settings have only a few points. Grey:
-the speed-up that the bytes alone allow, dashed with one aggregator."""
+One panel per number of workers, kind of links and placement of aggregators (beside a worker, or apart on dedicated
+hosts). The blocks that are not zero have random positions; the table has other positions too. One line per setting of
+OmniReduce's streams: the number of aggregators, the blocks of a message x the entries of a block, and the streams of an
+aggregator. Some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed with one
+aggregator."""
 
 import pandas as pd
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import log_errors
 
-PLACES = ("random", "overlapping", "disjoint")
-SHAPE = ["aggregators", "fused", "in_flight"]
+SHAPE = ["aggregators", "block", "fused", "in_flight"]
 
 
-def name(aggregators: int, fused: int, in_flight: int) -> str:
+def name(aggregators: int, block: int, fused: int, in_flight: int) -> str:
     """The name of a shape of streams."""
     many = "one aggregator" if aggregators == 1 else "as many as workers"
-    return f"{many}, {fused} fused, {in_flight} in flight"
+    return f"{many}, {fused} x {block}, {in_flight} in flight"
 
 
-def title(row: pd.Series, places: str) -> str:
+def title(row: pd.Series) -> str:
     latency = f", {row['latency_ms']:g} ms" if row["latency_ms"] else ""
-    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}, {places} places"
+    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}"
 
 
 def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
@@ -55,12 +56,8 @@ def points(axes, look: dict, rows: pd.DataFrame) -> None:
 def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
-    cases = [
-        (title(rows.iloc[0], places), rows[rows["places"] == places])
-        for _, rows in table.groupby(["latency_ms", "workers", "apart"])
-        for places in PLACES
-        if (rows["places"] == places).any()
-    ]
+    rows_of = table[table["places"] == "random"].groupby(["latency_ms", "workers", "apart"])
+    cases = [(title(rows.iloc[0]), rows) for _, rows in rows_of]
     figure, panels = style.panels(len(cases), 3.6, 3.2)
     names = list(dict.fromkeys(name(*shape) for shape in sorted(table[SHAPE].itertuples(index=False))))
     for axes, (what, rows) in zip(panels, cases, strict=True):
@@ -72,8 +69,7 @@ def main(snakemake) -> None:
     style.legend(figure, entries.values(), entries.keys())
     n = captions.least_to_most(table["repeats"])
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
-    size = f"{sizes} MB in blocks of {table['block'].iloc[0]} entries"
-    note = f"{captions.setting(table)}; {size}; n = {n} repeats a point"
+    note = f"{captions.setting(table)}; tensors of {sizes} MB; n = {n} repeats a point"
     style.save(figure, note, snakemake)
 
 

@@ -31,10 +31,16 @@ def runs(values: dict) -> dict[str, RunSpec]:
             streams |= {"apart": True} if kind == "apart" else {}
             name = f"sums/{workers}workers-{aggregators}{kind}-{fused}fused-{in_flight}inflight"
             specs[name] = _run(study, workers, streams, brief=(fused, in_flight, aggregators) != fully_timed)
+        shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": workers}
+        for block in study["other_blocks"]:
+            specs[f"sums/{workers}workers-block{block}"] = _run(study | {"block": block}, workers, shape, brief=True)
     if specs and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
         most = max(study["workers"])
-        shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": most}
-        specs[f"sums/{most}workers-wide-area"] = _run(study | WIDE_AREA, most, shape, brief=True)
+        for in_flight in study["in_flight"]:
+            shape = {"fused": study["fused"][-1], "in_flight": in_flight, "aggregators": most}
+            specs[f"sums/{most}workers-wide-area-{in_flight}inflight"] = _run(
+                study | WIDE_AREA, most, shape, brief=True
+            )
     return specs
 
 

@@ -3,7 +3,7 @@ if studied("sums"):
     STUDY_TARGETS += [f"{RESULTS}/sums.csv", f"{FIGURE_FOLDER}/sums.svg"]
 
 
-use rule launch as sums with:
+use rule launch as time_sums with:
     input:
         plan=[],
         rate=[],

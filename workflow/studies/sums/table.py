@@ -1,14 +1,14 @@
 """Block-sparse sums: OmniReduce, a ring and an all-gather of the same blocks, timed in turns.
 
 Times are of the slowest rank, medians over repeats. Aggregators are either beside a worker (on its host) or apart (on
-dedicated hosts). If they are apart, the engine's gather is left out, because it includes every process. Fused: the
-largest number of blocks in a message. Streams each: streams of each aggregator. Places: the positions of the blocks
-that are not zero on different workers. Bound: the speed-up over a ring that the bytes on the busiest full-duplex link
-alone allow. With N workers and at least N aggregators apart it is 2 (N - 1) / N divided by the part of the blocks that
-are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators, each sends more. An
-aggregator beside a worker shares its link, but exchanges blocks with this worker without the link. The values are small
-integers, so all ways give the same bits; every repeat checks this. Most settings of the streams were timed in a few
-cases only."""
+dedicated hosts). If they are apart, the engine's gather is left out, because it includes every process. Block: entries
+of a block. Fused: the largest number of blocks in a message. Streams each: streams of each aggregator. Places: the
+positions of the blocks that are not zero on different workers. Bound: the speed-up over a ring that the bytes on the
+busiest full-duplex link alone allow. With N workers and at least N aggregators apart it is 2 (N - 1) / N divided by the
+part of the blocks that are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators,
+each sends more. An aggregator beside a worker shares its link, but exchanges blocks with this worker without the link.
+The values are small integers, so all ways give the same bits; every repeat checks this. Most settings of the streams
+were timed in a few cases only."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from dlgs_bench.timemodel.links import streamed_bound
 
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
 ABOUT += ("latency_ms", "round_trip_ms", "disturbed")
-SHAPE = ["apart", "aggregators", "fused", "in_flight"]
+SHAPE = ["apart", "aggregators", "block", "fused", "in_flight"]
 UNION = {  # the share of blocks that are not zero on at least one of n ranks, by the share on each rank
     "random": lambda n, d: 1 - (1 - d) ** n,
     "overlapping": lambda n, d: d,
@@ -63,6 +63,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Links (Mb/s)": f"{row['rate_mbit']:g}",
             "Latency (ms)": f"{row['latency_ms']:g}" if row["latency_ms"] else "",
             "Aggregators": f"{row['aggregators']} {'apart' if row['apart'] else 'beside'}",
+            "Block": row["block"],
             "Fused": row["fused"],
             "Streams each": row["in_flight"],
             "Places": row["places"],
@@ -84,9 +85,8 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 def main(snakemake) -> None:
     log_errors(snakemake)
     table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
-    first = table.iloc[0]
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
-    size = f"{sizes} MB in blocks of {first['block']} entries. {captions.setting(table)}."
+    size = f"Tensors of {sizes} MB. {captions.setting(table)}."
     tables.save_table(table, shown(table), f"{captions.of_script(snakemake)} {size}", snakemake.output)
 
 

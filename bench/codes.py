@@ -1,0 +1,97 @@
+"""The bits per sent entry of each code of the indices, on gradients of a training, compared with the entropy.
+
+    python bench/codes.py results/bench [data]
+
+One worker trains a model with error feedback for ``STEPS`` steps. In each step, the k largest entries of gradient +
+residual are sent. The messages of the last step are coded: one for the whole model, as Top-K sends it, or one for each
+layer, as LAGS and alternating sparse and dense steps send them. Bits are counted, not estimated, with all words that a
+message has in addition to its values. Bitmap: one bit for each entry of the bucket. Entropy: log2 of the number of ways
+to choose k of the bucket's entries, the lower limit of a code that assumes nothing about their positions. ResNet-20
+needs the file cifar10.npz in the folder ``data``. Without it, the other model is counted alone.
+"""
+
+import sys
+from collections.abc import Iterator
+from math import lgamma, log
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from saving import save
+
+from dlgs_bench import data, plugins
+from dlgs_bench.data import Shard
+from dlgs_bench.exchange.wire import FORMATS
+from dlgs_bench.training.build import build
+from dlgs_bench.training.results import machine
+
+MODELS = {"resnet20": (0.05, 32), "transformer_small": (0.05, 16)}  # the learning rate and the batch
+RATIOS, STEPS = (0.1, 0.01, 0.001), 30
+CODES = ["bitmap", *FORMATS]
+
+
+def k_of(ratio: float, size: int) -> int:
+    return max(1, int(ratio * size))
+
+
+def gradients(model: str, root: Path, ratio: float, steps: int) -> list[Tensor]:
+    """Gradient + residual of each layer in the last of ``steps`` steps; the k largest entries of the model are sent."""
+    torch.manual_seed(0)
+    module, (lr, batch) = plugins.load("models", model), MODELS[model]
+    net, source = build(module), data.load(module.DATA)(root, torch.device("cpu"))
+    parameters, shard = [p for p in net.parameters() if p.requires_grad], Shard(batch, 1, 0, 0)
+    sizes = [p.numel() for p in parameters]
+    residual = torch.zeros(sum(sizes))
+    for step in range(steps):
+        inputs, targets = source.batch(step, shard)
+        module.loss(net(inputs), targets).backward()
+        corrected = residual + torch.cat([p.grad.flatten() for p in parameters])
+        chosen = corrected.abs().topk(k_of(ratio, len(corrected))).indices
+        update = torch.zeros_like(corrected)
+        update[chosen] = corrected[chosen]
+        residual = corrected - update
+        with torch.no_grad():
+            for parameter, change in zip(parameters, update.split(sizes), strict=True):
+                parameter -= lr * change.view_as(parameter)
+                parameter.grad = None
+    return list(corrected.split(sizes))
+
+
+def bits_of(buckets: list[Tensor], ratio: float) -> dict[str, float]:
+    """The bits per sent entry, without its value, of each code and of the entropy; one message per bucket."""
+    bits, sent = dict.fromkeys([*CODES, "entropy"], 0.0), 0
+    for bucket in buckets:
+        size, k = len(bucket), k_of(ratio, len(bucket))
+        chosen = bucket.abs().topk(k).indices.sort().values
+        bits["bitmap"] += 8 * -(-size // 8)
+        for name, code in FORMATS.items():
+            bits[name] += 32 * (len(code.pack(bucket[chosen], chosen, size)) - k)
+        bits["entropy"] += (lgamma(size + 1) - lgamma(k + 1) - lgamma(size - k + 1)) / log(2)
+        sent += k
+    return {name: count / sent for name, count in bits.items()}
+
+
+def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
+    for ratio in RATIOS:
+        layers = gradients(model, root, ratio, steps)
+        for message, buckets in (("model", [torch.cat(layers)]), ("layer", layers)):
+            about = {"model": model, "ratio": ratio, "message": message, "messages": len(buckets)}
+            yield about | bits_of(buckets, ratio)
+
+
+def main(folder: Path, root: Path) -> None:
+    models = [model for model in MODELS if model != "resnet20" or (root / "cifar10.npz").exists()]
+    rows = [row for model in models for row in measure(model, root, STEPS)]
+    words = (
+        f"Bits per sent entry, in addition to its value (32 bits), in step {STEPS} of a training with error feedback; "
+    )
+    save(
+        rows, folder, "codes", f"{words}{machine('cpu')}. Other machines can round differently and send other entries."
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "data"))

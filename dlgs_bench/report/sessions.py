@@ -1,0 +1,40 @@
+"""How far speed-ups move between sessions: the range over a table's own session and kept sessions. No torch."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from dlgs_bench.report.compare import SAME
+from dlgs_bench.report.summary import summarise
+
+RANGE = ["session_low", "session_high", "sessions"]
+
+
+def kept(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFrame]:
+    """The undisturbed speed-ups of these models in kept sessions, one table per session.
+
+    Old sessions, which timed uncompressed with a single way of merging layers, are left out. Their tables have no
+    column for it.
+    """
+    tables = [pd.read_csv(Path(path)) for path in paths]
+    rows = [table[table["model"].isin(list(models))] for table in tables if "bucketing" in table]
+    return [summary[summary["disturbed"].isna()] for summary in map(summarise, filter(len, rows))]
+
+
+def over_sessions(table: pd.DataFrame, sessions: list[pd.DataFrame]) -> pd.DataFrame:
+    """``table`` with the columns ``RANGE``: the smallest and largest speed-up of a row, and in how many sessions.
+
+    A session that is the table's own, such as the reference set, counts once.
+    """
+    columns = [*SAME, "speedup"]
+    every = pd.concat([one[columns] for one in (table, *sessions)], ignore_index=True)
+    ranges = every.groupby(SAME, dropna=False)["speedup"].agg(["min", "max", "nunique"])
+    return table.merge(ranges.set_axis(RANGE, axis=1).reset_index(), on=SAME, how="left")
+
+
+def cell(row: dict) -> str:
+    """The range of a row as text; empty if no other session has the row."""
+    if row["sessions"] < 2 or row["variant"] == "none":
+        return ""
+    return f"{row['session_low']:.2f} to {row['session_high']:.2f} ({row['sessions']:g})"

@@ -1,0 +1,39 @@
+"""bench/codes.py: bits of the codes of indices, counted and compared with the entropy."""
+
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "bench"))
+import codes
+
+pytestmark = pytest.mark.unit
+
+
+def test_bits_are_counted_with_all_words_of_a_message():
+    """Every fourth of 64 entries: gaps of 3, one byte each; a bitmap of 8 bytes; 1 and 2 more words."""
+    bucket = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(16)
+    bits = codes.bits_of([bucket], 0.25)
+    assert bits["indices"] == 32 and bits["bitmap"] == 64 / 16
+    assert bits["smallest"] == (32 + 64) / 16 and bits["run-length"] == (64 + 8 * 16) / 16
+    assert bits["entropy"] == pytest.approx(48.795 / 16, abs=1e-3)  # log2 of 64 over 16
+    assert codes.bits_of([bucket, bucket], 0.25) == bits  # two messages, twice the entries
+
+
+@pytest.mark.parametrize("ratio", codes.RATIOS)
+def test_no_code_of_random_positions_is_shorter_than_the_entropy(ratio):
+    bits = codes.bits_of([torch.rand(50_000, generator=torch.Generator().manual_seed(0))], ratio)
+    assert all(bits[code] > bits["entropy"] for code in codes.CODES)
+    assert bits["smallest"] < 1.01 * min(bits["bitmap"], bits["indices"], bits["run-length"]) + 1
+
+
+def test_what_is_not_sent_stays_in_the_residual(tmp_path):
+    layers = codes.gradients("transformer_small", tmp_path, 0.01, steps=2)
+    sizes = [p.numel() for p in codes.build(codes.plugins.load("models", "transformer_small")).parameters()]
+    assert [len(layer) for layer in layers] == sizes
+    first = torch.cat(codes.gradients("transformer_small", tmp_path, 0.01, steps=1))
+    second, sent = torch.cat(layers), first.abs() >= first.abs().topk(int(0.01 * len(first))).values[-1]
+    rest = ~sent & (first.abs() > first.abs().median())
+    assert torch.corrcoef(torch.stack([first[rest], second[rest]]))[0, 1] > 0.5  # the residual is a part of the second
