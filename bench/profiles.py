@@ -7,7 +7,8 @@ Then the same script is timed over other networks: uncompressed, and with method
 time model of ``dlgs-bench advise`` predicts every iteration from the one profile.
 
 Finished cases are kept under results/runs/profiles and are not measured again, so the same command continues a stopped
-run. With ``--budget-s 0`` it measures nothing, and writes the tables, the figure and the page from the kept cases.
+run. With ``--budget-s 0`` it measures nothing, predicts the kept cases again, and writes the tables, the figure and the
+page.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,18 +30,18 @@ import numpy as np
 import pandas as pd
 from profiles_script import ALONE, ENGINE, PROBE, PROFILE, RECORDING, REPEATS, UNCOMPRESSED
 
-from dlgs_bench.buckets import Plan
 from dlgs_bench.engines import ENGINES
+from dlgs_bench.fingerprint import commit
 from dlgs_bench.launch import hosts
 from dlgs_bench.launch.progress import clock
 from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.names import Names
 from dlgs_bench.stats import repeatable
 from dlgs_bench.testbed.testbed import Testbed, available
-from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel import advice, job_advice
+from dlgs_bench.timemodel.checked_range import TIED
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
-from dlgs_bench.timemodel.timeline import schedule
 
 RUNS = Path("results/runs/profiles")
 SCRIPT = Path(__file__).with_name("profiles_script.py")
@@ -157,46 +158,50 @@ def finished(job: Job, runs: Path) -> list[dict]:
 
 def tidy(jobs: list[Job], runs: Path) -> pd.DataFrame:
     """One row for each method of each finished case."""
-    return pd.DataFrame(
+    table = pd.DataFrame(
         row
         for job in jobs
         for found in finished(job, runs)
         for row in rows_of(job, load(runs / job.name / PROFILE), found)
     )
+    return table.assign(predicted_commit=commit())
 
 
 def rows_of(job: Job, profile: dict, found: dict) -> Iterator[dict]:
     """The predicted and the measured iteration of each method in a case."""
     case, seconds = found["case"], found["seconds"]
-    alone_s, slowdown = repeatable(seconds[ALONE]).value, 1.0
+    alone_s, recorded_alone_s = repeatable(seconds[ALONE]).value, job_advice.read_job(profile).alone_s
+    speed, slowdown = alone_s / recorded_alone_s, 1.0
     if case["workers"] > found["cores"]:  # so they compute more slowly, as they would not on machines of their own
-        slowdown = alone_s / job_advice.read_job(profile).alone_s
+        slowdown = speed
     there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
     network = f"{there.workers} workers, {there.rate_mbit:g} Mb/s"
     kind = f"{there.workers} workers" if there.workers > 2 else "other rates"
     if there.latency_ms:
         network, kind = f"{network}, {there.latency_ms:g} ms", f"{there.latency_ms:g} ms of latency"
-    for model in job_advice.models(profile, slowdown=slowdown):
-        own, predicted_s = repeatable(seconds[model.name]), model.iteration_s(there)
-        plan = plan_of(model.job.sizes, found["buckets"][model.name])
-        own_buckets_s = schedule(model.job.sizes, model.costs(there), plan).iteration_s + model.job.rest_s
+    predicted, at_speed = (predictions(profile, there, factor) for factor in (slowdown, speed))
+    for name, (title, predicted_s) in predicted.items():
+        own, at_speed_s = repeatable(seconds[name]), at_speed[name][1]
         yield {
             "case": f"{job.name}, {network}", "kind": kind, "model": job.model, "script": job.script,
             "workers": there.workers, "rate_mbit": there.rate_mbit, "latency_ms": there.latency_ms,
-            "recorded_mbit": job.rates_mbit[0], "method": model.name, "title": model.title,
-            "predicted_s": predicted_s, "own_buckets_s": own_buckets_s,
+            "recorded_mbit": job.rates_mbit[0], "method": name, "title": title,
+            "predicted_s": predicted_s, "at_speed_s": at_speed_s,
             "measured_s": own.value, "measured_s_low": own.low, "measured_s_high": own.high,
-            "error": predicted_s / own.value - 1, "own_buckets_error": own_buckets_s / own.value - 1,
-            "blocks": len(seconds[model.name]), "alone_s": alone_s, "slowdown": slowdown,
-            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+            "error": predicted_s / own.value - 1, "at_speed_error": at_speed_s / own.value - 1,
+            "blocks": len(seconds[name]), "alone_s": alone_s, "recorded_alone_s": recorded_alone_s,
+            "slowdown": slowdown, "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
         }  # fmt: skip
 
 
-def plan_of(sizes: list[int], buckets: list[int]) -> Plan:
-    """The plan whose groups of layers end closest to the ends of the buckets. ``buckets``: the entries of each."""
-    ends = np.cumsum(sizes)
-    stops = sorted({int(np.abs(ends - end).argmin()) + 1 for end in np.cumsum(buckets)} | {len(sizes)})
-    return list(pairwise([0, *stops]))
+def predictions(profile: dict, there: Network, slowdown: float) -> dict[str, tuple[str, float]]:
+    """Method -> its title and predicted iteration. Uncompressed was measured with the script's own buckets."""
+    known = {model.name: model for model in job_advice.script_models(profile, slowdown=slowdown)}
+    known[UNCOMPRESSED] = known.pop(job_advice.SCRIPT, known[UNCOMPRESSED])
+    return {
+        name: ("uncompressed" if name == UNCOMPRESSED else model.title, model.iteration_s(there))
+        for name, model in known.items()
+    }
 
 
 def probes(jobs: list[Job], runs: Path) -> pd.DataFrame:
@@ -223,16 +228,42 @@ def first_choices(table: pd.DataFrame) -> pd.Series:
     return chosen / by_case["measured_s"].min()
 
 
+def tie_factor(table: pd.DataFrame) -> float:
+    """The factor within which 9 of 10 predicted ratios of a method to the first choice of its case are right."""
+    chosen = table.loc[table.groupby("case")["predicted_s"].idxmin()].set_index("case")
+    others = table.drop(index=table.groupby("case")["predicted_s"].idxmin())
+    first = chosen.loc[others["case"]]
+    ratios = {
+        "predicted_speedup": others["predicted_s"].to_numpy() / first["predicted_s"].to_numpy(),
+        "speedup": others["measured_s"].to_numpy() / first["measured_s"].to_numpy(),
+    }
+    return advice.margin(pd.DataFrame(ratios))
+
+
+def ties(table: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """The methods that are predicted to be within a factor of the first choice of their case."""
+    return table[table["predicted_s"] <= factor * table.groupby("case")["predicted_s"].transform("min")]
+
+
 def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
     """What the tables say, in sentences."""
     worst, choices = table.loc[table["error"].abs().idxmax()], first_choices(table)
     jobs = table.groupby(["model", "script"]).ngroups
+    tied, factor = ties(table, TIED), tie_factor(table)
+    fastest = tied.groupby("case")["measured_s"].min() / table.groupby("case")["measured_s"].min()
+    speeds = (table["alone_s"] / table["recorded_alone_s"])[table["slowdown"] == 1]
     text = (
         f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs. "
         f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). "
         f"The first choice was within 5 % of the fastest method in {(choices <= CLOSE).sum()} of {len(choices)} cases. "
-        f"In the worst case it took {choices.max():.2f} times as long. With the script's own buckets instead of the "
-        f"best buckets, the error is: {captions.off(table, 'own_buckets_error')}."
+        f"In the worst case it took {choices.max():.2f} times as long. "
+        f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}. "
+        f"Methods within a factor of {TIED} of the first choice cannot be told apart. In the mean, these are "
+        f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
+        f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest. "
+        f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
+        "in the cases with at most as many workers as cores. "
+        f"With computing as fast as it was in each case, the error is: {captions.off(table, 'at_speed_error')}."
     )
     if len(probed):
         ratios = probed["overhead"]
@@ -244,14 +275,20 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
     return text
 
 
-def by_kind(table: pd.DataFrame) -> str:
-    """The errors for each kind of case, as a table."""
+def errors_by(table: pd.DataFrame, key: str, title: str) -> str:
+    """The errors of the cases with the same ``key``, as a table. ``title``: of its first column."""
     rows = []
-    for kind, own in table.groupby("kind", sort=False):
+    for value, own in table.groupby(key, sort=False):
         choices, off = first_choices(own), captions.off(own, "error")
         good = f"{(choices <= CLOSE).sum()} of {len(choices)}"
-        rows.append({"Cases": kind, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
+        rows.append({title: value, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
     return markdown(rows)
+
+
+def by_part(table: pd.DataFrame) -> list[str]:
+    """The errors by kind of case and by job, as tables."""
+    jobs = table.assign(job=table["model"] + "-" + table["script"])
+    return [errors_by(table, "kind", "Cases"), errors_by(jobs, "job", "Job")]
 
 
 def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
@@ -260,7 +297,7 @@ def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         {
             "Case": row["case"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}", "Method": row["title"],
             "Predicted (ms)": tables.number(1e3 * row["predicted_s"]),
-            "With own buckets (ms)": tables.number(1e3 * row["own_buckets_s"]),
+            "At the case's speed (ms)": tables.number(1e3 * row["at_speed_s"]),
             "Measured (ms)": tables.spread(row, "measured_s", 1e3, 0 if row["measured_s"] >= 0.1 else 1),
             "Error": f"{100 * row['error']:+.0f} %", "n": row["blocks"],
         }
@@ -273,7 +310,7 @@ def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         for row in probed.to_dict("records")
     ]  # fmt: skip
     words = f"n: blocks. Brackets: {captions.REPEAT}, from n = 3 on. {note(table)}."
-    return "\n\n".join([summary(table, probed), by_kind(table), markdown(rows), words, markdown(recorded)]) + "\n"
+    return "\n\n".join([summary(table, probed), *by_part(table), markdown(rows), words, markdown(recorded)]) + "\n"
 
 
 def markdown(rows: list[dict]) -> str:
@@ -315,6 +352,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 
 def readme(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
     """The page of the folder."""
+    parts = "\n\n".join(by_part(table))
     return f"""# Predictions from one profile, compared with measurements
 
 `python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It needs a
@@ -323,7 +361,7 @@ the probe costs is in [probe.csv](probe.csv).
 
 {summary(table, probed)}
 
-{by_kind(table)}
+{parts}
 
 ![Measured over predicted iterations](profiles.svg)
 
@@ -340,14 +378,24 @@ the probe costs is in [probe.csv](probe.csv).
   each phase of a method. The first block is a warm-up. Methods start with the residuals of a long training.
 - **The probe.** At the highest rate, iterations while the probe records are one more turn.
 
+## How the predictions were made
+
+The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
+{table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
+model](../../docs/time-model.md#from-a-profile-of-a-job) was found on three jobs: mobilenet_v2, vgg16 and
+language_model. The other jobs were held out. No cost was fitted to these cases, but the factor within which methods
+cannot be told apart was computed from them.
+
 ## What limits the comparison
 
 - **Shared cores.** More workers than cores compute more slowly than in the recording. The time model gets this measured
-  factor (column `slowdown`). Selection is slower too, which the time model does not contain.
-- **Buckets.** `advise` assumes the best buckets, and the script has its own buckets. The column `own_buckets_s` is the
-  prediction for the script's own buckets.
-- **Small messages.** DistributedDataParallel broadcasts the buffers of BatchNorm in each forward pass. `DDPHook`
-  exchanges a flag in each backward pass. The time model contains neither.
+  factor (column `slowdown`) for computing and selection.
+- **The speed of the machine.** It changed between the recording and the cases. The column `at_speed_s` is the
+  prediction with computing as fast as in the same case without an exchange, which is also measured in few blocks.
+- **Buffers.** A profile of version 1 does not contain the bytes of the buffers that DistributedDataParallel broadcasts
+  in each forward pass, so a prediction from it does not contain the broadcast.
+- **Drift of DLGS.** The scripts train on the same batch in each step. A fixed threshold then sends more or fewer
+  entries than in the probe, which draws a new gradient for each step.
 - **One machine.** All workers share one machine without a GPU.
 """
 

@@ -35,6 +35,20 @@ def merge_up_to(sizes: Sequence[int], *, most: int) -> Plan:
     return plan
 
 
+def fill(lengths: Sequence[int], first: int, most: int) -> Plan:
+    """The buckets of DistributedDataParallel: a bucket ends with the layer that fills it, so it can be larger.
+
+    ``lengths``: bytes of each layer. ``first``: the bytes that fill the first bucket; ``most``: any other bucket.
+    """
+    plan, start, held = [], 0, 0
+    for i, length in enumerate(lengths, start=1):
+        held += length
+        if held >= (most if plan else first) or i == len(lengths):
+            plan.append((start, i))
+            start, held = i, 0
+    return plan
+
+
 def split_evenly(sizes: Sequence[int], parts: int) -> Plan:
     """A plan with ``parts`` groups of about equal numbers of entries; ValueError if there are fewer layers."""
     if parts > len(sizes):

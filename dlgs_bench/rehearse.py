@@ -18,6 +18,7 @@ from dlgs_bench.launch import processes
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.testbed import testbed
+from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.job_advice import Job, JobModel
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print measured next to predicted iterations; the exit status: 0, or 2 for what ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        _, known, there = advise.asked(given, given.slowdown)
+        _, known, there = advise.asked(given, job_advice.models, given.slowdown)
         _check(known[0].job, there, given.profile)
         rows = _measured(known, there, given.blocks)
     except ValueError as error:

@@ -65,3 +65,10 @@ def horovod(model: nn.Module):
 def with_and_without(comm, engine: str, path: str) -> tuple:
     wrap = {"torch_dist": ddp, "horovod": horovod}[engine]
     return trained(wrap, None, comm.rank), trained(wrap, Path(f"{path}.{comm.rank}"), comm.rank)
+
+
+def ddp_settings(comm) -> tuple[dict, dict]:
+    """The settings of two models with batch norm: with buckets of 2 MiB, and with default buckets and no broadcast."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    models = DistributedDataParallel(net, bucket_cap_mb=2), DistributedDataParallel(net, broadcast_buffers=False)
+    return tuple(map(network.ddp_settings, models))

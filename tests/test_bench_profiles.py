@@ -4,15 +4,12 @@ import json
 import sys
 import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from conftest import ROOT
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn import functional as F
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -21,6 +18,7 @@ import profiles_script
 import profiles
 from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel.checked_range import TIED
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
 
@@ -31,18 +29,17 @@ ALONE_S = 1.5 * job_advice.read_job(load(RECORDED)).alone_s
 
 
 def made_up(case: dict, blocks: int, cores: int) -> dict:
-    """A finished case, with the best buckets."""
+    """A finished case."""
     slowdown = 1.5 if case["workers"] > cores else 1.0
     there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
-    seconds, buckets = {profiles.ALONE: [ALONE_S] * blocks}, {}
-    for model in job_advice.models(load(RECORDED), slowdown=slowdown):
-        sizes, factor = model.job.sizes, TOO_SLOW if model.name == profiles.UNCOMPRESSED else 1.0
-        seconds[model.name] = [factor * model.iteration_s(there)] * blocks
-        buckets[model.name] = [sum(sizes[start:stop]) for start, stop in model.plan(there)]
+    seconds = {profiles.ALONE: [ALONE_S] * blocks}
+    for name, (_, predicted_s) in profiles.predictions(load(RECORDED), there, slowdown).items():
+        factor = TOO_SLOW if name == profiles.UNCOMPRESSED else 1.0
+        seconds[name] = [factor * predicted_s] * blocks
     if case["probed"]:
         seconds[profiles.RECORDING] = [1.01 * value for value in seconds[profiles.UNCOMPRESSED]]
     facts = {"machine": "a machine", "date": "2026-11-26T10:00:00+00:00", "commit": "abcdef0", "cores": cores}
-    return facts | {"case": case, "seconds": seconds, "buckets": buckets}
+    return facts | {"case": case, "seconds": seconds}
 
 
 def finish(runs: Path, blocks: int = 3, cores: int = 2) -> Path:
@@ -64,9 +61,11 @@ def test_errors_follow_from_predictions_and_measurements(tmp_path, cores):
         "other rates": 3, "3 workers": 1, "5 ms of latency": 1,
     }  # fmt: skip
     dense = table["method"] == profiles.UNCOMPRESSED
-    for error in ("error", "own_buckets_error"):
-        assert table.loc[dense, error].tolist() == pytest.approx([1 / TOO_SLOW - 1] * 5)
-        assert table.loc[~dense, error].abs().max() < 1e-9
+    assert table.loc[dense, "error"].tolist() == pytest.approx([1 / TOO_SLOW - 1] * 5)
+    assert table.loc[~dense, "error"].abs().max() < 1e-9
+    slower = table["slowdown"] == 1
+    assert (table.loc[slower, "at_speed_s"] > table.loc[slower, "predicted_s"]).all()
+    assert (table.loc[~slower, "at_speed_s"] == table.loc[~slower, "predicted_s"]).all()
     assert table.loc[table["workers"] == 3, "slowdown"].tolist() == pytest.approx([1.5 if cores == 2 else 1.0] * 6)
     assert (table.loc[table["workers"] == 2, "slowdown"] == 1).all()
     assert table["measured_s_low"].tolist() == pytest.approx(table["measured_s"].tolist())
@@ -81,19 +80,19 @@ def test_every_model_fits_its_batch(model):
 
 
 @pytest.mark.unit
-@given(st.data())
-def test_the_plan_of_a_plans_buckets_is_the_plan(data):
-    sizes = data.draw(st.lists(st.integers(1, 1000), min_size=1, max_size=20))
-    inner = data.draw(st.sets(st.integers(1, len(sizes) - 1))) if len(sizes) > 1 else set()
-    plan = list(pairwise([0, *sorted(inner), len(sizes)]))
-    assert profiles.plan_of(sizes, [sum(sizes[start:stop]) for start, stop in plan]) == plan
-
-
-@pytest.mark.unit
 def test_the_first_choice_is_compared_with_the_fastest():
     rows = [("a", 1.0, 2.4), ("a", 2.0, 2.0), ("b", 3.0, 1.0), ("b", 4.0, 5.0)]
     table = pd.DataFrame(rows, columns=["case", "predicted_s", "measured_s"])
     assert profiles.first_choices(table).to_dict() == {"a": pytest.approx(1.2), "b": 1.0}
+
+
+@pytest.mark.unit
+def test_ties_follow_from_the_ratios_of_the_kept_cases():
+    kept = pd.read_csv(ROOT / "results/reference-profiles/profiles.csv")
+    assert profiles.tie_factor(kept) == pytest.approx(TIED, abs=0.005)
+    rows = [("a", 1.0), ("a", 1.2), ("b", 3.0), ("b", 4.0)]
+    tied = profiles.ties(pd.DataFrame(rows, columns=["case", "predicted_s"]), 1.25)
+    assert tied["predicted_s"].tolist() == [1.0, 1.2, 3.0]
 
 
 @pytest.mark.unit

@@ -26,7 +26,7 @@ from dlgs_bench import advise
 from dlgs_bench.timemodel import advice, job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, WITHIN
 from dlgs_bench.timemodel.iterations import break_even_mbit
-from dlgs_bench.timemodel.job_profile import FORMAT, PARTS, VERSION, check, load
+from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, FORMAT, PARTS, VERSION, check, load
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.timeline import schedule
 
@@ -66,7 +66,8 @@ def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dt
         "format": FORMAT,
         "version": VERSION,
         "job": {"steps": 3, "passes": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
-                "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {}},
+                "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {},
+                "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
         "parameters": [
             {"shape": [size], "dtype": dtype, "arrived_s": float(at)} for size, at in zip(sizes, arrived, strict=True)
         ],
@@ -100,10 +101,14 @@ def by_name(profile: dict) -> dict[str, job_advice.JobModel]:
     return {model.name: model for model in job_advice.models(profile)}
 
 
+def all_models(profile: dict) -> list[job_advice.JobModel]:
+    return [*job_advice.models(profile), *job_advice.script_models(profile)]
+
+
 @examples(1)
 @given(profiles(), networks, st.floats(1, 100))
 def test_faster_links_never_make_a_method_slower(profile, there, faster):
-    for model in job_advice.models(profile):
+    for model in all_models(profile):
         slower_s = model.iteration_s(there)
         assert model.iteration_s(replace(there, rate_mbit=there.rate_mbit * faster)) <= slower_s * (1 + 1e-12)
 
@@ -111,10 +116,10 @@ def test_faster_links_never_make_a_method_slower(profile, there, faster):
 @examples(1)
 @given(profiles(), networks)
 def test_an_iteration_is_the_fastest_schedule(profile, there):
-    for model in job_advice.models(profile):
+    for model in all_models(profile):
         costs = model.costs(there)
-        plans = model._candidates()
-        slow = min(schedule(model.job.sizes, costs, plan).iteration_s for plan in plans) + model.job.rest_s
+        slow = min(schedule(model.job.sizes, costs, plan).iteration_s for plan in model.plans)
+        slow += model.job.rest_s + model.job.unexplained_s
         assert model.iteration_s(there) == pytest.approx(slow) and slow >= model.job.alone_s * (1 - 1e-12)
 
 
@@ -205,6 +210,64 @@ def test_the_order_of_obvious_cases(profile):
     assert fast[0]["name"] == "none" and all(row["gain"] <= 1 for row in fast)
 
 
+def slow_to_arrive() -> dict:
+    """A profile of two layers whose bias arrives after its weight. Each weight fills a bucket of DDP."""
+    profile = profile_of((300_000, 10, 300_000, 10))
+    profile["job"]["ddp"]["bucket_bytes"] = 2**20
+    for row, arrived_s in zip(profile["parameters"], (0.009, 0.010, 0.003, 0.004), strict=True):
+        row["arrived_s"] = arrived_s
+    return profile
+
+
+def test_a_hook_gets_layers_with_their_whole_bucket():
+    profile = slow_to_arrive()
+    plain, hooked = job_advice.read_job(profile), job_advice.read_job(profile, hooked=True)
+    assert plain.shapes == [[300_000], [10], [300_000], [10]] and hooked.shapes == [[10], [300_000], [10], [300_000]]
+    assert np.cumsum(plain.backward_s) == pytest.approx([0.003, 0.004, 0.009, 0.010])
+    # A weight fills its bucket, so its bias is in the next one, and the hook's bucket of both waits for that.
+    assert np.cumsum(hooked.backward_s) == pytest.approx([0.009, 0.009, 0.010, 0.010])
+    assert hooked.alone_s == pytest.approx(plain.alone_s)
+
+
+def test_the_script_is_predicted_with_its_own_buckets():
+    profile, here = slow_to_arrive(), Network(2, 1000)
+    dense, script, half, *_ = job_advice.script_models(profile)
+    assert script.name == job_advice.SCRIPT and script.plans == [[(0, 1), (1, 3), (3, 4)]]
+    assert half.plans == [[(0, 2), (2, 4)]]
+    assert dense.iteration_s(here) <= script.iteration_s(here)
+    slow = Network(2, 1000, 100.0)  # the fewest buckets are the best
+    assert job_advice.bucket_mib([dense, script], slow) == 4
+    profile["job"]["ddp"]["bucket_bytes"] = profile["job"]["ddp"]["first_bucket_bytes"] = 10**9
+    known = job_advice.script_models(profile)
+    assert known[1].plans == [[(0, 4)]] and job_advice.bucket_mib(known, slow) is None
+
+
+@examples(1)
+@given(st.floats(1e-4, 10))
+def test_the_recorded_iteration_is_predicted_if_it_is_slower_than_the_model(recorded_s):
+    profile = profile_of()
+    profile["times"]["iteration"]["median_s"] = recorded_s
+    known = job_advice.script_models(profile)
+    explained_s = job_advice.explained_s(known)
+    assert known[1].iteration_s(known[1].job.here) == pytest.approx(max(recorded_s, explained_s))
+    assert {model.job.unexplained_s for model in known} == {max(0.0, recorded_s - explained_s)}
+
+
+def test_what_a_hook_and_gloo_add_to_an_exchange():
+    profile, there = profile_of(), Network(2, 1000, 5.0)
+    job, sparse = job_advice.read_job(profile), profile["methods"][1]
+    plain, hooked, short = (
+        job_advice.JobModel(own, sparse, hooked=flag).iteration_s(there)
+        for own, flag in ((job, False), (job, True), (replace(job, backend="nccl"), False))
+    )
+    assert hooked - plain == pytest.approx(0.010, rel=0.01)  # a sum of one word makes one round trip
+    assert plain - short == pytest.approx(0.010, rel=0.01)  # a gather of more than 64 KiB has a second message
+    buffers = replace(job, buffer_words=1000.0)
+    for network, more_s in ((there, 0.010), (job.here, 0.0)):
+        waited = [job_advice.JobModel(own, sparse).iteration_s(network) for own in (buffers, job)]
+        assert waited[0] - waited[1] == pytest.approx(more_s, rel=0.01, abs=1e-6)
+
+
 def test_gradients_of_16_bits_are_half_the_bytes():
     words = [job_advice.read_job(profile_of(dtype=dtype)).words for dtype in ("float32", "bfloat16", "float64")]
     assert words == [1, 0.5, 2]
@@ -221,16 +284,16 @@ def test_the_interval_and_the_range_are_those_of_the_checked_cases():
 def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile = profile_of(part_s=0.1)
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
-    dense = by_name(profile)["none"]
-    assert job_advice.interval(dense, Network(2, 500)) == (WITHIN, [])
+    known = job_advice.models(profile)
+    assert job_advice.interval(known, Network(2, 500)) == (WITHIN, [])
     for there in (Network(5, 500), Network(2, 99), Network(2, 1001), Network(2, 500, 6)):
-        factor, (reason,) = job_advice.interval(dense, there)
+        factor, (reason,) = job_advice.interval(known, there)
         assert factor > WITHIN and "checked" in reason
     profile["job"]["device"] = "cuda"
-    factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
+    factor, (reason,) = job_advice.interval(job_advice.models(profile), Network(2, 500))
     assert factor > WITHIN and "GPU" in reason
     profile["job"]["device"], profile["times"]["iteration"]["median_s"] = "cpu", 10.0
-    factor, (reason,) = job_advice.interval(by_name(profile)["none"], Network(2, 500))
+    factor, (reason,) = job_advice.interval(job_advice.models(profile), Network(2, 500))
     assert factor > 10 and "recorded" in reason
 
 
@@ -277,6 +340,9 @@ def test_chosen_methods_are_compared_with_the_baselines(capsys):
     assert all(title in text for title in ("uncompressed", "16 bits", "Top-K")) and "PowerSGD" not in text
     for part in ("Which links 2 workers need", "Local steps", "What the estimate does not know", "times as fast as"):
         assert part in text
+    assert "the script's buckets" in text
+    (tied,) = [line for line in text.splitlines() if "cannot be told apart" in line]
+    assert "Top-K" in tied and "uncompressed" in tied  # over fast links, all take as long as computing
 
 
 refused = partial(refused_by, advise, "dlgs-bench advise")
@@ -338,9 +404,14 @@ BAD_PROFILES = {
     "a list": ("[]", "format: this is not a profile"),
     "null": ("null", "format: this is not a profile"),
     "another file": ('{"spec": {}, "files": {}}', "format: this is not a profile"),
-    "newer version": (changed(version=2), "version: 2 is not 1"),
-    "version as text": (changed(version="1"), "version: '1' is not 1"),
-    "no version": (changed(version=None), "version: None is not 1"),
+    "newer version": (changed(version=3), "version: 3 is not 2"),
+    "version as text": (changed(version="1"), "version: '1' is not 2"),
+    "no version": (changed(version=None), "version: None is not 2"),
+    "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
+    "DDP without its settings": (
+        lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None}}),
+        "job.ddp: None is not valid for a job of kind ddp",
+    ),
     "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),
     "infinity": (changed("times", "backward", median_s=math.inf), "Infinity is not a number"),
     "a number beyond floats": (GOOD.replace('"median_s": ', '"median_s": 1e999, "_": ', 1), "inf is not a finite"),

@@ -6,11 +6,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlgs_bench.buckets import assign_buckets, merge_all, merge_up_to, per_layer, split_evenly
+from dlgs_bench.buckets import assign_buckets, fill, merge_all, merge_up_to, per_layer, split_evenly
 from dlgs_bench.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners
 from dlgs_bench.timemodel.timeline import Costs, schedule
 
@@ -173,6 +174,13 @@ def test_a_group_holds_at_most_the_limit_and_its_neighbour_would_not_have_fitted
         assert sum(sizes[start:stop]) <= most or stop == start + 1
     for (start, stop), (following, _) in itertools.pairwise(plan):
         assert sum(sizes[start:stop]) + sizes[following] > most
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=50), st.integers(1, 3000), st.integers(1, 3000))
+def test_the_buckets_of_ddp_are_those_that_torch_assigns(lengths, first, most):
+    tensors = [torch.empty(length, dtype=torch.uint8) for length in lengths]
+    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [first, most])
+    assert [list(range(start, stop)) for start, stop in fill(lengths, first, most)] == buckets
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=50), st.integers(1, 10))

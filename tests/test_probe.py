@@ -13,10 +13,10 @@ import torch
 from conftest import PATIENCE_S, ROOT, every_engine, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import plain, trained, with_and_without
+from probe_parts import ddp_settings, plain, trained, with_and_without
 
 from dlgs_bench.probe import record
-from dlgs_bench.timemodel.job_profile import SCHEMA, load
+from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +92,16 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["profile.0"]  # rank 0 alone writes
     found = load(tmp_path / "profile.0", workers=2)
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
+    assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
     with pytest.raises(ValueError, match=r"job.workers: 2 is not 3"):
         load(tmp_path / "profile.0", workers=3)
+
+
+@pytest.mark.engine
+def test_the_buckets_and_the_buffers_of_ddp_are_recorded(worlds):
+    for one, other in worlds("torch_dist").run(ddp_settings):
+        assert one == {"first_bucket_bytes": 2**21, "bucket_bytes": 2**21, "buffer_bytes": 2 * 3 * 4 + 8}
+        assert other == DDP_DEFAULTS
 
 
 @pytest.mark.slow

@@ -37,6 +37,17 @@ def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> t
     return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
 
 
+def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
+    """The bytes that fill the buckets of DistributedDataParallel, and those of the buffers that it broadcasts."""
+    first = 2**20 if model.bucket_bytes_cap_default else model.bucket_bytes_cap
+    buffers = model.modules_buffers if model.broadcast_buffers else []
+    return {
+        "first_bucket_bytes": first,
+        "bucket_bytes": model.bucket_bytes_cap,
+        "buffer_bytes": sum(buffer.nbytes for buffer in buffers),
+    }
+
+
 def leave(comm: Communicator | None) -> None:
     """Stop the communicator's thread; the job's process group stays."""
     if comm is not None:

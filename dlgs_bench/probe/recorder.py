@@ -202,6 +202,7 @@ class Recorder:
             "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
+            "ddp": network.ddp_settings(self._model) if kind == "ddp" else None,
         }  # fmt: skip
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}

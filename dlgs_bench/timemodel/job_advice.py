@@ -2,7 +2,7 @@
 
 The job computes as it was recorded. What an operation costs on the job's own network is projected to another network.
 A method's own work, its bytes and its requests were measured for two numbers of workers; lines through them give
-other numbers.
+other numbers. ``models`` merges layers at will; ``script_models`` predicts the recorded script as it is.
 """
 
 import math
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dlgs_bench.buckets import Plan, merge_all, merge_up_to, per_layer
+from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
 from dlgs_bench.errors import listed, meant, shown
 from dlgs_bench.timemodel.checked_range import WITHIN, outside_checked
 from dlgs_bench.timemodel.curves import Curve
-from dlgs_bench.timemodel.iterations import break_even_mbit, predicted, saved
-from dlgs_bench.timemodel.job_profile import DTYPES
+from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
+from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
@@ -24,7 +24,13 @@ from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
 BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged buckets that are tried
 MOST_ENTRIES = 10**13
 LEAST_S = 1e-9  # lower bound of computing and of an operation
+LEAST_REQUESTS = 1e-6  # lower bound of a method's requests, by which its bytes are divided
 UNCOMPRESSED = "none"
+SCRIPT = "script"  # uncompressed too, with the buckets that the job's script has
+DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
+BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
+FIRST_BYTES = 2**16  # Gloo: of a gathered message, with its length; a second message has the rest
+SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
@@ -41,19 +47,24 @@ class Job:
     """A job as it was recorded.
 
     ``shapes``: of the tensors, in the order in which gradients arrive; ``backward_s``: seconds per tensor.
-    ``rest_s``: what comes after the exchange. ``words``: float32 words per entry of a gradient. ``here``: the network
-    of the recording, of infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
+    ``rest_s``: what comes after the exchange. ``lengths``: bytes per tensor. ``here``: the network of the recording, of
+    infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
+    ``buffer_words``: of the buffers that rank 0 broadcasts before forward, which ``forward_s`` contains.
+    ``unexplained_s``: by how much the recorded iteration was longer than the time model gives.
     """
 
     shapes: list[list[int]]
     forward_s: float
     backward_s: list[float]
     rest_s: float
-    words: float
+    lengths: list[int]
     here: Network
     operations: dict[str, Curve]
     recorded_s: float
     device: str
+    backend: str = "none"
+    buffer_words: float = 0.0
+    unexplained_s: float = 0.0
 
     @property
     def sizes(self) -> list[int]:
@@ -61,19 +72,31 @@ class Job:
         return [math.prod(shape) for shape in self.shapes]
 
     @property
+    def words(self) -> float:
+        """Float32 words per entry of a gradient."""
+        return sum(self.lengths) / DENSE / sum(self.sizes)
+
+    @property
     def alone_s(self) -> float:
         """One iteration without communication."""
         return self.forward_s + sum(self.backward_s) + self.rest_s
 
 
-def read_job(profile: dict) -> Job:
-    """The job of a valid profile; ValueError in one line if nothing can be predicted from it."""
+def read_job(profile: dict, hooked: bool = False) -> Job:
+    """The job of a valid profile; ValueError in one line if nothing can be predicted from it.
+
+    ``hooked``: layers are in the order of a communication hook's buckets, and their gradients arrive when
+    DistributedDataParallel gives them to the hook.
+    """
     rows = [row for row in profile["parameters"] if row["arrived_s"] is not None and math.prod(row["shape"])]
-    rows.sort(key=lambda row: row["arrived_s"])
+    if hooked:
+        rows, arrived = _delivered(rows, profile["job"]["ddp"])
+    else:
+        rows.sort(key=lambda row: row["arrived_s"])
+        arrived = np.array([row["arrived_s"] for row in rows])
     sizes = [math.prod(row["shape"]) for row in rows]
     if not 0 < sum(sizes) <= MOST_ENTRIES:
         raise ValueError("parameters: they have no entry, or more than 1e13; record the profile again")
-    arrived = np.array([row["arrived_s"] for row in rows])
     times = {part: spread["median_s"] for part, spread in profile["times"].items()}
     rest_s = times["optimizer"] + times["other"] + max(0.0, times["backward"] - float(arrived[-1]))
     workers = profile["job"]["workers"]
@@ -85,15 +108,36 @@ def read_job(profile: dict) -> Job:
         times["forward"] + times["loss"],
         np.diff(arrived, prepend=0.0).tolist(),
         rest_s,
-        sum(size * DTYPES[row["dtype"]] for size, row in zip(sizes, rows, strict=True)) / DENSE / sum(sizes),
+        _lengths(rows),
         Network(workers, _rate_mbit(operations, workers)),
         operations,
         times["iteration"],
         profile["job"]["device"],
+        profile["job"]["backend"],
+        (profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / DENSE,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
     return job
+
+
+def _delivered(rows: list[dict], ddp: dict) -> tuple[list[dict], np.ndarray]:
+    """The parameters in the order of a hook's buckets, and when DistributedDataParallel has given them to the hook.
+
+    A parameter is given with its whole bucket, and a hook begins its own buckets in their order. ``rows``: in the order
+    of model.parameters().
+    """
+    arriving = sorted(rows, key=lambda row: row["arrived_s"])
+    full_s = {}
+    for start, stop in fill(_lengths(arriving), ddp["first_bucket_bytes"], ddp["bucket_bytes"]):
+        full_s |= dict.fromkeys(map(id, arriving[start:stop]), arriving[stop - 1]["arrived_s"])
+    layers = rows[::-1]
+    return layers, np.maximum.accumulate([full_s[id(row)] for row in layers])
+
+
+def _lengths(rows: list[dict]) -> list[int]:
+    """Bytes of each parameter."""
+    return [math.prod(row["shape"]) * DTYPES[row["dtype"]] for row in rows]
 
 
 def _curve(rows: list[dict]) -> Curve:
@@ -127,7 +171,24 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
         curves[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+    if job.backend == "gloo":
+        summed = curves["all-reduce"]
+        seconds = [
+            least + 2e-3 * there.latency_ms * _more_waits(words, there.workers)
+            for words, least in zip(summed.entries, summed.seconds, strict=True)
+        ]
+        curves["all-reduce"] = Curve(summed.entries, tuple(seconds))
     return curves
+
+
+def _more_waits(words: float, workers: int) -> int:
+    """Round trips of Gloo's ring all-reduce in addition to the 2 (N - 1) that the time model has.
+
+    A worker's chunk is sent in at least two segments. Two segments are in flight, so each pair waits once per round. A
+    single word is one segment.
+    """
+    segments = max(2, math.ceil(words * DENSE / (workers * SEGMENT_BYTES))) if words > 1 else 1
+    return (workers - 1) * (segments - 2)
 
 
 @dataclass(frozen=True)
@@ -141,14 +202,15 @@ class _Share:
 class JobModel:
     """The time model of one job and one method, or uncompressed if ``method`` is None.
 
-    It implements ``iterations.Model``. ``method``: a row of the profile's ``methods``.
+    It implements ``iterations.Model``. ``method``: a row of the profile's ``methods``. ``plans``: what is tried instead
+    of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
     """
 
-    def __init__(self, job: Job, method: dict | None = None):
+    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False):
         self.job = job
         self.name, self.title = (method["name"], method["title"]) if method else (UNCOMPRESSED, "uncompressed")
         self.options = method["options"] if method else {}
-        self._method = method
+        self._method, self._hooked = method, hooked
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
@@ -156,7 +218,8 @@ class JobModel:
             self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], lambda workers: workers)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
         self._backward_ends = np.concatenate([[0.0], np.cumsum(job.backward_s)])
-        self._plans = [np.array(plan) for plan in self._candidates()]
+        self.plans = list(plans) or self._candidates()
+        self._arrays = [np.array(plan) for plan in self.plans]
         self._iterations: dict[Network, float] = {}
 
     def _candidates(self) -> list[Plan]:
@@ -175,20 +238,24 @@ class JobModel:
         """One iteration on a network, with the best of the plans."""
         if there not in self._iterations:
             costs = self.costs(there)
-            self._iterations[there] = min(self._timed(costs, plan) for plan in self._plans)
+            self._iterations[there] = min(self._timed(costs, plan) for plan in self._arrays)
         return self._iterations[there]
 
     def plan(self, there: Network) -> Plan:
         """The plan with the shortest iteration on a network."""
-        return [(int(start), int(stop)) for start, stop in self._fastest(self.costs(there))]
+        return self.plans[self.fastest(there)]
 
-    def _fastest(self, costs: Costs) -> np.ndarray:
-        return min(self._plans, key=lambda plan: self._timed(costs, plan))
+    def fastest(self, there: Network) -> int:
+        """The index in ``plans`` of the plan with the shortest iteration on a network."""
+        return self._fastest(self.costs(there))
+
+    def _fastest(self, costs: Costs) -> int:
+        return min(range(len(self._arrays)), key=lambda index: self._timed(costs, self._arrays[index]))
 
     def saved(self, there: Network) -> dict[str, float]:
         """By how many seconds an iteration would be shorter, with the same plan, if one thing cost nothing."""
         costs = self.costs(there)
-        plan = self._fastest(costs)
+        plan = self._arrays[self._fastest(costs)]
         unlimited = self.costs(replace(there, rate_mbit=math.inf))
         return saved(costs, unlimited, lambda other: self._timed(other, plan))
 
@@ -201,27 +268,50 @@ class JobModel:
             sparsify_s = self._seconds_by(entries, there.workers)
             sent_s = sum(
                 share.requests(entries, there.workers)
-                * operations[operation](share.bytes_each(entries, there.workers) / DENSE)
+                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / DENSE)
                 for operation, share in self._shares.items()
             )
-        nothing, grid = Curve((1.0,), (0.0,)), tuple(entries.tolist())
-        sparsify, communicate = Curve(grid, tuple(sparsify_s.tolist())), Curve(grid, tuple(sent_s.tolist()))
-        return Costs(self.job.forward_s, self.job.backward_s, sparsify, communicate, nothing)
+        grid = tuple(entries.tolist())
+        flag_s = float(operations["all-reduce"](1.0)) if self._hooked else 0.0
+        return Costs(
+            self.job.forward_s + self._buffers_s(there),
+            self.job.backward_s,
+            Curve(grid, tuple(sparsify_s.tolist())),
+            Curve(grid, tuple(sent_s.tolist())),
+            Curve(grid, (flag_s,) * len(grid)),
+        )
+
+    def _sent_s(self, operations: dict[str, Curve], operation: str, words: np.ndarray) -> np.ndarray:
+        """Seconds of an operation. On Gloo, a gathered message of more than ``FIRST_BYTES`` is sent in two parts."""
+        first = FIRST_BYTES / DENSE
+        if operation != "all-gather" or self.job.backend != "gloo":
+            return operations[operation](words)
+        whole, rest = operations[operation](np.minimum(words, first)), operations[operation](words - first)
+        return whole + np.where(words > first, rest, 0.0)
+
+    def _buffers_s(self, there: Network) -> float:
+        """By how many seconds the broadcast of buffers takes longer on a network than in the recording, at least 0."""
+        if not self.job.buffer_words:
+            return 0.0
+        here, other = (
+            float(projected(self.job, at)["message"](self.job.buffer_words)) for at in (self.job.here, there)
+        )
+        return max(0.0, other - here)
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
-        """The sum of ``schedule(...).iteration_s`` and ``rest_s``, for costs without contention."""
+        """The sum of ``schedule(...).iteration_s``, ``rest_s`` and ``unexplained_s``, for costs without contention."""
         start, stop = plan[:, 0], plan[:, 1]
         entries = self._ends[stop] - self._ends[start]
         ready = costs.forward_s + self._backward_ends[stop] + np.cumsum(costs.sparsify(entries))
         behind = np.cumsum(costs.communicate(entries)[::-1])[::-1]  # this bucket's communication and all after it
-        return float(np.max(ready + behind) + costs.latency(entries[-1]) + self.job.rest_s)
+        return float(np.max(ready + behind) + costs.latency(entries[-1]) + self.job.rest_s + self.job.unexplained_s)
 
 
 def _share(samples: Sequence[dict], requests: str, sent: str) -> _Share:
     """The share of the operation with these keys of its requests and bytes."""
     return _Share(
         _fit(samples, lambda row: row[requests], math.log2, extended=False),
-        _fit(samples, lambda row: row[sent] / row[requests] if row[requests] else 0.0, lambda workers: 1 / workers),
+        _fit(samples, lambda row: row[sent] / max(row[requests], LEAST_REQUESTS), lambda workers: 1 / workers),
     )
 
 
@@ -259,7 +349,8 @@ def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
 def slowed(job: Job, slowdown: float) -> Job:
     """The job on a device that computes ``slowdown`` times as slowly."""
     backward_s = [seconds * slowdown for seconds in job.backward_s]
-    return replace(job, forward_s=job.forward_s * slowdown, backward_s=backward_s, rest_s=job.rest_s * slowdown)
+    scaled = {key: getattr(job, key) * slowdown for key in ("forward_s", "rest_s", "unexplained_s")}
+    return replace(job, backward_s=backward_s, **scaled)
 
 
 def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
@@ -268,7 +359,54 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
     ``slowdown``: by which the job's computing, but no selection and no exchange, is made slower. ValueError in one line
     for a name that the profile does not have.
     """
-    job, known = slowed(read_job(profile), slowdown), {method["name"]: method for method in profile["methods"]}
+    job = slowed(read_job(profile), slowdown)
+    return [JobModel(job), *(JobModel(job, method) for method in _chosen(profile, names))]
+
+
+def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
+    """As ``models``, but of the recorded script as it is, if that uses DistributedDataParallel.
+
+    Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
+    Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
+    not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
+
+    ``slowdown``: by which computing and selection, but no exchange, are made slower.
+    """
+    ddp = profile["job"]["ddp"]
+    if ddp is None:
+        return models(profile, names, slowdown)
+    filled = ddp["first_bucket_bytes"], ddp["bucket_bytes"]
+    job = read_job(profile)
+    own = fill(job.lengths, *filled)
+    unexplained_s = max(0.0, job.recorded_s - JobModel(job, plans=[own]).iteration_s(job.here))
+    job, hooked = (
+        slowed(replace(each, unexplained_s=unexplained_s), slowdown) for each in (job, read_job(profile, hooked=True))
+    )
+    caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
+    script = JobModel(job, plans=[own])
+    script.name, script.title = SCRIPT, "uncompressed, the script's buckets"
+    known = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
+    for method in _chosen(profile, names):
+        samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
+        plans = [fill(hooked.lengths, *filled)] if method["scope"] in ("size", "plan") else ()
+        known.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))
+    return known
+
+
+def bucket_mib(known: Sequence[JobModel], there: Network) -> float | None:
+    """The best ``bucket_cap_mb`` on a network, or None if it saves less than ``LEAST_SAVED`` of an iteration.
+
+    ``known``: of ``script_models``.
+    """
+    dense, script = known[:2]
+    if script.name != SCRIPT or dense.iteration_s(there) > (1 - LEAST_SAVED) * script.iteration_s(there):
+        return None
+    return BUCKETS_MIB[dense.fastest(there) - 1]
+
+
+def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
+    """The methods with these names, and the baselines; ValueError in one line for an unknown name."""
+    known = {method["name"]: method for method in profile["methods"]}
     for name in names or ():
         if name not in known and name != UNCOMPRESSED:
             why = profile["left_out"].get(name)
@@ -276,13 +414,12 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
             raise ValueError(
                 f"methods: {shown(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
             )
-    chosen = [method for name, method in known.items() if names is None or name in names or method["baseline"]]
-    return [JobModel(job), *(JobModel(job, method) for method in chosen)]
+    return [method for name, method in known.items() if names is None or name in names or method["baseline"]]
 
 
 def utilisation(model: JobModel, there: Network) -> float:
-    """The part of an iteration in which the job computes, from 0 to 1."""
-    return model.job.alone_s / model.iteration_s(there)
+    """The part of an iteration in which the job computes, from 0 to 1. The unexplained time counts as computing."""
+    return (model.job.alone_s + model.job.unexplained_s) / model.iteration_s(there)
 
 
 def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> float:
@@ -318,22 +455,29 @@ def local_steps(job: Job, there: Network, least: float) -> int:
     return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
 
 
-def interval(dense: JobModel, there: Network) -> tuple[float, list[str]]:
+def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str]]:
     """The factor around a predicted gain, and why it is wider than the factor that was checked.
 
     Outside the range that was checked, it is the square. It is at least the error of the time model on the job itself.
     """
+    dense = known[0]
     job = dense.job
     reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
     reasons += outside_checked(there, dense.iteration_s(there))
     factor = WITHIN**2 if reasons else WITHIN
     if job.here.workers > 1 and job.recorded_s > 0:
-        own_s = dense.iteration_s(job.here)
+        own_s = explained_s(known)
         off = max(own_s / job.recorded_s, job.recorded_s / own_s)
         if off > WITHIN:
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons
+
+
+def explained_s(known: Sequence[JobModel]) -> float:
+    """What the time model alone gives for the recorded iteration. ``known``: of one of the functions for models."""
+    script = next((model for model in known if model.name == SCRIPT), known[0])
+    return JobModel(replace(script.job, unexplained_s=0.0), plans=script.plans).iteration_s(script.job.here)
 
 
 def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]:
@@ -343,7 +487,7 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
     rows = []
     for model in known:
         row = predicted(model, there)
-        gain, off = dense_s / row["iteration_s"], 1.0 if model is known[0] else factor
+        gain, off = dense_s / row["iteration_s"], 1.0 if model.name in DENSE_NAMES else factor
         rows.append(row | {"name": model.name, "title": model.title, "gain": gain,
                            "gain_low": gain / off, "gain_high": gain * off})  # fmt: skip
     return sorted(rows, key=lambda row: row["iteration_s"])
@@ -353,6 +497,6 @@ def inverse(known: Sequence[JobModel], there: Network) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it starts to pay (NaN for uncompressed)."""
     return [
         {"name": model.name, "title": model.title, "needed_mbit": needed_mbit(model, there),
-         "pays_below_mbit": break_even_mbit(known[0], model, there) if model is not known[0] else math.nan}
+         "pays_below_mbit": break_even_mbit(known[0], model, there) if model.name not in DENSE_NAMES else math.nan}
         for model in known
     ]  # fmt: skip

@@ -10,10 +10,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-FORMAT, VERSION = "dlgs-bench profile", 1
+FORMAT, VERSION = "dlgs-bench profile", 2
 OPERATIONS = ("all-reduce", "all-gather", "message")
 PARTS = ("forward", "loss", "backward", "waiting", "optimizer", "other", "iteration")
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes
+# DistributedDataParallel as it is by default: the bytes that fill its first bucket and any other one.
+DDP_DEFAULTS = {"first_bucket_bytes": 2**20, "bucket_bytes": 25 * 2**20, "buffer_bytes": 0}
 
 
 def _object(**properties: dict) -> dict:
@@ -55,6 +57,14 @@ SCHEMA = {
         device_name=_LINE,
         threads=_COUNT,
         versions={"type": "object", "additionalProperties": _TEXT},
+        # Of DistributedDataParallel: the bytes that fill its buckets, and those of the module's buffers, which rank 0
+        # broadcasts before each forward pass. null for other kinds of jobs.
+        ddp={
+            "anyOf": [
+                _object(first_bucket_bytes=_COUNT, bucket_bytes=_COUNT, buffer_bytes=_NATURAL),
+                {"type": "null"},
+            ]
+        },
     ),
     # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
     # gradient was ready, from the beginning of backward; null if a pass never uses the parameter.
@@ -109,11 +119,22 @@ def load(path: Path | str, workers: int | None = None) -> dict:
         raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
     except ValueError as error:
         raise ValueError(f"{path}: is not valid JSON ({error}); record it again") from None
+    profile = _upgraded(profile)
     try:
         check(profile, workers)
     except ValueError as error:
         raise ValueError(" ".join(f"{path}: {error}".split())) from None
     return profile
+
+
+def _upgraded(profile: Any) -> Any:
+    """A profile of version 1 in the form of version 2. It does not tell the settings of DistributedDataParallel, so we
+    assume the defaults, and no buffers."""
+    version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
+    if version != 1 or isinstance(version, bool) or not isinstance(job, dict):
+        return profile
+    ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
+    return profile | {"version": VERSION, "job": job | {"ddp": ddp}}
 
 
 def _content(path: Path | str) -> bytes:
@@ -136,6 +157,9 @@ def check(profile: Any, workers: int | None = None) -> None:
         raise ValueError(f"version: {given} is not {VERSION}; record the profile with this version of the package")
     if wrong := _wrong(SCHEMA, profile, ""):
         raise ValueError(wrong)
+    kind, ddp = profile["job"]["kind"], profile["job"]["ddp"]
+    if (kind == "ddp") != (ddp is not None):
+        raise ValueError(f"job.ddp: {_shown(ddp)} is not valid for a job of kind {kind}; record the profile again")
     own = profile["job"]["workers"]
     if workers is not None and own != workers:
         raise ValueError(f"job.workers: {own} is not {workers}; record the profile of the job with {workers} workers")
