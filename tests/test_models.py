@@ -104,8 +104,11 @@ def test_a_model_file_that_lacks_something_is_described_by_one_line(lacks, said,
 
 def test_a_model_that_cannot_train_on_one_sample_is_described(monkeypatch):
     """Of BatchNorm where images are down to one pixel, as in many models for small images."""
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10), torch.nn.BatchNorm1d(10))
-    file = vars(plugins.load("models", "resnet20")) | {"build": lambda: net.to("meta")}
+
+    def build() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10), torch.nn.BatchNorm1d(10))
+
+    file = vars(plugins.load("models", "resnet20")) | {"build": build}
     monkeypatch.setattr(describe.plugins, "load", lambda kind, name: SimpleNamespace(**file))
     found = describe.model("small")
     assert (found["layers"], found["multiply_adds"]) == ([10, 10, 10, 3072 * 10], 3072 * 10)

@@ -44,7 +44,7 @@ refused = partial(refused_by, rehearse, "dlgs-bench rehearse")
         (["--workers", "64"], "64 is more than one machine rehearses; give at most 32"),
         (["--link-mbit", "25000"], "25000 is not a rate that the testbed can shape, 1 to 4000"),
         (["--link-mbit", "100"], "no testbed here: namespaces are forbidden"),
-        (["--methods", "tokp"], "tokp is not in the profile"),
+        (["--methods", "tokp"], "'tokp' is not in the profile"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
