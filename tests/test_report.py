@@ -213,7 +213,7 @@ def test_a_model_of_text_has_a_perplexity_and_no_other_model_has(report):
     by_seed = np.exp(last.set_index(["variant", "seed"])["test_loss"]).unstack()
     against = (by_seed / by_seed.loc["none"]).mean(axis=1)
     assert table.set_index("variant")["against"].to_dict() == pytest.approx(against.to_dict(), rel=1e-4)
-    assert "per token" in shown and "| Divided by uncompressed's " in shown
+    assert "per token" in shown and "| Against uncompressed " in shown
 
 
 def test_a_curve_has_a_line_for_each_ratio(report):

@@ -1,6 +1,6 @@
 """Perplexity: the test perplexity of models of text at the end of training, and what a worker has sent for it.
 
-Lower is better. Divided by uncompressed's: the perplexity of the method divided by the perplexity of uncompressed with
+Lower is better. Against uncompressed: the perplexity of the method divided by the perplexity of uncompressed with
 the same seed; below 1, the method is better. Values are means over n seeds. Brackets: the smallest and the largest of
 the seeds. A difference within these ranges ranks nothing. Loss: cross entropy per token, in nats. Sent: the bytes that
 a worker handed to the engine in the whole training."""
@@ -32,7 +32,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             **tables.run_columns(row, names),
             "Test perplexity": tables.spread(row, "test_perplexity"),
-            "Divided by uncompressed's": "" if pd.isna(row["against"]) else tables.spread(row, "against", digits=3),
+            "Against uncompressed": "" if pd.isna(row["against"]) else tables.spread(row, "against", digits=3),
             "Test loss": tables.spread(row, "test_loss", digits=3),
             "Training loss": tables.spread(row, "train_loss", digits=3),
             "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
