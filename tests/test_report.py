@@ -162,7 +162,7 @@ def test_a_model_whose_every_run_was_disturbed_has_an_answer_without_a_verdict(r
     table, _ = report.table("scripts/answer.py", "answer", **inputs, kept=[])
     pays = table.set_index("model")["pays"]
     assert sorted(table["model"]) == sorted(report.runs.models)
-    assert (pays == "not judged: other work disturbed every run").equals(pays.index.to_series() == model)
+    assert (pays == "not judged: every run was disturbed").equals(pays.index.to_series() == model)
 
 
 def test_the_papers_tables_name_every_variant_in_the_configurations_order(report):

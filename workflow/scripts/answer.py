@@ -28,7 +28,7 @@ from dlgs_bench.timemodel.predict import Calibrations
 
 GAIN = 1.1  # a speed-up worth having
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
-DISTURBED = "not judged: other work disturbed every run"
+DISTURBED = "not judged: every run was disturbed"
 
 
 def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
