@@ -36,7 +36,7 @@ from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.exchange.plugin import about
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.load_runs import last_points
+from dlgs_bench.report.load_runs import beside_uncompressed, last_points
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
 from dlgs_bench.training.checkpoint import identity
@@ -161,9 +161,7 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def ends(table: pd.DataFrame) -> pd.DataFrame:
     """The last point of each run, with ``gap``: test accuracy minus the test accuracy of uncompressed with the same
     number of workers and the same seed, NaN if there is no such run."""
-    last, keys = last_points(table), ["workers", "seed"]
-    dense = last[last["variant"] == "none"].set_index(keys)["test_accuracy"].rename("dense")
-    both = last.merge(dense, how="left", left_on=keys, right_index=True)
+    both = beside_uncompressed(last_points(table), "test_accuracy", "workers", "seed")
     return both.assign(gap=both["test_accuracy"] - both["dense"])
 
 

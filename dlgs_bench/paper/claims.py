@@ -15,7 +15,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions
-from dlgs_bench.report.load_runs import by_block, last_points
+from dlgs_bench.report.load_runs import beside_uncompressed, by_block, last_points
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
@@ -390,10 +390,10 @@ def paired_with_uncompressed(
     """
 
     def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
-        dense = rows[rows["variant"] == "none"].set_index("seed")[column].rename("dense")
+        rows = beside_uncompressed(rows, column, "seed")
         for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
             about = {"model": model, "ratio": ratio, "which": method}
-            both = own.set_index("seed")[[column]].join(dense).dropna()
+            both = own.set_index("seed")[[column, "dense"]].dropna()
             if both.empty:
                 yield Comparison(**about, why="no run of none with this seed")
             else:
@@ -508,9 +508,8 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
         yield Comparison("resnet50", which=trained(own), why=SHORT)
         return
     last = last[[not captions.too_short(row) for row in last.to_dict("records")]]
-    key = ["model", "seed"]
-    dense = last[last["variant"] == "none"].set_index(key)["train_accuracy"].rename("dense")
-    methods = last[last["variant"] != "none"].join(dense, on=key)
+    both = beside_uncompressed(last, "train_accuracy", "model", "seed")
+    methods = both[both["variant"] != "none"]
     distances = methods.assign(distance=methods["dense"] - methods["train_accuracy"]).pivot_table(
         index=["variant", "ratio", "seed"], columns="model", values="distance"
     )

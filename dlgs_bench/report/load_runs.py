@@ -148,8 +148,14 @@ def _steps_before_points(points: Path) -> pd.DataFrame:
 
 
 def last_points(points: pd.DataFrame, *others: str) -> pd.DataFrame:
-    """The last point of each accuracy run; runs are told apart by their names and the columns ``others``."""
+    """The last point of each accuracy run; a run is identified by its name and the columns ``others``."""
     return points[points["step"] == points.groupby(["run", *others])["step"].transform("max")]
+
+
+def beside_uncompressed(points: pd.DataFrame, value: str, *keys: str) -> pd.DataFrame:
+    """``points`` with the column ``dense``: ``value`` in the row of uncompressed with the same ``keys``, or NaN."""
+    dense = points[points["variant"] == "none"].set_index(list(keys))[value].rename("dense")
+    return points.join(dense, on=list(keys))
 
 
 # The columns that are equal for all seeds of a run, and decide its numbers.

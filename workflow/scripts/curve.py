@@ -11,6 +11,7 @@ import pandas as pd
 import seaborn
 
 from dlgs_bench.report import captions, kept, style
+from dlgs_bench.report.load_runs import beside_uncompressed
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
@@ -39,9 +40,8 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
 
 def minus_uncompressed(points: pd.DataFrame, value: str) -> pd.DataFrame:
     """The points of the other variants, with ``value`` minus uncompressed's at the same step with the same seed."""
-    pair = ["seed", "step"]
-    dense = points[points["variant"] == "none"].set_index(pair)[value].rename("dense")
-    others = points[points["variant"] != "none"].join(dense, on=pair)
+    both = beside_uncompressed(points, value, "seed", "step")
+    others = both[both["variant"] != "none"]
     return others.assign(**{value: others[value] - others["dense"]}).dropna(subset=[value])
 
 

@@ -8,7 +8,7 @@ a worker handed to the engine in the whole training."""
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import last_points, over_seeds
+from dlgs_bench.report.load_runs import beside_uncompressed, last_points, over_seeds
 from dlgs_bench.report.log import log_errors
 from dlgs_bench.report.names import Names
 
@@ -18,12 +18,10 @@ VALUES = ["test_perplexity", "against", "test_loss", "train_loss", "sent_bytes"]
 def build(points: pd.DataFrame) -> pd.DataFrame:
     """The last point of every run of a model of text, averaged over seeds.
 
-    ``against``: the perplexity divided by that of uncompressed with the same seed.
+    ``against``: the perplexity divided by the perplexity of uncompressed with the same seed.
     """
     last = last_points(points[points["test_perplexity"].notna()])
-    pair = ["model", "seed"]
-    dense = last[last["variant"] == "none"].set_index(pair)["test_perplexity"].rename("dense")
-    last = last.join(dense, on=pair)
+    last = beside_uncompressed(last, "test_perplexity", "model", "seed")
     return over_seeds(last.assign(against=last["test_perplexity"] / last["dense"]), VALUES)
 
 
