@@ -7,7 +7,7 @@ Layers are numbered in the order in which backward finishes them, from 0. A plan
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 Plan = list[tuple[int, int]]
 Scope = Literal["model", "layer", "size", "plan"]
@@ -47,6 +47,12 @@ def fill(lengths: Sequence[int], first: int, most: int) -> Plan:
             plan.append((start, i))
             start, held = i, 0
     return plan
+
+
+def filled_by(model: Any) -> tuple[int, int]:
+    """The bytes that fill the first bucket of a DistributedDataParallel model, and any other bucket."""
+    most = model.bucket_bytes_cap
+    return 2**20 if model.bucket_bytes_cap_default else most, most
 
 
 def split_evenly(sizes: Sequence[int], parts: int) -> Plan:

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from dlgs_bench.buckets import fill, filled_by
 from dlgs_bench.exchange.flat import layout
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
@@ -222,15 +223,7 @@ def _registered(model: DistributedDataParallel) -> _Registered:
 def _ends(lengths: Sequence[int], model: DistributedDataParallel) -> list[int]:
     """The layers before which DDP's buckets will end, if gradients arrive in the order of layers.
 
-    DDP closes a bucket once it is full. The first bucket is full at 1 MiB unless a size was given. If DDP assigns
-    buckets differently, some of the method's buckets cross the ends of DDP's buckets, and are copied. ``lengths``: of
-    layers, in bytes.
+    If DDP assigns buckets differently, some of the method's buckets cross the ends of DDP's buckets, and are copied.
+    ``lengths``: of layers, in bytes.
     """
-    most = 2**20 if model.bucket_bytes_cap_default else model.bucket_bytes_cap
-    ends, held = [], 0
-    for layer, length in enumerate(lengths[:-1], start=1):
-        held += length
-        if held >= most:
-            ends.append(layer)
-            held, most = 0, model.bucket_bytes_cap
-    return ends
+    return [stop for _, stop in fill(lengths, *filled_by(model))][:-1]

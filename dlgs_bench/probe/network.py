@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from dlgs_bench.buckets import filled_by
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.timemodel.job_profile import OPERATIONS
@@ -38,12 +39,12 @@ def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> t
 
 
 def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
-    """The bytes that fill the buckets of DistributedDataParallel, and those of the buffers that it broadcasts."""
-    first = 2**20 if model.bucket_bytes_cap_default else model.bucket_bytes_cap
+    """The bytes that fill the buckets of DistributedDataParallel, and the bytes of the buffers that it broadcasts."""
+    first, most = filled_by(model)
     buffers = model.modules_buffers if model.broadcast_buffers else []
     return {
         "first_bucket_bytes": first,
-        "bucket_bytes": model.bucket_bytes_cap,
+        "bucket_bytes": most,
         "buffer_bytes": sum(buffer.nbytes for buffer in buffers),
     }
 
