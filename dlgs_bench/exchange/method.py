@@ -20,6 +20,9 @@ from torch import Tensor
 
 from dlgs_bench.comm.collectives import PeerExchange
 
+Scope = Literal["model", "layer", "plan", "size"]
+SumKind = Literal[None, "dense", "sparse"]
+
 
 @dataclass(frozen=True)
 class StepContext:
@@ -140,9 +143,9 @@ class Method:
     """
 
     title: ClassVar[str]
-    scope: ClassVar[Literal["model", "layer", "plan", "size"]] = "layer"
+    scope: ClassVar[Scope] = "layer"
     ratios_from_plan: ClassVar[bool] = False
-    sum_kind: ClassVar[Literal["dense", "sparse"] | None] = None
+    sum_kind: ClassVar[SumKind] = None
     cost_depends_on_shapes: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     baseline: ClassVar[bool] = False

@@ -7,9 +7,9 @@ import typing
 from dlgs_bench import plugins
 from dlgs_bench.errors import TITLE, is_title, shown
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.method import Method
+from dlgs_bench.exchange.method import Method, Scope, SumKind
 
-VALID = {"scope": ("model", "layer", "plan", "size"), "sum_kind": (None, "dense", "sparse")}
+VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
 
 
 def method_class(name: str) -> type[Method]:
