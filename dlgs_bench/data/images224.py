@@ -13,15 +13,19 @@ CLASSES = 100
 
 
 class Images224(DataSet):
-    """Noise, 224x224, with ImageNet-100's numbers of training and test images. After ``KEPT`` images they repeat."""
+    """Noise, 224x224, with ImageNet-100's numbers of training and test images. After ``KEPT`` images they repeat.
 
+    ``side``: the height and width of an image, in pixels.
+    """
+
+    side = 224
     title = "synthetic images, 224x224"
     classes = CLASSES
     train_size, test_size = 130_000, 5_000
 
     def __init__(self, root: Path, device: torch.device):
         generator = torch.Generator().manual_seed(0)
-        images = torch.randint(0, 256, (KEPT, 3, 224, 224), dtype=torch.uint8, generator=generator)
+        images = torch.randint(0, 256, (KEPT, 3, self.side, self.side), dtype=torch.uint8, generator=generator)
         self._images = images.to(device, memory_format=torch.channels_last)
         self._labels = torch.randint(0, CLASSES, (KEPT,), generator=generator).to(device)
 
@@ -35,6 +39,6 @@ class Images224(DataSet):
         chosen = torch.from_numpy(indices % KEPT).to(self._images.device)
         return normalise(self._images[chosen], (0.5,) * 3, (0.25,) * 3), self._labels[chosen]
 
-    @staticmethod
-    def example() -> Tensor:
-        return torch.zeros(1, 3, 224, 224)
+    @classmethod
+    def example(cls) -> Tensor:
+        return torch.zeros(1, 3, cls.side, cls.side)
