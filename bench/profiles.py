@@ -230,9 +230,9 @@ def first_choices(table: pd.DataFrame) -> pd.Series:
 
 def tie_factor(table: pd.DataFrame) -> float:
     """The factor within which 9 of 10 predicted ratios of a method to the first choice of its case are right."""
-    chosen = table.loc[table.groupby("case")["predicted_s"].idxmin()].set_index("case")
-    others = table.drop(index=table.groupby("case")["predicted_s"].idxmin())
-    first = chosen.loc[others["case"]]
+    chosen = table.groupby("case")["predicted_s"].idxmin()
+    others = table.drop(index=chosen)
+    first = table.loc[chosen].set_index("case").loc[others["case"]]
     ratios = {
         "predicted_speedup": others["predicted_s"].to_numpy() / first["predicted_s"].to_numpy(),
         "speedup": others["measured_s"].to_numpy() / first["measured_s"].to_numpy(),

@@ -274,7 +274,7 @@ class JobModel:
         grid = tuple(entries.tolist())
         flag_s = float(operations["all-reduce"](1.0)) if self._hooked else 0.0
         return Costs(
-            self.job.forward_s + self._buffers_s(there),
+            self.job.forward_s + self._buffers_s(operations),
             self.job.backward_s,
             Curve(grid, tuple(sparsify_s.tolist())),
             Curve(grid, tuple(sent_s.tolist())),
@@ -289,14 +289,17 @@ class JobModel:
         whole, rest = operations[operation](np.minimum(words, first)), operations[operation](words - first)
         return whole + np.where(words > first, rest, 0.0)
 
-    def _buffers_s(self, there: Network) -> float:
-        """By how many seconds the broadcast of buffers takes longer on a network than in the recording, at least 0."""
+    def _buffers_s(self, operations: dict[str, Curve]) -> float:
+        """By how many seconds the broadcast of buffers takes longer on a network than in the recording, at least 0.
+
+        ``operations``: projected to that network.
+        """
         if not self.job.buffer_words:
             return 0.0
-        here, other = (
-            float(projected(self.job, at)["message"](self.job.buffer_words)) for at in (self.job.here, there)
+        here, there = (
+            float(each["message"](self.job.buffer_words)) for each in (projected(self.job, self.job.here), operations)
         )
-        return max(0.0, other - here)
+        return max(0.0, there - here)
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
         """The sum of ``schedule(...).iteration_s``, ``rest_s`` and ``unexplained_s``, for costs without contention."""
