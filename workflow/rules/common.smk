@@ -160,10 +160,11 @@ def check_report():
 
 def check_targets():
     """Stop if a requested target makes nothing with this configuration, or is the name of no rule."""
+    if not workflow.is_main_process:
+        return
     known = {one.name: one for one in workflow.rules}
     given, others = cli.get_argument_parser().parse_known_args()
-    # The value of an executor's option would look like a target.
-    if others or not workflow.is_main_process:
+    if others:  # the value of an executor's option would look like a target
         return
     for name in given.targets:
         if name in known and not known[name].input and not known[name].output:
