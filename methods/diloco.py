@@ -17,8 +17,8 @@ class DiLoCo(LocalSteps):
     SGD with Nesterov momentum uses it as a gradient: v = m v + delta; shared -= lr (delta + m v). Every inner optimizer
     keeps its momentum. The authors make 500 local steps; the default of 30 is from SparseLoCo.
 
-    ``fragments``, ``delay`` and ``mixing`` are those of Streaming DiLoCo. Its authors send 4 bits per entry; here
-    entries are float32.
+    ``fragments``, ``delay`` and ``mixing`` are parameters of Streaming DiLoCo. Its authors send 4 bits per entry. This
+    method sends float32.
     """
 
     title = "DiLoCo"

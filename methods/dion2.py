@@ -23,9 +23,9 @@ class Dion2(Method):
 
     The authors select the rows by the norms of the mean momentum; here by the sum of the workers' norms, so that the
     mean need not be sent. As in this project's Muon, an update is scaled by 0.2 sqrt(the longer side), so that learning
-    rates are those of AdamW. The authors leave vectors, embeddings and the last layer to AdamW. Here all layers follow
-    one rule, and a vector is a matrix of one row. The optimizer's momentum is off, and its weight decay is applied to
-    the weights directly. With ``orthonormal=False``, the mean of the rows is applied.
+    rates are as large as with AdamW. The authors train vectors, embeddings and the last layer with AdamW. Here all
+    layers follow one rule, and a vector is a matrix of one row. The optimizer's momentum is off, and its weight decay
+    is applied to the weights directly. With ``orthonormal=False``, the mean of the rows is applied.
     """
 
     title = "Dion2"

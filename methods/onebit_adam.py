@@ -21,10 +21,10 @@ class OneBitAdam(Method):
     bucket, adds a second residual, and sends the result to all workers in the same format. This is the new m. The
     aggregate is m / (sqrt(v) + eps), or m with ``adaptive=False``.
 
-    The optimizer's momentum is off, and its weight decay is applied to the weights directly. Learning rates are those
-    of Adam. Both m and v are corrected for their bias, as in Adam; the authors' code does not correct them, and has one
-    scale per layer. A sign cannot encode 0. So an entry of the aggregate is 0 if its gradient was 0 in all steps of the
-    warm-up; the authors' code has a mask for this.
+    The optimizer's momentum is off, and its weight decay is applied to the weights directly. Learning rates are as
+    large as with Adam. Both m and v are corrected for their bias, as in Adam; the authors' code does not correct them,
+    and has one scale per layer. A sign cannot encode 0. So an entry of the aggregate is 0 if its gradient was 0 in all
+    steps of the warm-up; the authors' code has a mask for this.
     """
 
     title = "1-bit Adam"

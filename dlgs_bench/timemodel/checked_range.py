@@ -1,6 +1,6 @@
 """Where predictions were compared with measurements, and how far they were off there. No torch, no pandas.
 
-The cases are in ``workflow/studies/advise/checked.csv``; those of ``TIED`` in
+The cases are in ``workflow/studies/advise/checked.csv``; the cases of ``TIED`` are in
 ``results/reference-profiles/profiles.csv``.
 """
 

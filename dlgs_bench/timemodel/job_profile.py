@@ -57,8 +57,8 @@ SCHEMA = {
         device_name=_LINE,
         threads=_COUNT,
         versions={"type": "object", "additionalProperties": _TEXT},
-        # Of DistributedDataParallel: the bytes that fill its buckets, and those of the module's buffers, which rank 0
-        # broadcasts before each forward pass. null for other kinds of jobs.
+        # Of DistributedDataParallel: the bytes that fill its buckets, and the bytes of the module's buffers, which rank
+        # 0 broadcasts before each forward pass. null for other kinds of jobs.
         ddp={
             "anyOf": [
                 _object(first_bucket_bytes=_COUNT, bucket_bytes=_COUNT, buffer_bytes=_NATURAL),

@@ -228,7 +228,7 @@ def figure_params(path):
 
 
 def recipe(model):
-    """The epochs of a model's recipe and those at which its learning rate falls; empty without the model."""
+    """The epochs of a model's recipe, and the epochs at which its learning rate falls; empty without the model."""
     values = VALUES["models"].get(model, {})
     return {key: values[key] for key in ("epochs", "lr_steps") if key in values}
 
