@@ -310,11 +310,18 @@ def _gain(row: dict) -> str:
 def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     """Draw the iterations, and the utilisation over the rate of the links, into an SVG file."""
     import matplotlib
+
+    with matplotlib.rc_context():  # other figures of this process keep their settings
+        matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
+        matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
+        drawn = _svg(known, there)
+    write_atomically(path, drawn)
+
+
+def _svg(known: Sequence[JobModel], there: Network) -> bytes:
     import numpy as np
     from matplotlib.figure import Figure
 
-    matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
-    matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
     figure = Figure(figsize=(10, 0.3 * len(known) + 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     rows, alone_s = job_advice.rank(known, there, 1.0), known[0].job.alone_s
@@ -337,7 +344,7 @@ def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
     right.legend(fontsize="small")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
-    write_atomically(path, drawn.getvalue())
+    return drawn.getvalue()
 
 
 if __name__ == "__main__":
