@@ -13,7 +13,7 @@ import torch
 from conftest import PATIENCE_S, ROOT, every_engine, examples
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import ddp_settings, plain, trained, with_and_without
+from probe_parts import compiled_outside, ddp_settings, plain, trained, with_and_without
 
 from dlgs_bench.probe import record
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
@@ -102,6 +102,15 @@ def test_the_buckets_and_the_buffers_of_ddp_are_recorded(worlds):
     for one, other in worlds("torch_dist").run(ddp_settings):
         assert one == {"first_bucket_bytes": 2**21, "bucket_bytes": 2**21, "buffer_bytes": 2 * 3 * 4 + 8}
         assert other == DDP_DEFAULTS
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_ddp_inside_a_compiled_module_is_recorded_as_ddp(worlds, tmp_path):
+    path = tmp_path / "profile.json"
+    assert worlds("torch_dist").run(compiled_outside, str(path)) == [0, 0]
+    job = load(path, workers=2)["job"]
+    assert (job["kind"], job["steps"], job["ddp"]) == ("ddp", 3, DDP_DEFAULTS)
 
 
 @pytest.mark.slow
