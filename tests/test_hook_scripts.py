@@ -6,12 +6,12 @@ What the scripts do is in hook_parts.py. The right result is that of the script 
 import hook_parts as parts
 import pytest
 import torch
-from conftest import CLASSES, METHODS, every_engine, options_of
+from conftest import CLASSES, METHODS, horovod_is_slow, options_of
 
 from dlgs_bench.exchange import LocalSteps
 from dlgs_bench.exchange.feedback import ErrorFeedback
 
-pytestmark = [pytest.mark.engine, every_engine]
+pytestmark = [pytest.mark.engine, horovod_is_slow]  # test_hooks.py has the cheap tests on Horovod
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]
 OPTIONS = {name: options_of(name) for name in EXCHANGED}
 KEEPS = [
