@@ -48,7 +48,8 @@ RUNS = Path("results/runs/profiles")
 SCRIPT = Path(__file__).with_name("profiles_script.py")
 MORE_WORKERS, LATENCY_MS = (3, 4), 5.0
 MOST_BLOCKS = 16
-LEAST_LAUNCH_S = 40.0  # with less time left, no launch is started: the ranks need about as long to start
+START_S = 15.0  # until the ranks of a launch can time
+LEAST_LAUNCH_S = 40.0  # with less time left, no launch is started
 GRACE_S = 60.0  # ranks that have not ended this long after the end of the budget are stopped
 CLOSE = 1.05  # a first choice is good if it takes at most this many times as long as the fastest
 BAND = 1.25  # the grey band of the figure
@@ -61,7 +62,8 @@ Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree.
 @dataclass(frozen=True)
 class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
-    rates that are predicted. ``weight``: the share of the budget, per case. ``steps``: the steps that are recorded."""
+    rates that are predicted. ``weight``: the share of the budget, per case, after what all starts and recordings take.
+    ``steps``: the steps that are recorded. ``recording_s``: how long a recording takes, about."""
 
     model: str
     script: str
@@ -69,6 +71,7 @@ class Job:
     rates_mbit: tuple[float, ...]
     weight: float
     steps: int
+    recording_s: float
 
     @property
     def name(self) -> str:
@@ -76,12 +79,12 @@ class Job:
 
 
 JOBS = (
-    Job("resnet20", "ddp", 32, (200, 100, 400, 1000), 1, 24),
-    Job("language_model", "accelerate", 8, (300, 150, 600, 1000), 1.5, 16),
-    Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 1.5, 16),
-    Job("transformer", "ddp", 4, (400, 200, 700, 1000), 2, 12),
-    Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 2.5, 12),
-    Job("resnet50", "ddp", 4, (600, 400, 800, 1000), 3, 8),
+    Job("resnet20", "ddp", 32, (200, 100, 400, 1000), 1.5, 24, 25),
+    Job("language_model", "accelerate", 8, (300, 150, 600, 1000), 2.5, 16, 45),
+    Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 2, 16, 30),
+    Job("transformer", "ddp", 4, (400, 200, 700, 1000), 3, 12, 55),
+    Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 3.5, 12, 65),
+    Job("resnet50", "ddp", 4, (600, 400, 800, 1000), 4, 8, 65),
 )
 
 
@@ -114,7 +117,8 @@ def launches(jobs: list[Job], runs: Path) -> list[tuple[Job, list[dict]]]:
 def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
     """Measure what is not finished, within the budget. Return whether all ranks that were started succeeded."""
     end, failed, left = time.time() + budget_s, set(), launches(jobs, runs)
-    weights = [job.weight * (len(cases) + 1) for job, cases in left]  # a start takes about as long as a case
+    weights = [job.weight * len(cases) for job, cases in left]
+    starts_s = [START_S + job.recording_s * any(case["probed"] for case in cases) for job, cases in left]
     for number, (job, cases) in enumerate(left):
         left_s = end - time.time()
         if left_s < LEAST_LAUNCH_S:
@@ -126,7 +130,8 @@ def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
         networks = ", ".join(f"{case['rate_mbit']:g} Mb/s" for case in cases)
         networks += f", {cases[0]['workers']} workers, {cases[0]['latency_ms']:g} ms"
         print(f"{clock(left_s)} left; launch {number + 1} of {len(left)}: {job.name}, {networks}", flush=True)
-        until = time.time() + left_s * weights[number] / sum(weights[number:])
+        timing_s = max(0.0, left_s - sum(starts_s[number:])) * weights[number] / sum(weights[number:])
+        until = min(end, time.time() + starts_s[number] + timing_s)
         if not measure(job, cases, runs / job.name, until, end):
             print(f"{job.name}: the ranks failed, see above; the same command tries it again", flush=True)
             failed.add(job)
