@@ -84,7 +84,7 @@ JOBS = (
     Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 2, 16, 30),
     Job("transformer", "ddp", 4, (400, 200, 700, 1000), 3, 12, 55),
     Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 3.5, 12, 65),
-    Job("resnet50", "ddp", 4, (600, 400, 800, 1000), 4, 8, 65),
+    Job("resnet50", "ddp", 4, (500, 400, 700, 1000), 4, 8, 65),
 )
 
 
@@ -212,8 +212,9 @@ def rows_of(job: Job, profile: dict, around: dict, found: dict) -> Iterator[dict
             "over_fastest": over_fastest.value, "over_fastest_low": over_fastest.low,
             "predicted_gain": predicted_gain, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high,
             "gain_error": predicted_gain / gain.value - 1 if name != UNCOMPRESSED else math.nan,
-            "blocks": len(seconds[name]), "alone_s": alone_s, "recorded_alone_s": recorded_alone_s,
-            "slowdown": slowdown, "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+            "density": found["density"][name], "blocks": len(seconds[name]),
+            "alone_s": alone_s, "recorded_alone_s": recorded_alone_s, "slowdown": slowdown,
+            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
         }  # fmt: skip
 
 
@@ -433,6 +434,8 @@ computed from them.
 - **The speed of the machine.** It changes between the recording and the cases. Iterations without an exchange are timed
   around the recording and in each block of a case. `at_speed_s` is the prediction with computing and selection scaled
   by the ratio of both. `error` is without this factor, as a user would get it.
+- **Latency.** If the kernel has no netem, a program of the testbed forwards all packets in the cases with latency. It
+  takes cores from computing.
 - **One machine.** All workers share one machine without a GPU.
 """
 

@@ -157,6 +157,12 @@ class Script:
         for bucket in self.hook._exchange.buckets[: len(self.hook._sizes)]:
             self.method.warm_start(bucket)
 
+    def density(self) -> float:
+        """The part of the entries that rank 0 sent in the last step."""
+        if self.hook is None:
+            return 1.0
+        return sum(map(int, self.hook._exchange.sent_entries)) / sum(self.hook._sizes)
+
     def buckets(self) -> list[int]:
         """The entries of each bucket that the script exchanges, in their order."""
         if self.hook is not None:
@@ -282,7 +288,9 @@ def work(request: dict[str, Any]) -> None:
         probe = folder / PROFILE if case["probed"] else None
         seconds = in_turns(scripts, probe, request["most_blocks"], until)
         buckets = {name: script.buckets() for name, script in scripts.items()}
-        keep(folder / case["file"], {"case": case, "data": feed.title, "seconds": seconds, "buckets": buckets})
+        density = {name: script.density() for name, script in scripts.items()}
+        kept = {"case": case, "data": feed.title, "seconds": seconds, "buckets": buckets, "density": density}
+        keep(folder / case["file"], kept)
         if dist.get_rank() == 0:
             print(f"{case['rate_mbit']:g} Mb/s: {len(seconds[ALONE])} blocks", flush=True)
     dist.destroy_process_group()

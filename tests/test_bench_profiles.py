@@ -41,7 +41,7 @@ def made_up(case: dict, blocks: int, cores: int) -> dict:
     if case["probed"]:
         seconds[profiles.RECORDING] = [1.01 * value for value in seconds[profiles.UNCOMPRESSED]]
     facts = {"machine": "a machine", "date": "2026-11-26T10:00:00+00:00", "commit": "abcdef0", "cores": cores}
-    return facts | {"case": case, "data": "random", "seconds": seconds}
+    return facts | {"case": case, "data": "random", "seconds": seconds, "density": dict.fromkeys(seconds, 0.01)}
 
 
 def finish(runs: Path, blocks: int = 3, cores: int = 2) -> Path:
@@ -180,5 +180,6 @@ def test_a_tiny_case_on_real_ranks(tmp_path, script):
     assert {name: sum(buckets) for name, buckets in found["buckets"].items()} == dict.fromkeys(
         ("none", "cast", "dlgs", "topk"), entries
     )
+    assert found["density"]["none"] == 1 and 0.005 < found["density"]["topk"] < 0.02
     profiles.write([job], tmp_path / "runs", tmp_path / "kept")
     assert (pd.read_csv(tmp_path / "kept" / "profiles.csv")["measured_s"] > 0).all()
