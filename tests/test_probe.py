@@ -93,6 +93,7 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     found = load(tmp_path / "profile.0", workers=2)
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
+    assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
     with pytest.raises(ValueError, match=r"job.workers: 2 is not 3"):
         load(tmp_path / "profile.0", workers=3)
 

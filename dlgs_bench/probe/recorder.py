@@ -188,6 +188,7 @@ class Recorder:
         order = sorted(used, key=lambda index: arrived[index])
         kind, backend, comm = network.job_group(self._wrapped, self._optimizer, self._device)
         try:
+            machine = network.machine(comm)
             rows = network.measure(comm) if comm else []
             methods, left_out = mirror.measure(
                 self._methods, [shapes[index] for index in order], self._marks, self._device
@@ -204,6 +205,7 @@ class Recorder:
             "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
+            "machine": machine,
             "ddp": network.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
         }  # fmt: skip
         described = [
