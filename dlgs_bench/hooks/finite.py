@@ -18,9 +18,9 @@ class FiniteExchange(WorkerExchange):
 
     The method gets zeros instead of such a gradient. The maximum of the workers' flags is exchanged after the last
     bucket, as an additional bucket without layers. A flag is 1 if a gradient is not finite, and -1 otherwise. Horovod
-    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``. After a failed step the aggregates are NaN, and the method has the
-    state from before the step, which is copied when a step begins. The flag of a GPU is read when the next step begins,
-    so that the host never waits.
+    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``. After a failed step the aggregates are
+    NaN, and the method has the state from before the step, which is copied when a step begins. The flag of a GPU is
+    read when the next step begins, so that the host never waits.
     """
 
     def __init__(

@@ -154,7 +154,11 @@ class Session:
         self.clock.start()
         messages_before = self.comm.sent_messages
         exchange.begin(StepContext(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
-        outcome = self.role.compute(lambda: None) if gradient is None else self._present(gradient)
+        outcome = None
+        if gradient is None:
+            outcome = self.role.compute(lambda: None)
+        else:
+            self._present(gradient)
         exchange.finish()
         with self.clock("optimizer"):
             self.role.update()
