@@ -100,7 +100,7 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             for spec in every:
                 if spec not in shared:
                     runs.setdefault(spec.variant, []).append(spec)
-            # A study sets the budget to 0 for all models.
+            # A budget of 0 holds for all models.
             budget_s = values["timing"]["budget_s"]
             budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
             for name, specs in (runs or {UNCOMPRESSED: []}).items():
@@ -367,12 +367,9 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration: the fixed numbers of blocks and repeats of studies, in one launch."""
-    return (
-        values["timing"]
-        | {key: values["studies"][key] for key in ("blocks", "repeats")}
-        | {"launches": 1, "budget_s": 0}
-    )
+    """``timing`` of a changed configuration: the blocks, repeats and budget of studies, in one launch."""
+    own = {key: values["studies"][key] for key in ("blocks", "repeats", "budget_s")}
+    return values["timing"] | own | {"launches": 1}
 
 
 def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
