@@ -83,7 +83,7 @@ def _check(job: Job, there: Network, profile: str) -> None:
             f"--link-mbit: {there.rate_mbit:g} is not a rate that the testbed can shape, {LEAST_MBIT} to {MOST_MBIT}; "
             "give a rate in this range, and a --slowdown by the same factor"
         )
-    if why := testbed.available(there.latency_ms, there.rate_mbit):
+    if why := testbed.why_unavailable(there.latency_ms, there.rate_mbit):
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
 
 

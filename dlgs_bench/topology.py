@@ -48,7 +48,7 @@ class Topology:
     servers: int = 0
     owner: Literal["worker", "server"] = "worker"
 
-    def answers(self, sum_kind: str | None) -> bool:
+    def supports(self, sum_kind: str | None) -> bool:
         """Whether the topology supports a method; ``sum_kind``: as in ``Method.sum_kind``."""
         return True
 
@@ -89,7 +89,7 @@ class ParameterServer(Topology):
     pushed.
     """
 
-    def answers(self, sum_kind: str | None) -> bool:
+    def supports(self, sum_kind: str | None) -> bool:
         return sum_kind is not None
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:

@@ -146,24 +146,24 @@ def topologies(values: dict) -> str | None:
     """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
-        if methods and not any(topology.answers(one.about["sum_kind"]) for one in methods.values()):
+        if methods and not any(topology.supports(one.about["sum_kind"]) for one in methods.values()):
             why = f"{topology.name} does not support {', '.join(methods)}, which need more than one sum"
             return f"topologies: {why}; leave {topology.name} out, or add a method"
     return None
 
 
-def untimed_variants(values: dict) -> str:
-    """A warning that names variants which are not timed over a topology, or an empty string.
+def untimed_variants(values: dict) -> str | None:
+    """A warning that names variants which are not timed over a topology, or None.
 
     Only variants listed by name count. A second baseline, such as 16 bits, does not: it is timed over other topologies.
     """
     listed_by_name = {} if values["methods"] == "all" else chosen(values)
     named = {name: one for name, one in listed_by_name.items() if not one.about["baseline"]}
     for topology in grid.all_topologies(values):
-        untimed = [name for name, one in named.items() if not topology.answers(one.about["sum_kind"])]
+        untimed = [name for name, one in named.items() if not topology.supports(one.about["sum_kind"])]
         if untimed:
             return f"topologies: {topology.name} does not support {', '.join(untimed)}, so not timed there"
-    return ""
+    return None
 
 
 def collective(values: dict) -> str | None:
@@ -248,13 +248,13 @@ def launch(values: dict) -> str | None:
     return None
 
 
-def why_no_testbed(values: dict) -> str:
-    """Why this configuration cannot run on a testbed on any machine, or an empty string."""
+def why_no_testbed(values: dict) -> str | None:
+    """Why this configuration cannot run on a testbed on any machine, or None."""
     if values["launch"]["by"] != "local":
         return f"testbed is for launch.by: local, not {values['launch']['by']}, which uses the network of its nodes"
     if values["device"] == "cuda":
         return "testbed is for device: cpu, since GPUs of one machine need no network"
-    return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else ""
+    return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else None
 
 
 def folders(values: dict) -> str | None:
@@ -295,9 +295,9 @@ def shaped(values: dict) -> str | None:
     links, rates = values["testbed"], {}
     if links["rate_mbit"] != grid.PROPORTIONAL:
         rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
-    if why := testbed.available():
+    if why := testbed.why_unavailable():
         return f"network: no testbed here: {why}; give host"
-    if links["latency_ms"] and (why := testbed.available(least_latency_ms(values), **rates)):
+    if links["latency_ms"] and (why := testbed.why_unavailable(least_latency_ms(values), **rates)):
         return f"testbed.latency_ms: {why}; give 0, or slower links"
     return None
 
@@ -404,13 +404,13 @@ def built(values: dict) -> str | None:
     return None
 
 
-def _lacks(engine: str, device: str, shared: bool) -> str:
-    """As ``Engine.lacks``. An empty result is cached until a package is installed."""
+def _lacks(engine: str, device: str, shared: bool) -> str | None:
+    """As ``Engine.lacks``. If nothing is missing, the result is cached until a package is installed."""
     packages = Path(sysconfig.get_path("purelib"))
     key = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
     cached = ROOT / ".cache" / "engines" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if cached.exists():
-        return ""
+        return None
     lacks = ENGINES[engine].lacks(device, shared)
     with suppress(OSError):  # the folder may be read-only
         if not lacks:

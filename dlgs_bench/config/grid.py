@@ -115,7 +115,7 @@ def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec
     return [
         spec
         for one in chosen(values).values()
-        if one.name != UNCOMPRESSED and topology.answers(one.about["sum_kind"])
+        if one.name != UNCOMPRESSED and topology.supports(one.about["sum_kind"])
         for ratio in ratios(values, one, "timing")
         for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
     ]

@@ -197,6 +197,6 @@ def _with_network(values: dict) -> tuple[dict, str]:
     """``values`` with ``network: auto`` replaced for this machine, and a warning, or an empty string."""
     if values["network"] != "auto":
         return values, ""
-    missing = checks.why_no_testbed(values) or testbed.available(checks.least_latency_ms(values))
+    missing = checks.why_no_testbed(values) or testbed.why_unavailable(checks.least_latency_ms(values))
     warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
     return values | {"network": "host" if missing else "testbed"}, warning

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dlgs_bench import checksums
-from dlgs_bench.report import runs
+from dlgs_bench.report import check_run
 from dlgs_bench.spec import RunSpec
 
 
@@ -30,7 +30,7 @@ def log_errors(snakemake) -> None:
     specs = getattr(snakemake.params, "runs", {})
     requested = {Path(folder): RunSpec.from_json(spec) for folder, spec in specs.items()}
     for folder in sorted({path.parent for path in files} | requested.keys()):
-        if why := runs.wrong(folder, requested.get(folder)):
+        if why := check_run.problem(folder, requested.get(folder)):
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
         if checksums.altered(path):

@@ -8,14 +8,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from dlgs_bench.timemodel.iterations import COMPUTING, break_even_mbit, fastest_s, iteration_s, predicted
+from dlgs_bench.timemodel.iterations import COMPUTING, break_even_mbit, fastest_s, predicted
 
 __all__ = [
     "COMPUTING",
     "break_even_mbit",
     "errors",
     "fastest_s",
-    "iteration_s",
     "margin",
     "predicted",
     "ranked",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from dlgs_bench import comm as engines
 from dlgs_bench import data as datasets
+from dlgs_bench.comm import connect
 from dlgs_bench.fingerprint import KINDS
 from dlgs_bench.launch.liveness import Progress, run_as_rank
 from dlgs_bench.spec import LaunchSettings, RunSpec
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
     # Other algorithms of cuDNN may add in a different order each time, and an accuracy run must repeat its bits.
     torch.backends.cudnn.deterministic = spec.kind == "accuracy"
     device = torch.device(cluster.device)
-    comm = engines.connect(cluster.engine, device, shared=settings.per_gpu > 1)
+    comm = connect(cluster.engine, device, shared=settings.per_gpu > 1)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, but the run needs {spec.processes}")
     data = datasets.load(training.data)(Path(settings.data[training.data]), device) if spec.trains else None
