@@ -80,7 +80,7 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
     return None
 
 
-def _right(field: dict, value) -> str | None:
+def _right(field: dict, value: Any) -> str | None:
     """A description of valid values, if ``value`` is invalid for a parameter; otherwise None."""
     if "choices" in field:
         fits = any(value == one and type(value) is type(one) for one in field["choices"])  # 2.0 is not the choice 2

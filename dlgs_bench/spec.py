@@ -263,7 +263,7 @@ class LaunchSettings:
         return cls(**json.loads(text))
 
 
-def _written(part) -> dict:
+def _written(part: Any) -> dict:
     """The fields of a dataclass that differ from their defaults, parts as dictionaries."""
     written = {}
     for f in fields(part):
@@ -279,7 +279,7 @@ def _read(values: dict) -> dict:
     return {name: value if name == "options" else _frozen(value) for name, value in values.items()}
 
 
-def _frozen(value):
+def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ WIDTHS = [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512
 
 
 class VGG16(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         layers, inputs = [], 3
         for width in WIDTHS:

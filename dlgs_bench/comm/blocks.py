@@ -9,7 +9,7 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # b
 
 
 @njit(cache=True, nogil=True)
-def _mark(bits, block, nonzero):
+def _mark(bits: np.ndarray, block: int, nonzero: np.ndarray) -> None:
     """Write to ``nonzero`` whether each block of ``bits`` has a bit that is set.
 
     In most blocks that are not zero, the first element is enough to decide this.

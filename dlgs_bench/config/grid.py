@@ -6,6 +6,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import FIXED, fixed, planner_of
@@ -396,7 +397,7 @@ def _at(spec: RunSpec) -> str:
     return f"-{spec.ratio}" if spec.ratio else ""
 
 
-def _training(values: dict, model: str, stand_in: str, **more) -> Training:
+def _training(values: dict, model: str, stand_in: str, **more: Any) -> Training:
     """The training of a model's run: the fields that all its runs share, and ``more``.
 
     ``stand_in``: the data set that replaces a missing ImageNet-100.
@@ -410,7 +411,7 @@ def _training(values: dict, model: str, stand_in: str, **more) -> Training:
     return Training(model, stand_in if stands_in else data, stands_in, **shared | more)
 
 
-def _timed(values: dict, model: str, **more) -> Training:
+def _timed(values: dict, model: str, **more: Any) -> Training:
     """The training of a model's timed run: the fields that all its timed runs share, and ``more``."""
     timed_batch = values["models"][model].get("timed_batch")
     return _training(values, model, TIMED_STAND_IN, **({"batch": timed_batch} if timed_batch else {}), **more)

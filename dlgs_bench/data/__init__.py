@@ -46,7 +46,7 @@ class DataSet(ABC):
     test_size: int
 
     @abstractmethod
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         """``root``: the folder that holds the files of the data set."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ class Cifar10(DataSet):
     classes = 10
     train_size, test_size = 50_000, 10_000
 
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         with np.load(root / "cifar10.npz") as arrays:
             self._tensors = {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
         for split in ("train", "test"):

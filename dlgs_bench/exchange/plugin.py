@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import typing
+from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.errors import TITLE, is_title, shown
@@ -58,7 +59,7 @@ def about(name: str) -> dict:
     }
 
 
-def _parameter(hint) -> dict:
+def _parameter(hint: Any) -> dict:
     """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, bound = typing.get_args(hint)[:2]

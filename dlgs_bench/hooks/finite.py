@@ -1,5 +1,6 @@
 """Exchanges in a user's script that survive gradients which are not finite."""
 
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
-from dlgs_bench.exchange.driver import WorkerExchange, _Open
+from dlgs_bench.exchange.driver import Clock, WorkerExchange, _Open
 from dlgs_bench.exchange.transport import Transport
 
 
@@ -21,7 +22,14 @@ class FiniteExchange(WorkerExchange):
     so that the host never waits.
     """
 
-    def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
+    def __init__(
+        self,
+        method: Method,
+        groups: Sequence[tuple[int, int]],
+        buckets: list[Bucket],
+        transport: Transport,
+        clock: Clock,
+    ) -> None:
         layers = groups[-1][1]
         self._flag = buckets[0].gradient.new_zeros(1)
         super().__init__(
@@ -83,7 +91,7 @@ class FiniteExchange(WorkerExchange):
         return True
 
 
-def _largest(flag: Tensor):
+def _largest(flag: Tensor) -> Generator[Max, Tensor, Tensor]:
     return (yield Max(flag))
 
 

@@ -35,7 +35,7 @@ class FSDPHook(ParameterHook):
     def __init__(
         self, model: nn.Module, replicas: DeviceMesh, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         _refuse_other_models(model)
         _refuse_other_meshes(model, replicas)
         refuse_sparse(model)

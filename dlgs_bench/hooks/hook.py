@@ -52,7 +52,7 @@ class Hook:
         self, model: nn.Module, parameters: Mapping[str, Parameter], optimizer: Optimizer | Sequence[Optimizer],
         comm: Communicator, method: str, options: dict[str, Any], bucket_cap_mb: float,
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
         with agreement(comm, "give every worker the same arguments") as same:
             self.name, self.method, self.step = method, _made(method, options), 0
@@ -106,7 +106,7 @@ class Hook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple:

@@ -30,7 +30,7 @@ class HorovodHook(ParameterHook):
     def __init__(
         self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
         for one in listed_optimizers(optimizer):

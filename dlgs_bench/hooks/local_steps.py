@@ -48,7 +48,7 @@ class LocalSteps:
     def __init__(
         self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, group: dist.ProcessGroup | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or isinstance(model, nn.parallel.DistributedDataParallel):
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a plain torch.nn.Module; give the model without a wrapper")

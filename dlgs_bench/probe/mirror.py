@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class _Answered:
 
     ended_at = None
 
-    def __init__(self, answer: Any):
+    def __init__(self, answer: Any) -> None:
         self._answer = answer
 
     def done(self) -> bool:
@@ -45,7 +45,7 @@ class _Answered:
 class Mirror(Communicator):
     """Rank 0 of a world in which all ranks have this rank's tensors. Nothing is sent, so only local work takes time."""
 
-    def __init__(self, workers: int, device: torch.device):
+    def __init__(self, workers: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = 0, workers, device
 
     def start_allreduce(self, tensor: Tensor) -> _Answered:
@@ -68,7 +68,7 @@ class Mirror(Communicator):
     def close(self) -> None:
         pass
 
-    def _starter(self):
+    def _starter(self) -> NoReturn:
         raise NotImplementedError("a mirror has no streams")
 
 

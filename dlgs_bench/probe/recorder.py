@@ -67,7 +67,7 @@ class Recorder:
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         self._parameters = _recordable(model, optimizer, path, steps, methods)
         self._model, self._optimizer, self._path = model, _stepping(optimizer), path
         self._steps, self._methods = steps, methods

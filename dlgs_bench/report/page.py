@@ -93,7 +93,7 @@ def facts(results: Path) -> dict[str, str]:
     return {key.replace("_", " ").capitalize(): words(value) for key, value in merged.items()}
 
 
-def words(value) -> str:
+def words(value: Any) -> str:
     """A value of the provenance as text."""
     if isinstance(value, list):
         return "; ".join(map(words, value))

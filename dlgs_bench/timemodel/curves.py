@@ -1,8 +1,11 @@
 """Curves through measured costs. No torch and no pandas, since the installed package uses them too."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+
+Number = TypeVar("Number", float, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,6 @@ class Curve:
     entries: tuple[float, ...]
     seconds: tuple[float, ...]
 
-    def __call__(self, entries):
+    def __call__(self, entries: Number) -> Number:
         inside = np.interp(entries, self.entries, self.seconds)
         return inside * np.maximum(1.0, np.asarray(entries) / self.entries[-1])

@@ -206,7 +206,7 @@ class JobModel:
     of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
     """
 
-    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False):
+    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False) -> None:
         self.job = job
         self.name, self.title = (method["name"], method["title"]) if method else (UNCOMPRESSED, "uncompressed")
         self.options = method["options"] if method else {}

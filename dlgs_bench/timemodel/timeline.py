@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlgs_bench.buckets import Plan
+from dlgs_bench.timemodel.curves import Number
 
 Interval = tuple[float, float]
 
@@ -47,11 +48,11 @@ class Costs:
         """t_s of a group of layers with these sizes."""
         return sum(map(self.sparsify, sizes)) if self.per_layer else self.sparsify(sum(sizes))
 
-    def contended(self, entries):
+    def contended(self, entries: Number) -> Number:
         """t_c of a group that is sent while the workers compute."""
         return self.contention_s + self.communicate(entries)
 
-    def core_free_at(self, began, computed):
+    def core_free_at(self, began: Number, computed: Number) -> Number:
         """The time at which a communication that begins at ``began`` gets a core; computing ends at ``computed``."""
         return np.minimum(began + self.contention_s, np.maximum(began, computed))
 

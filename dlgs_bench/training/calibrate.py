@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ PRODUCTS = 50  # products timed alone before each sample
 class LayerTimes:
     """Replaces an exchange, and records when the gradient of each layer is ready."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def start(self) -> None:
@@ -108,7 +109,7 @@ class SequentialExchange(WorkerExchange):
     ``taken_s``: how much communication slowed this computation in the last step, in seconds.
     """
 
-    def __init__(self, *exchange, overlapped: Callable[[], object] | None):
+    def __init__(self, *exchange: Any, overlapped: Callable[[], object] | None) -> None:
         super().__init__(*exchange)
         self._overlapped = overlapped
 

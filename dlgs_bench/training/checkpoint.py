@@ -38,7 +38,7 @@ class Checkpoints:
     ``save_if_due`` after each step. Both methods communicate with the other ranks.
     """
 
-    def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]):
+    def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]) -> None:
         self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()

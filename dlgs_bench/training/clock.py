@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -31,7 +32,7 @@ class Clock:
     so that no synchronisation disturbs the overlap that is measured.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._labels: list[str] = []
         self._marks: list = []
@@ -45,7 +46,7 @@ class Clock:
         self._mark("other")
 
     @contextmanager
-    def __call__(self, label: str):
+    def __call__(self, label: str) -> Iterator[None]:
         self._labels.append(label)
         self._mark(label)
         try:

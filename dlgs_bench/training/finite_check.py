@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from dlgs_bench.exchange.async_device import is_async
+from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.training.flat import FlatModel
 
@@ -16,7 +17,7 @@ class FiniteCheck:
     On a GPU it raises its error at the end of the step, before a checkpoint of the step is saved.
     """
 
-    def __init__(self, exchange, flat: FlatModel, step: int, worker: int):
+    def __init__(self, exchange: Exchange, flat: FlatModel, step: int, worker: int) -> None:
         self._exchange, self._flat, self._where = exchange, flat, f"in step {step} on worker {worker}"
         self._unchecked: list[tuple[int, Tensor]] = []  # GPU: (layer, sum of its gradient), read at the end of the step
 

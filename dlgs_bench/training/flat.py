@@ -16,7 +16,7 @@ class FlatModel(FlatGradients):
     parameters are left out of both.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module) -> None:
         super().__init__(trained(model).values())
         self.model = model
         self.names = list(trained(model))[::-1]

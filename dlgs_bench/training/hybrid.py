@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class Worker:
 
     collective: ModuleType
 
-    def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training):
+    def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training) -> None:
         self.layout, self.comm = layout, comm
         self.flat = FlatModel(part)
         self.optimizer = optimizer_of(training, self.flat.parameters)
@@ -49,7 +50,7 @@ class Worker:
         self.marks: list[tuple[float, float]] = []
         self.sent = dict.fromkeys(KINDS, (0, 0))
 
-    def communicate(self, kind: str, rounds: PeerExchanges, takes_part: bool = True):
+    def communicate(self, kind: str, rounds: PeerExchanges, takes_part: bool = True) -> Any:
         """Make the rounds of one communication, and return their result. ``takes_part``: whether this rank has data."""
         before, began = (self.comm.sent_messages, self.comm.sent_bytes), time.perf_counter()
         result = self.comm.start_rounds(rounds).wait()
@@ -75,7 +76,9 @@ class Worker:
 class Backbone(Worker):
     """A worker that holds the backbone. ``head``: the number of columns of each layer of the head."""
 
-    def __init__(self, model: nn.Module, head: list[int], layout, comm, training, collective: str):
+    def __init__(
+        self, model: nn.Module, head: list[int], layout: Layout, comm: Communicator, training: Training, collective: str
+    ) -> None:
         super().__init__(model, layout, comm, training)
         self.head, self.collective = head, collectives.load(collective, len(layout.backbone))
 
@@ -106,7 +109,15 @@ class Head(Worker):
     samples.
     """
 
-    def __init__(self, stages: list[nn.Sequential], layout, comm, training, collective: str, loss: Callable):
+    def __init__(
+        self,
+        stages: list[nn.Sequential],
+        layout: Layout,
+        comm: Communicator,
+        training: Training,
+        collective: str,
+        loss: Callable,
+    ) -> None:
         self.head = [outputs(stage) for stage in stages]
         slices = [slice_of(s, layout.columns(comm.rank, n)) for s, n in zip(stages, self.head, strict=True)]
         super().__init__(nn.ModuleList(slices), layout, comm, training)

@@ -6,7 +6,7 @@ The work of a process at each point of the schedule depends on its role (``dlgs_
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +23,18 @@ from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.clock import Clock
-from dlgs_bench.training.error_probe import ErrorProbe
-from dlgs_bench.training.finite_check import FiniteCheck
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.optimizer import optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
 
 _SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
+
+
+class Listener(Protocol):
+    """Sees the gradient of each layer during backward."""
+
+    def ready(self, layer: int) -> None:
+        """The gradient of a layer is in its bucket."""
 
 
 class Session:
@@ -42,7 +47,7 @@ class Session:
     ``state_dict`` holds everything that changes. A session that loads it continues as if it had never stopped.
     """
 
-    def __init__(self, spec: RunSpec, comm: Communicator, data: DataSet | None, device: torch.device):
+    def __init__(self, spec: RunSpec, comm: Communicator, data: DataSet | None, device: torch.device) -> None:
         self.spec, self.comm, self.data = spec, comm, data
         training, workers = spec.training, spec.cluster.workers
         self.model = plugins.load("models", training.model)
@@ -61,7 +66,7 @@ class Session:
         self.done = self.drawn = self.sent_bytes = 0
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
-        self._listener = None
+        self._listener: Listener | None = None
         self._arrived: set[int] = set()  # layers whose gradient is ready in this backward pass
         self._begun = time.perf_counter()
         role = Server if spec.topology.serves(comm.rank, workers) else Worker
@@ -76,7 +81,7 @@ class Session:
                 self.comm.broadcast(values.view(torch.uint8))  # as bytes, since they can have any type
                 parameter.data.copy_(values.view_as(parameter))
 
-    def _hook(self, layer: int, view: Tensor):
+    def _hook(self, layer: int, view: Tensor) -> Callable[[Tensor], None]:
         """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
         share = 1 / self.spec.cluster.workers
 
@@ -134,7 +139,7 @@ class Session:
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, own_transport)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int, observer: FiniteCheck | ErrorProbe | None = None) -> dict:
+    def step(self, exchange: Exchange, number: int, observer: Listener | None = None) -> dict:
         """Make one iteration, and return its row: its parts in seconds, its bytes, messages and density.
 
         ``sent_messages`` counts the messages of this project's collectives, not those inside the engine. The loss and
@@ -176,7 +181,7 @@ class Session:
             raise ValueError(f"optimizer: {training.optimizer} cannot leave its momentum to {name}; give sgd")
         self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
-    def local_gradient(self, listener=None, begun: Callable[[], None] = lambda: None) -> None:
+    def local_gradient(self, listener: Listener | None = None, begun: Callable[[], None] = lambda: None) -> None:
         """Compute one gradient of this worker into the buckets; exchange and update nothing.
 
         ``listener.ready(layer)`` is called as in an exchange, and ``begun`` when backward starts.

@@ -48,7 +48,7 @@ class Images:
     ``labels``: int64 (n,). DataError if the copy in ``folder`` is incomplete or has another format.
     """
 
-    def __init__(self, folder: Path, split: str):
+    def __init__(self, folder: Path, split: str) -> None:
         self._file = folder / f"{split}.npy"
         index = _index(folder)
         self.labels = index[f"{split}_labels"].astype(np.int64)

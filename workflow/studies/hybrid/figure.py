@@ -6,9 +6,10 @@ pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedi
 import math
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 PARTS = {  # column of the table -> name, colour, hatch
     "computing_s": ("computing", "#56B4E9", ""),
@@ -22,7 +23,7 @@ PARTS = {  # column of the table -> name, colour, hatch
 HIGHEST = ["iteration_s_high", "predicted_s"]
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
+def draw(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time next to it.
 
     If the bar of a server is much longer than the others, it is cut off.
@@ -48,7 +49,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread

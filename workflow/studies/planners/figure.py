@@ -5,16 +5,17 @@ measured values by its measured iteration. Planners with the same groups share a
 of a repeat, from the blocks of one run."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.topology import TOPOLOGIES
 
 ENDS = ("iteration_s", "iteration_s_low", "iteration_s_high")
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
+def draw(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw a row per distinct plan, with two points: predicted and measured."""
     exact = rows[rows["planner"] == "exact"].iloc[0]
     names = rows.groupby("timed_as", sort=False)["planner"].agg(", ".join)
@@ -33,7 +34,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     runs = [rows for _, rows in table.groupby("run", sort=False)]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, at_best, read
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import compare
 from dlgs_bench.spec import RunSpec
@@ -69,7 +69,7 @@ def merging(dense: str) -> str:
     return f", {bucketing}" if bucketing else ""
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))
