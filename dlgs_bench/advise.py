@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dlgs_bench.atomic_file import write_atomically
-from dlgs_bench.errors import OneLineParser, shown
+from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
-from dlgs_bench.timemodel.checked_range import CHECKED, TIED, WITHIN
+from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
 from dlgs_bench.timemodel.iterations import COMPUTING
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
 from dlgs_bench.timemodel.job_profile import load
@@ -97,7 +97,7 @@ def _number(text: str, expected: str, least: float) -> float:
     except ValueError:
         value = math.nan
     if not least <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not {expected}")
     return value
 
 
@@ -113,7 +113,7 @@ def _workers(text: str) -> int:
     expected = f"a whole number from 2 to {MOST_WORKERS}"
     value = _number(text, expected, 2)
     if value > MOST_WORKERS or not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not {expected}")
     return int(value)
 
 
@@ -268,8 +268,8 @@ def _local_steps(dense: JobModel, there: Network) -> str:
 def _unknown(dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
-        f"the interval: the factor of {WITHIN} held for 9 of 10 speed-ups that the same time model predicted from "
-        "calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 blocks), "
+        f"the interval: the factor of {SPEEDUP_FACTOR} held for 9 of 10 speed-ups that the same time model predicted "
+        "from calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 blocks), "
         "iterations differed by 9 % in the median and by 36 % at most. The first choice was within 5 % of the fastest "
         "method in 14 of 25 cases",
         "accuracy: whether a method reaches the same accuracy in the same number of steps",

@@ -14,7 +14,7 @@ LEAST_BLOCKS = 3  # with fewer blocks or launches, there is no interval
 # The assumed correlation of the logarithms of two schemes' speed-ups in the same launches. Both have the variance of
 # uncompressed in common, and each has about the same variance of its own.
 CORRELATION = 0.5
-WITHIN = 0.95  # the fraction of repeats that should lie in an interval
+CONFIDENCE = 0.95  # the fraction of repeats that should lie in an interval
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Spread:
 
 @cache
 def quantile_of_t(freedom: float) -> float:
-    """The quantile of Student's t that is exceeded with probability (1 - ``WITHIN``) / 2.
+    """The quantile of Student's t that is exceeded with probability (1 - ``CONFIDENCE``) / 2.
 
     With t = sqrt(freedom) * tan(angle), the density of the angle is proportional to cos(angle) ** (freedom - 1).
     """
     edges = np.linspace(0, math.pi / 2, ANGLES + 1)
     below = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(np.interp(WITHIN * below[-1], below, edges[1:]))
+    return math.sqrt(freedom) * math.tan(np.interp(CONFIDENCE * below[-1], below, edges[1:]))
 
 
 def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:

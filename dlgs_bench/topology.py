@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-DENSE = 4.0  # bytes of a float32 entry
+FLOAT32_BYTES = 4.0  # bytes of a float32 entry
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ParameterServer(Topology):
 
         A sparse answer is at most as large as all pushes together.
         """
-        dense = DENSE * entries
+        dense = FLOAT32_BYTES * entries
         sparse = self.owner == "worker" and not traffic.summed
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)

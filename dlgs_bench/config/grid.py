@@ -105,7 +105,7 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
             for name, specs in (runs or {UNCOMPRESSED: []}).items():
                 part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
-                spec = in_turns(first, dense + specs)
+                spec = with_schemes(first, dense + specs)
                 spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
                 all_runs[f"timing/{run_name(spec, name)}"] = spec
     return all_runs
@@ -164,7 +164,7 @@ def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, top
     )
 
 
-def in_turns(first: RunSpec, others: list[RunSpec]) -> RunSpec:
+def with_schemes(first: RunSpec, others: list[RunSpec]) -> RunSpec:
     """The run ``first`` in which the schemes of ``others`` take turns with its own."""
     return replace(
         first, scheme=replace(first.scheme, timed_with={o.scheme.label: timed_with(o, first) for o in others})
@@ -200,7 +200,7 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
             largest = {member.scheme.label: largest_bucket(member) for member in new}
             budget_s = values["timing"]["calibration_budget_s"]
             counts = Measurement(repeats=3, largest=largest, budget_s=budget_s)
-            spec = replace(in_turns(first, others), measurement=counts)
+            spec = replace(with_schemes(first, others), measurement=counts)
             name = name.replace("timing/", "exchanges/")
             names = (name, *(f"{name}-{number}" for number in range(2, len(specs) + 3)))
             specs[next(free for free in names if free not in specs)] = spec

@@ -17,7 +17,7 @@ from dlgs_bench.config import checks, grid, studies, variants
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import listed, meant, read_as_text, shown
+from dlgs_bench.errors import listed, meant, read_as_text, short_repr
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.testbed import testbed
@@ -141,7 +141,7 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
     if error.validator == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))
         unknown = next(k for k in error.instance if k not in known)
-        return f"{key}: unknown key {shown(unknown)}{meant(unknown, known)}; {listed(known)}"
+        return f"{key}: unknown key {short_repr(unknown)}{meant(unknown, known)}; {listed(known)}"
     if error.validator == "required":
         missing = next(k for k in error.validator_value if k not in error.instance)
         expected = error.schema["properties"][missing]
@@ -149,7 +149,7 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
         return f"{key}: {missing!r} is missing; give {expected['description']}"
     expected = error.schema.get("description", error.message)
     hint = read_as_text(error.instance) if re.search("'(number|integer)'", str(error.schema)) else ""
-    return f"{key}: {shown(error.instance)} is not valid; give {expected}{hint}"
+    return f"{key}: {short_repr(error.instance)} is not valid; give {expected}{hint}"
 
 
 def invalid_value(values: object, key: str = "") -> str | None:

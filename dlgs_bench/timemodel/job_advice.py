@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
-from dlgs_bench.errors import listed, meant, shown
-from dlgs_bench.timemodel.checked_range import WITHIN, outside_checked
+from dlgs_bench.errors import listed, meant, short_repr
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
-from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
+from dlgs_bench.topology import ALL_GATHER, FLOAT32_BYTES, Traffic
 
 BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged buckets that are tried
 MOST_ENTRIES = 10**13
@@ -35,10 +35,10 @@ SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
-OPERATIONS = {
-    "all-reduce": ("sums", "summed_bytes", Traffic(summed=DENSE)),
-    "all-gather": ("gathers", "gathered_bytes", Traffic(gathered=DENSE)),
-    "message": ("messages", "message_bytes", Traffic(messages=DENSE)),
+OPERATION_FIELDS = {
+    "all-reduce": ("sums", "summed_bytes", Traffic(summed=FLOAT32_BYTES)),
+    "all-gather": ("gathers", "gathered_bytes", Traffic(gathered=FLOAT32_BYTES)),
+    "message": ("messages", "message_bytes", Traffic(messages=FLOAT32_BYTES)),
 }
 
 
@@ -74,7 +74,7 @@ class Job:
     @property
     def words(self) -> float:
         """Float32 words per entry of a gradient."""
-        return sum(self.lengths) / DENSE / sum(self.sizes)
+        return sum(self.lengths) / FLOAT32_BYTES / sum(self.sizes)
 
     @property
     def alone_s(self) -> float:
@@ -102,7 +102,9 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
     workers = profile["job"]["workers"]
     if workers == 1:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
-    operations = {name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATIONS}
+    operations = {
+        name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATION_FIELDS
+    }
     job = Job(
         [row["shape"] for row in rows],
         times["forward"] + times["loss"],
@@ -114,7 +116,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         times["iteration"],
         profile["job"]["device"],
         profile["job"]["backend"],
-        (profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / DENSE,
+        (profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -146,7 +148,7 @@ def _curve(rows: list[dict]) -> Curve:
         return Curve((1.0, 2.0), (0.0, 0.0))
     seconds: dict[float, float] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):
-        seconds[max(1.0, row["bytes"] / DENSE)] = max(LEAST_S, row["seconds"])
+        seconds[max(1.0, row["bytes"] / FLOAT32_BYTES)] = max(LEAST_S, row["seconds"])
     rising = np.minimum.accumulate(np.array(list(seconds.values()))[::-1])[::-1]
     return Curve(tuple(seconds), tuple(rising.tolist()))
 
@@ -158,14 +160,14 @@ def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
         grown_s = curve.seconds[-1] - curve.seconds[-2] if len(curve.seconds) > 1 else 0.0
         if grown_s > 0:
             words = curve.entries[-1] - curve.entries[-2]
-            rates.append(ALL_GATHER.link_bytes(OPERATIONS[name][2], 1, workers) * words * 8e-6 / grown_s)
+            rates.append(ALL_GATHER.link_bytes(OPERATION_FIELDS[name][2], 1, workers) * words * 8e-6 / grown_s)
     return max(rates, default=math.inf)
 
 
 def projected(job: Job, there: Network) -> dict[str, Curve]:
     """Seconds of each operation by float32 words, on another network."""
     curves = {}
-    for name, (_, _, traffic) in OPERATIONS.items():
+    for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = job.here, there
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
@@ -187,7 +189,7 @@ def _more_waits(words: float, workers: int) -> int:
     A worker's chunk is sent in at least two segments. Two segments are in flight, so each pair waits once per round. A
     single word is one segment.
     """
-    segments = max(2, math.ceil(words * DENSE / (workers * SEGMENT_BYTES))) if words > 1 else 1
+    segments = max(2, math.ceil(words * FLOAT32_BYTES / (workers * SEGMENT_BYTES))) if words > 1 else 1
     return (workers - 1) * (segments - 2)
 
 
@@ -214,7 +216,9 @@ class JobModel:
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
-            self._shares = {operation: _share(method["samples"], *keys[:2]) for operation, keys in OPERATIONS.items()}
+            self._shares = {
+                operation: _share(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
+            }
             self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], lambda workers: workers)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
         self._backward_ends = np.concatenate([[0.0], np.cumsum(job.backward_s)])
@@ -268,7 +272,7 @@ class JobModel:
             sparsify_s = self._seconds_by(entries, there.workers)
             sent_s = sum(
                 share.requests(entries, there.workers)
-                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / DENSE)
+                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / FLOAT32_BYTES)
                 for operation, share in self._shares.items()
             )
         grid = tuple(entries.tolist())
@@ -283,7 +287,7 @@ class JobModel:
 
     def _sent_s(self, operations: dict[str, Curve], operation: str, words: np.ndarray) -> np.ndarray:
         """Seconds of an operation. On Gloo, a gathered message of more than ``FIRST_BYTES`` is sent in two parts."""
-        first = FIRST_BYTES / DENSE
+        first = FIRST_BYTES / FLOAT32_BYTES
         if operation != "all-gather" or self.job.backend != "gloo":
             return operations[operation](words)
         whole, rest = operations[operation](np.minimum(words, first)), operations[operation](words - first)
@@ -415,7 +419,7 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
             why = profile["left_out"].get(name)
             reason = f"the probe left it out: {why}" if why else listed(known)
             raise ValueError(
-                f"methods: {shown(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
+                f"methods: {short_repr(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
             )
     return [method for name, method in known.items() if names is None or name in names or method["baseline"]]
 
@@ -467,11 +471,11 @@ def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str
     job = dense.job
     reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
     reasons += outside_checked(there, dense.iteration_s(there))
-    factor = WITHIN**2 if reasons else WITHIN
+    factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
         own_s = explained_s(known)
         off = max(own_s / job.recorded_s, job.recorded_s / own_s)
-        if off > WITHIN:
+        if off > SPEEDUP_FACTOR:
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons

@@ -25,7 +25,7 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.timemodel import hybrid
 from dlgs_bench.timemodel.predict import sum_rounds
-from dlgs_bench.topology import DENSE, TOPOLOGIES, Traffic
+from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 
 PREDICTED = 8  # workers
 Measured = tuple[dict, Callable[[int], float]]  # a row, and the seconds of an iteration by the number of workers
@@ -93,7 +93,7 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
     buckets, forward_s = len(entries), rows["forward_s"].median()
 
     def predict(more: int) -> float:
-        each = [on_link(spec, spec.topology.link_bytes(Traffic(DENSE * n), n, more)) for n in entries]
+        each = [on_link(spec, spec.topology.link_bytes(Traffic(FLOAT32_BYTES * n), n, more)) for n in entries]
         return hybrid.data_parallel_s(forward_s, row["computing_s"], each)
 
     if served:  # one message a worker and bucket, there and back
