@@ -16,7 +16,7 @@ from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
-from dlgs_bench.timemodel.iterations import COMPUTING
+from dlgs_bench.timemodel.iterations import COMPUTING, verdict
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
@@ -207,14 +207,13 @@ def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -
     dense = next(row for row in rows if row["name"] == job_advice.UNCOMPRESSED)
     if best is None:
         return "The profile has no method that compresses: record it with methods to compare."
-    if best["gain_low"] > 1:
-        verdict = "Compressing pays"
-    elif best["gain_high"] < 1:
-        verdict = "Compressing does not pay"
-    else:
-        verdict = "Whether compressing pays cannot be told, because the interval contains 1"
+    begin = {
+        "pays": "Compressing pays",
+        "does not pay": "Compressing does not pay",
+        "cannot be told": "Whether compressing pays cannot be told, because the interval contains 1",
+    }[verdict(best["gain_low"], best["gain_high"])]
     lines = [
-        f"{verdict}: the fastest method, {best['title']}, is predicted to be {_gain(best)} times as fast as "
+        f"{begin}: the fastest method, {best['title']}, is predicted to be {_gain(best)} times as fast as "
         f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     ]
@@ -269,9 +268,9 @@ def _unknown(dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
         f"the interval: the factor of {SPEEDUP_FACTOR} held for 9 of 10 speed-ups that the same time model predicted "
-        "from calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 blocks), "
-        "iterations differed by 9 % in the median and by 36 % at most. The first choice was within 5 % of the fastest "
-        "method in 14 of 25 cases",
+        "from calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 "
+        "blocks), iterations differed by 9 % in the median and by 36 % at most. The first choice was within 5 % of the "
+        "fastest method in 14 of 25 cases",
         "accuracy: whether a method reaches the same accuracy in the same number of steps",
         "contention: other traffic on the links, and exchanges that slow computing down",
     ]

@@ -19,6 +19,8 @@ BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
 # A week, which disables the engines' own timeouts: the launcher detects ranks that hang, by ``hang_timeout_s``.
 TIMEOUT_S = int(os.environ.get("DLGS_BENCH_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
+# Gloo: the bytes of a gathered message that are sent together with its length; a second message has the rest.
+FIRST_BYTES = 2**16
 COMMON = {
     # By default glibc returns the pages of every large tensor to the kernel, which takes 5-10 % of an iteration.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
 
+UNCOMPRESSED = "none"  # the method and the variant that send the whole gradient
 Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges", "sums", "hybrid"]
 Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
 

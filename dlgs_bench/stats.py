@@ -34,6 +34,12 @@ class Estimate:
         """The length of the interval divided by the value; infinite if there is no interval."""
         return (self.high - self.low) / self.value if self.enough else math.inf
 
+    def text(self) -> str:
+        """The value with its interval, if it has one, such as "1.35 [1.28, 1.43]"."""
+        if not self.enough or math.isnan(self.low):
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -105,7 +111,7 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 def amortised_by(
     keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``amortised`` of each group of iterations with equal ``keys``, sorted by the keys.
+    """Fast form of ``amortised`` for each group of iterations with equal ``keys``, sorted by the keys.
 
     All arguments are columns with one entry per iteration. ``keys``: numbers; NaN is a key of its own and the last.
     ``phases``: the index of each iteration's phase. Returns the index of one iteration of each group, and the values.

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from dlgs_bench import data, plugins
 from dlgs_bench.config import grid, launching, studies
-from dlgs_bench.config.variants import UNCOMPRESSED, chosen
+from dlgs_bench.config.variants import chosen
 from dlgs_bench.data.fetch.imagenet100 import CLASSES
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch import gpus as devices
 from dlgs_bench.launch import nodes
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import UNCOMPRESSED, RunSpec
 from dlgs_bench.testbed import testbed
 
 PAGE = b"<!doctype html"  # the beginning of a report

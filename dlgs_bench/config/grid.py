@@ -10,8 +10,8 @@ from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import FIXED, fixed, planner_of
-from dlgs_bench.config.variants import UNCOMPRESSED, Variant, chosen, variant
-from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.config.variants import Variant, chosen, variant
+from dlgs_bench.spec import UNCOMPRESSED, Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
 
 RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # keys of a model that concern accuracy runs only
@@ -96,19 +96,29 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
             every = timed_variants(values, model, topology)
             shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
-            runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
-            for spec in every:
-                if spec not in shared:
-                    runs.setdefault(spec.variant, []).append(spec)
-            # A study sets the budget to 0 for all models.
-            budget_s = values["timing"]["budget_s"]
-            budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
-            for name, specs in (runs or {UNCOMPRESSED: []}).items():
-                part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
+            # A run that times n of m schemes has n / m of the budget.
+            usual = 1 + len(dense) + len(shared or every)
+            for name, specs in _runs_by_name(shared, every).items():
                 spec = with_schemes(first, dense + specs)
-                spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
+                budget_s = round(_budget_s(values, model) * ((1 + len(dense) + len(specs)) / usual), 1)
+                spec = replace(spec, measurement=replace(spec.measurement, budget_s=budget_s))
                 all_runs[f"timing/{run_name(spec, name)}"] = spec
     return all_runs
+
+
+def _runs_by_name(shared: list[RunSpec], every: list[RunSpec]) -> dict[str, list[RunSpec]]:
+    """The schemes of each timing run: one run for ``shared``, and a run for each other variant in ``every``."""
+    runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
+    for spec in every:
+        if spec not in shared:
+            runs.setdefault(spec.variant, []).append(spec)
+    return runs or {UNCOMPRESSED: []}
+
+
+def _budget_s(values: dict, model: str) -> float:
+    """The budget of the timing runs of a model; 0 means no budget. A study sets 0 for all models."""
+    budget_s = values["timing"]["budget_s"]
+    return values["models"][model].get("budget_s", budget_s) if budget_s else 0
 
 
 def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
@@ -426,13 +436,13 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
         usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
         merging["planner"] = variant.planner or usual
     return Scheme(
-        variant.method,
-        "" if variant.name == variant.method else variant.name,
-        selection | variant.options | ratios,
-        topology.name,
-        values["collective"],
-        streams(values),
-        values["wire"],
+        method=variant.method,
+        variant="" if variant.name == variant.method else variant.name,
+        options=selection | variant.options | ratios,
+        topology=topology.name,
+        collective=values["collective"],
+        streams=streams(values),
+        wire=values["wire"],
         **merging,
     )
 

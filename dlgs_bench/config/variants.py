@@ -7,7 +7,6 @@ from typing import Any
 from dlgs_bench import plugins
 from dlgs_bench.errors import TITLE, is_title, listed, meant, short_repr, wrong_options
 
-UNCOMPRESSED = "none"
 ABOUT = ("method", "title", "planner")  # every other key of a variant is a parameter of its method
 
 

@@ -78,10 +78,10 @@ class Exchange(ABC):
 
 
 @dataclass
-class _Open:
+class OpenBucket:
     """A bucket whose exchange has begun. ``request`` is waiting if ``pending`` is None."""
 
-    segments: Requests
+    coroutine: Requests
     request: Request
     bucket: Bucket
     num_requests: int
@@ -116,7 +116,7 @@ class WorkerExchange(Exchange):
         self._context = context
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
-        self._open: deque[_Open] = deque()
+        self._open: deque[OpenBucket] = deque()
         self.communications: list[tuple[int, float, float]] = []
         self.sent_entries: list[int | Tensor] = [0] * len(self.buckets)
         self.transport.reset()
@@ -141,8 +141,10 @@ class WorkerExchange(Exchange):
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
-            segments = self.method.exchange(bucket, self._context)
-            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._context)))
+            coroutine = self.method.exchange(bucket, self._context)
+            self._open.append(
+                OpenBucket(coroutine, next(coroutine), bucket, self.method.num_requests(bucket, self._context))
+            )
 
     def _post(self) -> None:
         """Post waiting requests, but no request of a bucket before the last request of the bucket before it."""
@@ -156,7 +158,7 @@ class WorkerExchange(Exchange):
             if item.posted < item.num_requests:
                 return
 
-    def _counting(self, item: _Open, call: Callable, *request: Any) -> Any:
+    def _counting(self, item: OpenBucket, call: Callable, *request: Any) -> Any:
         """Return the result of ``call``, and add the entries that it counts as sent to the bucket's."""
         before = self.transport.sent_entries
         result = call(*request)
@@ -177,7 +179,7 @@ class WorkerExchange(Exchange):
             with self._clock(self._label):
                 answer = self._counting(head, self.transport.finish, head.request, head.pending)
                 try:
-                    head.request, head.pending = head.segments.send(answer), None
+                    head.request, head.pending = head.coroutine.send(answer), None
                 except StopIteration as end:
                     if head.posted < head.num_requests:
                         raise self._miscounted(head, f"makes only {head.posted}") from None
@@ -196,7 +198,7 @@ class WorkerExchange(Exchange):
             raise TypeError(f"{type(self.method).__name__} returned {got} for bucket {bucket.index}, not {expected}")
         target.copy_(aggregate)
 
-    def _miscounted(self, item: _Open, makes: str) -> RuntimeError:
+    def _miscounted(self, item: OpenBucket, makes: str) -> RuntimeError:
         name, bucket = type(self.method).__name__, item.bucket.index
         returns = f"{name}.num_requests returns {item.num_requests} for bucket {bucket}"
         return RuntimeError(f"{returns}, but the exchange {makes}; return the exact number")

@@ -6,9 +6,10 @@ import typing
 from typing import Any
 
 from dlgs_bench import plugins
+from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import TITLE, is_title, short_repr
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.method import Method, Scope, SumKind
+from dlgs_bench.exchange.method import Method, SumKind
 
 VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
 

@@ -86,7 +86,11 @@ def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:
         return Comparison(**about, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
     margin = quantile_of_t(n - 1) * float(differences.std()) / n**0.5
     low, high = value - margin, value + margin
-    verdict = HOLDS if high <= bound else FAILS if low > bound else UNKNOWN
+    verdict = UNKNOWN
+    if high <= bound:
+        verdict = HOLDS
+    elif low > bound:
+        verdict = FAILS
     why = f"the interval of the mean against {bound:g}"
     return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
@@ -343,8 +347,12 @@ def communicating(timing: Timing) -> list[Comparison]:
         if (run["num_buckets"] == 1).all():
             comparisons.append(least)
             continue
-        hidden = replace(least, verdict=UNKNOWN, why="backward hides a part that is not known")
-        comparisons.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
+        if most.verdict == FAILS:
+            comparisons.append(most)
+        elif least.verdict == FAILS:
+            comparisons.append(replace(least, verdict=UNKNOWN, why="backward hides a part that is not known"))
+        else:
+            comparisons.append(least)
     return comparisons
 
 
@@ -753,8 +761,7 @@ def figure(row: dict, names: Names) -> str:
     where = ", ".join(parts) + at_ratio(row["ratio"])
     if pd.isna(row["value"]):
         return where
-    interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{where}: {row['value']:.2f}{interval}, n = {row['n']}"
+    return f"{where}: {Estimate(row['value'], row['low'], row['high']).text()}, n = {row['n']}"
 
 
 def named(words: str, names: Names) -> str:

@@ -193,14 +193,14 @@ def _exchange(
     method: Method, bucket: Bucket, at: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
 ) -> None:
     """Exchange a bucket, and count its requests in ``kinds``."""
-    segments = method.exchange(bucket, at)
-    request = next(segments)
+    coroutine = method.exchange(bucket, at)
+    request = next(coroutine)
     while True:
         summed = isinstance(request, Max) or (isinstance(request, Sum) and request.indices is None)
         kinds["sums" if summed else "messages" if isinstance(request, PeerExchange) else "gathers"] += 1
         answer = transport.finish(request, transport.start(request))
         try:
-            request = segments.send(answer)
+            request = coroutine.send(answer)
         except StopIteration as end:
             if end.value is not bucket.gradient:
                 bucket.gradient.copy_(end.value)

@@ -17,6 +17,7 @@ from dlgs_bench.errors import OneLineParser
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import OPTIONS
 from dlgs_bench.report.summary import summarise
+from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
@@ -97,9 +98,8 @@ def _topology(row: dict) -> str:
 
 
 def _speedup(row: dict, which: str) -> str:
-    value, low, high, n = (row[f"{name}_{which}"] for name in ("speedup", "speedup_low", "speedup_high", "blocks"))
-    interval = "" if pd.isna(low) else f" [{low:.2f}, {high:.2f}]"
-    return f"{value:.2f}{interval}, n = {n:g}"
+    speedup = Estimate(*(row[f"speedup{end}_{which}"] for end in ("", "_low", "_high")))
+    return f"{speedup.text()}, n = {row[f'blocks_{which}']:g}"
 
 
 def _agreement(row: dict) -> str:

@@ -11,8 +11,8 @@ from dlgs_bench.topology import FLOAT32_BYTES
 def around_head(layers: Sequence[int], columns: Sequence[int]) -> tuple[int, int]:
     """The number of entries of a row of features, and of the backbone's gradient.
 
-    ``layers``: entries of each parameter tensor, the last tensor first. ``columns``: the columns of each fully connected
-    layer of the head.
+    ``layers``: entries of each parameter tensor, the last tensor first. ``columns``: the columns of each fully
+    connected layer of the head.
     """
     index, features = 0, 0
     for width in reversed(columns):

@@ -85,6 +85,13 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
     return 0.0
 
 
+def verdict(low: float, high: float) -> str:
+    """The verdict on a predicted speed-up with this interval: "pays", "does not pay" or "cannot be told"."""
+    if low > 1:
+        return "pays"
+    return "does not pay" if high < 1 else "cannot be told"
+
+
 def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
     """By how many seconds ``timed(costs)`` would be shorter if one part cost nothing.
 

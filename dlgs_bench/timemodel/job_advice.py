@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
+from dlgs_bench.engines import FIRST_BYTES
 from dlgs_bench.errors import listed, meant, short_repr
+from dlgs_bench.spec import UNCOMPRESSED
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
@@ -25,11 +27,9 @@ BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged bu
 MOST_ENTRIES = 10**13
 LEAST_S = 1e-9  # lower bound of computing and of an operation
 LEAST_REQUESTS = 1e-6  # lower bound of a method's requests, by which its bytes are divided
-UNCOMPRESSED = "none"
 SCRIPT = "script"  # uncompressed too, with the buckets that the job's script has
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
-FIRST_BYTES = 2**16  # Gloo: of a gathered message, with its length; a second message has the rest
 SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
@@ -106,17 +106,17 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATION_FIELDS
     }
     job = Job(
-        [row["shape"] for row in rows],
-        times["forward"] + times["loss"],
-        np.diff(arrived, prepend=0.0).tolist(),
-        rest_s,
-        _lengths(rows),
-        Network(workers, _rate_mbit(operations, workers)),
-        operations,
-        times["iteration"],
-        profile["job"]["device"],
-        profile["job"]["backend"],
-        (profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
+        shapes=[row["shape"] for row in rows],
+        forward_s=times["forward"] + times["loss"],
+        backward_s=np.diff(arrived, prepend=0.0).tolist(),
+        rest_s=rest_s,
+        lengths=_lengths(rows),
+        here=Network(workers, _rate_mbit(operations, workers)),
+        operations=operations,
+        recorded_s=times["iteration"],
+        device=profile["job"]["device"],
+        backend=profile["job"]["backend"],
+        buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -386,9 +386,8 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     job = read_job(profile)
     own = fill(job.lengths, *filled)
     unexplained_s = max(0.0, job.recorded_s - JobModel(job, plans=[own]).iteration_s(job.here))
-    job, hooked = (
-        slowed(replace(each, unexplained_s=unexplained_s), slowdown) for each in (job, read_job(profile, hooked=True))
-    )
+    job = slowed(replace(job, unexplained_s=unexplained_s), slowdown)
+    hooked = slowed(replace(read_job(profile, hooked=True), unexplained_s=unexplained_s), slowdown)
     caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
     script = JobModel(job, plans=[own])
     script.name, script.title = SCRIPT, "uncompressed, the script's buckets"

@@ -8,8 +8,9 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import short_repr
 
 FORMAT, VERSION = "dlgs-bench profile", 2
@@ -85,7 +86,7 @@ SCHEMA = {
         _object(
             name=_LINE,
             title=_LINE,
-            scope={"enum": ["model", "layer", "size", "plan"]},
+            scope={"enum": list(get_args(Scope))},
             baseline={"type": "boolean"},
             options={"type": "object"},
             samples=_list(

@@ -23,7 +23,7 @@ from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.head import cut_off, outputs, slice_of
-from dlgs_bench.training.optimizer import optimizer_of
+from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
 
 KINDS = ("features", "columns", "input_gradients", "backbone_gradients")  # kinds of messages
 NEVER = float("-inf")
@@ -175,7 +175,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     torch.manual_seed(training.seed)  # the same weights everywhere
     model = to_device(build(module), device)
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
-    worker.optimizer.lr = 1e-4  # as in timing runs
+    worker.optimizer.lr = TIMED_LR
     del model
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
     rows, repeats = [], spec.measurement.repeats

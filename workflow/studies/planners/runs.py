@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid
-from dlgs_bench.config.variants import UNCOMPRESSED
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import UNCOMPRESSED, RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
