@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 BEYOND = {">=": operator.ge, ">": operator.gt}
 MOST_SHOWN = 200  # characters of a value in a message
-TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
+TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 class Ended(Exception):

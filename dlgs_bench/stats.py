@@ -152,4 +152,4 @@ def _around(middle: float, margin: float, n: float) -> Estimate:
     """The estimate from a logarithm and the margin of a repeat; n: the number of blocks or launches."""
     if n < LEAST_BLOCKS:
         return Estimate(math.exp(middle), math.nan, math.nan, enough=False)
-    return Estimate(*(math.exp(middle + d) for d in (0.0, -margin, margin)))
+    return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

@@ -21,7 +21,7 @@ IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 PLANNED = "planned"  # the bucketing of a baseline by the configuration's planner
 LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
 # The keys of a recipe that only some optimizers have, with their defaults.
-OF_OPTIMIZER = {
+OF_OPTIMIZER: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9},
     "adamw": {"betas": [0.9, 0.999]},
     "muon": {"momentum": 0.95, "betas": [0.9, 0.999]},

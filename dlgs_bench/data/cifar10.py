@@ -53,7 +53,8 @@ class Cifar10(DataSet):
         for split in ("train", "test"):
             self._tensors[f"{split}_labels"] = self._tensors[f"{split}_labels"].long()
         self._device = device
-        self._generator, self._generator_is_at = None, None
+        self._generator: torch.Generator | None = None
+        self._generator_is_at: tuple[int, Shard] | None = None
 
     def batch(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(training_indices(self.train_size, step, shard)).to(self._device)

@@ -1,7 +1,7 @@
 """ImageNet-100, read from a copy of decoded images by processes that prefetch batches."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -60,7 +60,8 @@ class ImageNet100(DataSet):
         # The images are sorted by class, but the first test images must have all classes.
         self._test_order = np.random.default_rng(0).permutation(self.test_size)
         self._device = device
-        self._stream, self._stream_is_at = None, None
+        self._stream: Iterator[tuple[Tensor, Tensor]] | None = None
+        self._stream_is_at: tuple[int, Shard] | None = None
 
     def batch(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
         if self._stream_is_at != (step, shard):
@@ -77,7 +78,7 @@ class ImageNet100(DataSet):
         indices = evaluation_indices(self.test_size, batch, shard, limit)
         return self._load(self._test, [self._test_order[part].tolist() for part in indices])
 
-    def _load(self, images: torch.utils.data.Dataset, batches: Iterable[Sequence]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _load(self, images: torch.utils.data.Dataset, batches: Iterable[list]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = torch.utils.data.DataLoader(
             images,
             batch_sampler=batches,

@@ -43,6 +43,9 @@ class Exchange(ABC):
     ``transport``: answers the method's requests, and counts what is sent.
     """
 
+    communications: list[tuple[int, float, float]]
+    sent_entries: list[int | Tensor]
+
     def __init__(
         self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
     ) -> None:
@@ -117,8 +120,8 @@ class WorkerExchange(Exchange):
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
         self._open: deque[OpenBucket] = deque()
-        self.communications: list[tuple[int, float, float]] = []
-        self.sent_entries: list[int | Tensor] = [0] * len(self.buckets)
+        self.communications = []
+        self.sent_entries = [0] * len(self.buckets)
         self.transport.reset()
 
     def warm_start(self) -> None:
@@ -288,8 +291,8 @@ class ServerExchange(Exchange):
         super().__init__(method, groups, buckets, transport)
         self._gradients, self._optimizer = gradients, optimizer
         self._ranges = list(pairwise(accumulate((b.size for b in buckets), initial=0)))
-        self.communications: list[tuple[int, float, float]] = []
-        self.sent_entries: list[int | Tensor] = []
+        self.communications = []
+        self.sent_entries = []
 
     def begin(self, context: StepContext) -> None:
         self.transport.reset()

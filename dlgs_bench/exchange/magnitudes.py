@@ -69,7 +69,7 @@ def largest_in_rows_by_torch(rows: Tensor, k: int) -> Tensor:
 # "reassoc" allows another order of additions, so the compiler can vectorise the sum.
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _count_at_least(vector: np.ndarray, h: np.float32) -> tuple[int, float]:
-    many, total = 0.0, 0.0
+    many, total = np.float64(0), 0.0
     for start in range(0, vector.size, CACHED):
         part = vector[start : start + CACHED]
         n, some = np.float32(0), 0.0  # the sum has 64 bits, as in torch, so large entries do not overflow

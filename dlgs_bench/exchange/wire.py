@@ -10,6 +10,8 @@ For entries at random indices, the smallest code is the bitmap above a density o
 down to about 1/150, and 16 bits down to 1/65,000. ``smallest`` and ``run-length`` work on CPUs only.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numba import njit
@@ -129,7 +131,7 @@ def _count_gaps(indices: np.ndarray) -> tuple[int, int]:
     """The number of bytes, and of 16-bit numbers, that encode the gaps."""
     in_bytes, in_shorts, last = indices.size, indices.size, -1
     for index in indices:
-        gap = np.uint32(index - last - 1)
+        gap: Any = np.uint32(index - last - 1)
         in_bytes += gap // np.uint32(255)
         in_shorts += gap // np.uint32(65535)
         last = index
@@ -181,7 +183,7 @@ def _write_gaps(indices: np.ndarray, codes: np.ndarray, largest: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _add_gaps(out: np.ndarray, values: np.ndarray, codes: np.ndarray, largest: int) -> None:
-    c, index = 0, -1
+    c, index = 0, np.int64(-1)
     for value in values:
         while codes[c] == largest:
             index += largest

@@ -72,8 +72,8 @@ def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, 
     verdict, why = judge(estimate, bound)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
-    values = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return Comparison(**about, **values, n=n, verdict=verdict, why=why)
+    value, low, high = estimate.value, estimate.low, estimate.high
+    return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
 
 def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:

@@ -246,7 +246,8 @@ def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
 def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The models on which DLGS sends far fewer entries than it is asked for, and how well the methods learn there."""
     points = tables["kept"]
-    last, least = last_points(points), {}
+    last = last_points(points)
+    least: dict[tuple[str, float | None], float] = {}
     for one in claims.steady_density(points):
         if one.model in names.models and one.verdict == FAILS and one.value < 1:
             least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))

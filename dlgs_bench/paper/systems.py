@@ -6,7 +6,7 @@ judged as in ``dlgs_bench.paper.claims``. A count is exact.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -277,6 +277,7 @@ def compare(
 
     ``points``: of the study ``sparse_dense``; ``hybrids``: of the study ``hybrid``. Both are None if they did not run.
     """
+    sources: list[tuple[str, Iterable[dict]]]
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
     sources += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
     none = untested(KEEPS.format(equal="bytes"), "", "no methods/sparse_dense.py here")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from statistics import median
 from typing import Any, NoReturn
 
@@ -213,14 +214,24 @@ def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dic
 
     generator = torch.Generator(device).manual_seed(entries)
     gradient = torch.randn(entries, generator=generator, device=device)
+
+    def select(take: Callable[..., Any], rule: TopK | Threshold) -> Any:
+        return take(gradient.clone(), rule)
+
+    def round_to(dtype: torch.dtype) -> Tensor:
+        return gradient.to(dtype).float()
+
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name in IMPLEMENTATIONS:
         take = implementation(name).take
-        rules = {"top-k": TopK(max(1, entries // 100)), "threshold": Threshold(2.576)}  # 1 % of normal entries reach it
+        rules: dict[str, TopK | Threshold] = {
+            "top-k": TopK(max(1, entries // 100)),
+            "threshold": Threshold(2.576),  # 1 % of normal entries reach it
+        }
         for operation, rule in rules.items():
-            works[operation, name] = lambda take=take, rule=rule: take(gradient.clone(), rule)
+            works[operation, name] = partial(select, take, rule)
     for dtype in ("float16", "bfloat16"):
-        works[dtype, "torch"] = lambda dtype=dtype: gradient.to(getattr(torch, dtype)).float()
+        works[dtype, "torch"] = partial(round_to, getattr(torch, dtype))
     rows = []
     for (operation, name), work in works.items():
         with suppress(ImportError, NotImplementedError, torch.OutOfMemoryError):

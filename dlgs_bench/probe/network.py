@@ -3,6 +3,7 @@
 import sys
 import time
 from statistics import median
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -32,7 +33,7 @@ def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> t
     from dlgs_bench.comm.torch_dist_engine import TorchDist
 
     parallel = isinstance(model, DistributedDataParallel)
-    group = model.process_group if parallel else None
+    group = cast(dist.ProcessGroup, model.process_group) if parallel else None
     if dist.get_world_size(group) == 1:
         return "single", "none", None
     return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)

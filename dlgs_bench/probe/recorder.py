@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -202,7 +202,7 @@ class Recorder:
             "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
-            "ddp": network.ddp_settings(self._model) if kind == "ddp" else None,
+            "ddp": network.ddp_settings(cast(DistributedDataParallel, self._model)) if kind == "ddp" else None,
         }  # fmt: skip
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
 from dlgs_bench.report.log import Script
 
-Row = pd.Series | Mapping[str, Any]  # a row of a tidy table or of a summary
+Row: TypeAlias = pd.Series | Mapping[str, Any]  # a row of a tidy table or of a summary
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
     return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
 
 
-def grey(colour: str | tuple[float, ...]) -> float:
+def grey(colour: str | tuple[float, float, float]) -> float:
     """The lightness of a colour in a grey print, from 0 (black) to 1 (white)."""
     return float(np.array(to_rgb(colour)) @ GREY)
 

@@ -88,8 +88,9 @@ BROKEN_CELL = 24  # characters: longer cells are broken into lines
 MOST_ROWS = 30  # rows of a page in landscape format
 NUMBERED = re.compile(r"^Table \d+: ")  # removed, since LaTeX numbers tables itself
 AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the caption that pandas repeats on every further page
-SPECIAL = {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
-SPECIAL = str.maketrans(SPECIAL)
+SPECIAL = str.maketrans(
+    {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+)
 
 
 def latex(shown: pd.DataFrame, caption: str) -> str:
@@ -116,8 +117,13 @@ def latex(shown: pd.DataFrame, caption: str) -> str:
             "TABULAR": _stacked(part).to_latex(index=False, escape=False),
             "NOTE": rf"\par\medskip\parbox{{\linewidth}}{{{note}}}" if note and page == pages - 1 else "",
         }
-        parts.append(re.sub("|".join(filled), lambda match, filled=filled: filled[match.group()], LATEX))
+        parts.append(_filled(LATEX, filled))
     return f"{NEEDS}\n" + "\\addtocounter{table}{-1}\n".join(parts)
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    """The template with its words in capitals replaced by their values."""
+    return re.sub("|".join(values), lambda match: values[match.group()], template)
 
 
 def _stacked(shown: pd.DataFrame) -> pd.DataFrame:

@@ -102,7 +102,14 @@ SCHEMA = {
     left_out={"type": "object", "additionalProperties": _TEXT},  # method -> why it was not measured
 )  # fmt: skip
 
-_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+_TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+}
 
 
 def load(path: Path | str, workers: int | None = None) -> dict:

@@ -9,7 +9,7 @@ of steps. On Gloo each wait takes a round trip, since the receiver first sends a
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def project_costs(
     """
     own = _terms(topology, traffic, here, sum_rounds)
     other = _terms(topology, traffic, there, other_rounds or sum_rounds)
-    occupied, latency = costs.communicate, costs.latency
+    occupied, latency = cast(Curve, costs.communicate), cast(Curve, costs.latency)
     smallest_s = occupied(0) + latency(0)  # a bucket with hardly any bytes mostly waits for the network
     step_s = max(0.0, smallest_s - own.waiting_s) / own.steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)

@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 
@@ -21,7 +22,9 @@ def moment(device: torch.device) -> torch.cuda.Event | float:
 
 def seconds(begun: torch.cuda.Event | float, ended: torch.cuda.Event | float) -> float:
     """The seconds between two moments of the same device."""
-    return ended - begun if isinstance(begun, float) else begun.elapsed_time(ended) / 1000
+    if isinstance(begun, float):
+        return cast(float, ended) - begun
+    return begun.elapsed_time(cast(torch.cuda.Event, ended)) / 1000
 
 
 class Clock:

@@ -22,7 +22,7 @@ from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
-from dlgs_bench.training.head import cut_off, outputs, slice_of
+from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
 from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
 
 KINDS = ("features", "columns", "input_gradients", "backbone_gradients")  # kinds of messages
@@ -34,10 +34,12 @@ class HybridWorker:
 
     ``marks``: (begin, end) of every communication of the last step, by ``time.perf_counter``. All ranks have the same
     number of marks; they are ``NEVER`` for a communication without this rank. ``sent``: kind -> (messages, bytes) of
-    the last step.
+    the last step. ``head``: the number of columns of each layer of the head.
     """
 
     collective: ModuleType
+    head: list[int]
+    step: Callable[..., None]
 
     def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training) -> None:
         self.layout, self.comm = layout, comm
@@ -128,7 +130,7 @@ class Head(HybridWorker):
         """Make one iteration."""
         self.begin()
         position = self.layout, self.comm.rank
-        width = self.stages[0][0].in_features
+        width = linear(self.stages[0]).in_features
         rows = self.communicate("features", gather_rows(*position, None, width + 1))
         x, targets, passes = rows[:, :-1], rows[:, -1].long(), []
         for stage, columns in zip(self.stages, self.head, strict=True):

@@ -94,10 +94,12 @@ class AdamW(Optimizer):
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         self.steps += 1
-        tensors = self.parameters, gradient, self.mean, self.square
+        parameters, gradients, means, squares = (
+            [tensor[start:stop] for start, stop in self.ranges]
+            for tensor in (self.parameters, gradient, self.mean, self.square)
+        )
         torch._fused_adamw_(
-            *([tensor[start:stop] for start, stop in self.ranges] for tensor in tensors), [],
-            [self.steps] * len(self.ranges),
+            parameters, gradients, means, squares, [], [self.steps] * len(self.ranges),
             lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=self.weight_decay, eps=EPS,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -128,7 +130,7 @@ class Muon(Optimizer):
         super().__init__(parameters, lr, weight_decay)
         self.momentum, self.velocity = momentum, torch.zeros_like(parameters)
         self._matrices = sorted(matrices, key=Tensor.storage_offset)
-        edges = [(m.storage_offset(), m.storage_offset() + m.numel()) for m in self._matrices]
+        edges = [(int(m.storage_offset()), int(m.storage_offset()) + m.numel()) for m in self._matrices]
         around = [(0, 0), *edges, (len(parameters), len(parameters))]
         rest = [(stop, start) for (_, stop), (start, _) in pairwise(around) if stop < start]
         self._others = AdamW(parameters, lr, betas, weight_decay, rest)

@@ -9,15 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, LocalSteps, Method
 from dlgs_bench.exchange.driver import Exchange, LocalExchange, ServerExchange, WorkerExchange
-from dlgs_bench.exchange.transport import Transport
+from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
 from dlgs_bench.training.build import evaluating
+from dlgs_bench.training.optimizer import SGD
 
 if TYPE_CHECKING:
     from dlgs_bench.training.session import Session
@@ -113,7 +114,8 @@ class Server(Role):
         self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
     ) -> Exchange:
         session = self.session
-        return ServerExchange(method, groups, buckets, transport, session.flat.gradients, session.optimizer)
+        server_transport, optimizer = cast(ParameterServerTransport, transport), cast(SGD, session.optimizer)
+        return ServerExchange(method, groups, buckets, server_transport, session.flat.gradients, optimizer)
 
     def compute(self, begun: Callable[[], None]) -> None:
         """Do nothing: a server has no data."""

@@ -6,7 +6,7 @@ The work of a process at each point of the schedule depends on its role (``dlgs_
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,18 +23,12 @@ from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.clock import Clock
+from dlgs_bench.training.finite_check import Listener
 from dlgs_bench.training.flat import FlatModel
-from dlgs_bench.training.optimizer import optimizer_of
+from dlgs_bench.training.optimizer import SGD, optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
 
 _SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
-
-
-class Listener(Protocol):
-    """Sees the gradient of each layer during backward."""
-
-    def ready(self, layer: int) -> None:
-        """The gradient of a layer is in its bucket."""
 
 
 class Session:
@@ -174,7 +168,7 @@ class Session:
         """Leave momentum to the method or to the optimizer, never to both; the same for weight decay."""
         training = self.spec.training
         if training.optimizer == "sgd":
-            self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
+            cast(SGD, self.optimizer).momentum = 0.0 if method.owns_momentum else training.momentum
             self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
         elif method.owns_momentum or method.decay_joins_gradient:
             name = type(method).__name__

@@ -136,7 +136,8 @@ def scale_links(session: Session) -> float:
     returned; 1 if the rates are fixed. Shared machines drift by 10 to 20 % within minutes, which would change the ratio
     of computation to communication.
     """
-    calibrated_s, seconds = session.spec.cluster.calibrated_s, []
+    calibrated_s = session.spec.cluster.calibrated_s
+    seconds: list[float] = []
     if not calibrated_s:
         return 1.0
     began = time.perf_counter()
@@ -183,7 +184,7 @@ def timed_steps(method: Method, repeats: int) -> list[int]:
     """The steps to time: the first ``repeats`` of each phase in one cycle, in order."""
     if method.cycle == 1:
         return list(range(1, repeats + 1))
-    seen = Counter()
+    seen: Counter[str] = Counter()
     steps = []
     for step in range(1, method.cycle + 1):
         phase = method.phase(step)

@@ -35,7 +35,7 @@ def _take_at_least(
     least: np.uint32,
     values: np.ndarray,
     indices: np.ndarray,
-) -> tuple[int, bool]:
+) -> tuple[np.uint64, bool]:
     """Add ``gradient``, unless it is empty, to ``corrected``, and move the entries whose magnitude is >= ``least``.
 
     ``bits``: the same memory as ``corrected``. Returns the number of moved entries, and whether one of them is NaN.
@@ -52,15 +52,15 @@ def _take_at_least(
             indices[n] = i
             n += np.uint64((bits[i] & MAGNITUDE) >= least)
         for j in range(first, n):
-            i = np.uint64(indices[j])
-            values[j] = bits[i]
-            nan |= (bits[i] & MAGNITUDE) > INFINITY
-            bits[i] = 0
+            index = np.uint64(indices[j])
+            values[j] = bits[index]
+            nan |= (bits[index] & MAGNITUDE) > INFINITY
+            bits[index] = 0
     return n, nan
 
 
 @njit(cache=True, nogil=True)
-def _copy_at_least(bits: np.ndarray, least: np.uint32, magnitudes: np.ndarray) -> int:
+def _copy_at_least(bits: np.ndarray, least: np.uint32, magnitudes: np.ndarray) -> np.uint64:
     """Copy the magnitudes >= ``least``, and return their number."""
     n = ZERO
     for b in bits:
