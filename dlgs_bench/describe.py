@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dlgs_bench import data, plugins
 from dlgs_bench.errors import TITLE, is_title, short_repr
 from dlgs_bench.exchange.plugin import about
-from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trained, without_values
+from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trainable, without_values
 from dlgs_bench.training.head import widths
 
 MODEL = {
@@ -76,7 +76,7 @@ def _sizes(module: ModuleType) -> dict:
         _check_loss(module.loss(outputs.float(), _targets(outputs), reduction="sum"))
         takes = [name for name in data.names() if _takes(net, name)]
     _train(module, net, torch.cat([inputs, inputs]), data_set)  # BatchNorm cannot train on one sample
-    layers = [p.numel() for p in trained(net).values()][::-1]
+    layers = [p.numel() for p in trainable(net).values()][::-1]
     matrices = len(hidden_matrices(net))
     with evaluating(net), torch.no_grad():
         head = widths(net, inputs)

@@ -153,10 +153,10 @@ def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):
 
 def test_what_finished_is_held_against_its_last_estimate(tmp_path):
     file, runs = tmp_path / "runs" / "estimates.json", {"a": TRAINED, "b": TIMED, "c": TRAINED}
-    assert estimate.off(estimate.kept(file), runs, {"a": 1.0}).empty
+    assert estimate.off(estimate.read_estimates(file), runs, {"a": 1.0}).empty
     estimate.keep(file, runs, {name: RunCost(100.0, 0.0) for name in runs})
     estimate.keep(file, runs, {"b": RunCost(10.0, 0.0), "c": RunCost(10.0, 0.0)})  # a has finished
     changed = runs | {"c": replace(TRAINED, training=Training("resnet20", train_epochs=9))}
-    found = estimate.off(estimate.kept(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
+    found = estimate.off(estimate.read_estimates(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
     assert found.to_dict() == {"a": 1.5, "b": 0.5}  # c was estimated as another run
     assert estimate.worst(found) == "b"

@@ -17,8 +17,7 @@ from dlgs_bench.data.fetch.imagenet100 import CLASSES
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.launch import gpus as devices
-from dlgs_bench.launch import nodes
+from dlgs_bench.launch import gpus, nodes
 from dlgs_bench.spec import UNCOMPRESSED, RunSpec
 from dlgs_bench.testbed import testbed
 
@@ -26,7 +25,7 @@ PAGE = b"<!doctype html"  # the beginning of a report
 PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 
-def models(values: dict) -> str | None:
+def check_models(values: dict) -> str | None:
     """The models exist, can be described, and have different titles, by which tables and figures distinguish them."""
     known = plugins.names("models")
     owners: dict[str, str] = {}
@@ -46,7 +45,7 @@ def models(values: dict) -> str | None:
 MODEL_KEYS = ("models", "natural", "sparsified")  # the keys of studies that name models
 
 
-def study_names(values: dict) -> str | None:
+def check_study_names(values: dict) -> str | None:
     """Studies name existing models and variants, which the configuration itself may leave out."""
     known = {key: plugins.names("models") for key in MODEL_KEYS}
     known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
@@ -61,7 +60,7 @@ def study_names(values: dict) -> str | None:
     return None
 
 
-def nodes_models(values: dict) -> str | None:
+def check_nodes_models(values: dict) -> str | None:
     """``testbed.nodes.computation_ms`` names existing models: a misspelt name would be ignored."""
     known = plugins.names("models")
     for name in values["testbed"]["nodes"]["computation_ms"]:
@@ -70,7 +69,7 @@ def nodes_models(values: dict) -> str | None:
     return None
 
 
-def data_sets(values: dict) -> str | None:
+def check_data_sets(values: dict) -> str | None:
     """Every model accepts its data set, and the data set is available or has a stand-in."""
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
@@ -85,7 +84,7 @@ def data_sets(values: dict) -> str | None:
     return None
 
 
-def recipes(values: dict) -> str | None:
+def check_recipes(values: dict) -> str | None:
     """The learning-rate schedule of every model lies within its epochs."""
     for name, model in values["models"].items():
         steps, epochs = model["lr_steps"], model["epochs"]
@@ -96,7 +95,7 @@ def recipes(values: dict) -> str | None:
     return None
 
 
-def optimizers(values: dict) -> str | None:
+def check_optimizers(values: dict) -> str | None:
     """Every key of a recipe belongs to its optimizer, and the model has what the optimizer updates."""
     for name, model in values["models"].items():
         optimizer = model["optimizer"]
@@ -123,7 +122,7 @@ def needs_sgd(runs: dict[str, RunSpec]) -> str | None:
     return None
 
 
-def trained(values: dict) -> str | None:
+def check_trained(values: dict) -> str | None:
     """``accuracy.leave_out`` names existing variants, and at least one model and variant is trained."""
     known = sorted({*plugins.names("methods"), *values["variants"]})
     for name in values["accuracy"]["leave_out"]:
@@ -134,7 +133,7 @@ def trained(values: dict) -> str | None:
     return None
 
 
-def outputs(values: dict) -> str | None:
+def check_outputs(values: dict) -> str | None:
     """The report is not one of the other output folders."""
     output = values["output"]
     for folder in ("results", "figures"):
@@ -143,7 +142,7 @@ def outputs(values: dict) -> str | None:
     return None
 
 
-def topologies(values: dict) -> str | None:
+def check_topologies(values: dict) -> str | None:
     """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
@@ -167,7 +166,7 @@ def untimed_variants(values: dict) -> str | None:
     return None
 
 
-def collective(values: dict) -> str | None:
+def check_collective(values: dict) -> str | None:
     """The collective exists, and supports all numbers of workers, the device and the topologies."""
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
@@ -197,7 +196,7 @@ def _refuses(collective: str, workers: int) -> str | None:
     return why and f"{collective} does not support {workers} workers: {why}"
 
 
-def plans(values: dict) -> str | None:
+def check_plans(values: dict) -> str | None:
     """Every accuracy run that reads a plan has a timing run with this plan."""
     timed = grid.timing(values)
     for spec in grid.accuracy(values).values():
@@ -210,14 +209,14 @@ def plans(values: dict) -> str | None:
     return None
 
 
-def wire(values: dict) -> str | None:
+def check_wire(values: dict) -> str | None:
     """The device supports the wire format."""
     if values["wire"] != "indices" and values["device"] == "cuda":
         return f"wire: {values['wire']} is for device: cpu; give indices"
     return None
 
 
-def hosts(values: dict) -> str | None:
+def check_hosts(values: dict) -> str | None:
     """The rates and latencies of the testbed match each other and the number of hosts."""
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
         return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mb/s, or leave it out"
@@ -232,7 +231,7 @@ def hosts(values: dict) -> str | None:
     return None
 
 
-def launch(values: dict) -> str | None:
+def check_launch(values: dict) -> str | None:
     """The hosts and the processes per GPU match the kind of launch."""
     by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
     if by == "ssh" and not hosts:
@@ -258,7 +257,7 @@ def why_no_testbed(values: dict) -> str | None:
     return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else None
 
 
-def folders(values: dict) -> str | None:
+def check_folders(values: dict) -> str | None:
     """The folder of ImageNet-100 has all classes, if a model needs it."""
     imagenet = values["data"]["imagenet"]
     if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
@@ -273,11 +272,11 @@ def folders(values: dict) -> str | None:
     return None
 
 
-def gpus(values: dict) -> str | None:
+def check_gpus(values: dict) -> str | None:
     """This machine has enough GPUs for the largest run."""
     if values["device"] != "cuda":
         return None
-    visible, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
+    visible, per_gpu = len(gpus.visible()), values["launch"]["per_gpu"]
     needed = -(-grid.processes(values) // per_gpu)
     if visible >= needed:
         return None
@@ -289,7 +288,7 @@ def gpus(values: dict) -> str | None:
     )
 
 
-def shaped(values: dict) -> str | None:
+def check_shaped(values: dict) -> str | None:
     """This machine can shape the links of the testbed."""
     if values["network"] != "testbed":
         return None
@@ -309,7 +308,7 @@ def least_latency_ms(values: dict) -> float:
     return links["nodes"]["latency_ms"] if links["latency_ms"] == grid.PROPORTIONAL else links["latency_ms"]
 
 
-def cores(values: dict) -> str | None:
+def check_cores(values: dict) -> str | None:
     """This machine has enough cores for the largest run."""
     cores, needed, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
     most = PER_CORE * cores
@@ -320,7 +319,7 @@ def cores(values: dict) -> str | None:
     return None
 
 
-def precisions(values: dict) -> str | None:
+def check_precisions(values: dict) -> str | None:
     """The processor supports the precisions of the models."""
     if values["device"] == "cuda" or computes_bfloat16():
         return None
@@ -351,7 +350,7 @@ def _processor() -> set[str]:
     return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
 
-def writable(values: dict) -> str | None:
+def check_writable(values: dict) -> str | None:
     """The folders of the output and of CIFAR-10 are writable, and the report overwrites nothing but a report."""
     paths = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
     root, report = Path(values["data"]["root"]), paths["output.report"]
@@ -375,7 +374,7 @@ def writable(values: dict) -> str | None:
     return None
 
 
-def reach(values: dict) -> str | None:
+def check_reach(values: dict) -> str | None:
     """The nodes can be reached, and have room for the largest run."""
     settings, processes = launching.settings(values), grid.processes(values)
     try:
@@ -387,7 +386,7 @@ def reach(values: dict) -> str | None:
     return None
 
 
-def built(values: dict) -> str | None:
+def check_built(values: dict) -> str | None:
     """The engines are installed, and support the device."""
     engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
     for engine in engines:
@@ -420,7 +419,7 @@ def _lacks(engine: str, device: str, shared: bool) -> str | None:
     return lacks
 
 
-def submitted(values: dict) -> str | None:
+def check_submitted(values: dict) -> str | None:
     """Runs that Snakemake submits as jobs are not started by ssh."""
     if values["launch"]["by"] == "ssh":
         return "launch.by: ssh cannot be combined with jobs that Snakemake submits; give slurm, or local"
@@ -428,25 +427,25 @@ def submitted(values: dict) -> str | None:
 
 
 OF_CONFIGURATIONS = (
-    models,
-    study_names,
-    nodes_models,
-    data_sets,
-    recipes,
-    outputs,
-    topologies,
-    collective,
-    trained,
-    optimizers,
-    plans,
-    wire,
-    hosts,
-    launch,
+    check_models,
+    check_study_names,
+    check_nodes_models,
+    check_data_sets,
+    check_recipes,
+    check_outputs,
+    check_topologies,
+    check_collective,
+    check_trained,
+    check_optimizers,
+    check_plans,
+    check_wire,
+    check_hosts,
+    check_launch,
 )
 # The checks of machines before anything runs: launch.by -> checks; "jobs": Snakemake submits the runs to a cluster.
 OF_MACHINES = {
-    "local": (folders, cores, gpus, precisions, shaped, built),
-    "ssh": (folders, built, reach),
-    "slurm": (folders, built, reach),
-    "jobs": (submitted, folders, built),
+    "local": (check_folders, check_cores, check_gpus, check_precisions, check_shaped, check_built),
+    "ssh": (check_folders, check_built, check_reach),
+    "slurm": (check_folders, check_built, check_reach),
+    "jobs": (check_submitted, check_folders, check_built),
 }

@@ -37,7 +37,7 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
     """The accuracy runs, name -> spec."""
     specs = [
         _within_budget(values, accuracy_run(values, model, variant, ratio, seed))
-        for model in trained(values)
+        for model in trained_models(values)
         for variant in chosen(values).values()
         if variant.name not in values["accuracy"]["leave_out"]
         for ratio in ratios(values, variant, "accuracy")
@@ -60,7 +60,7 @@ def _within_budget(values: dict, spec: RunSpec) -> RunSpec:
     return replace(spec, training=training, measurement=replace(spec.measurement, budget_s=budget_s))
 
 
-def trained(values: dict) -> list[str]:
+def trained_models(values: dict) -> list[str]:
     """The models that have accuracy runs."""
     return [name for name, recipe in values["models"].items() if recipe.get("train_epochs", recipe["epochs"])]
 

@@ -65,7 +65,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
     _require(values, where, variants.wrong_together)
     values = _with_defaults(values, schema)
-    _look_at_plug_ins(values)
+    _describe_plug_ins(values)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (old_names, warning, variants.unused(values), checks.untimed_variants(values))))
@@ -82,7 +82,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _look_at_plug_ins(values: dict) -> None:
+def _describe_plug_ins(values: dict) -> None:
     """Describe all plug-ins of the configuration in one process, which is faster than a process for each."""
     study = values["studies"]["methods"]
     names = {"models": [*values["models"]], "collectives": [values["collective"]]}
@@ -95,12 +95,12 @@ def _look_at_plug_ins(values: dict) -> None:
         listed_variants = [*values["methods"], *study["methods"], *values["variants"], *study["variants"]]
         given = study["variants"] | values["variants"]
         names["methods"] = ["none", study["baseline"], *(given.get(n, {}).get("method", n) for n in listed_variants)]
-    plugins.look_at((kind, name) for kind, some in names.items() for name in some)
+    plugins.describe_all((kind, name) for kind, some in names.items() for name in some)
 
 
-def check_places(values: dict, where: str) -> None:
+def check_folders(values: dict, where: str) -> None:
     """Raise ConfigError unless the folders in the configuration are writable. Snakemake reads them with the rules."""
-    _require(values, where, checks.writable)
+    _require(values, where, checks.check_writable)
 
 
 def check_machine(values: dict, where: str, jobs: bool = False) -> None:

@@ -71,7 +71,7 @@ class Exchange(ABC):
         """Do what remains after the optimizer's step."""
 
     @property
-    def apart(self) -> bool:
+    def weights_differ(self) -> bool:
         """Whether the workers' weights may differ now."""
         return False
 
@@ -266,7 +266,7 @@ class LocalExchange(WorkerExchange):
         return [(b, w) for b, w in pairs if self.method.is_due(b.index * fragments // len(self.buckets), step)]
 
     @property
-    def apart(self) -> bool:
+    def weights_differ(self) -> bool:
         return bool(self.method.shared)
 
 

@@ -114,8 +114,8 @@ def _launch(
             while len(launches) < spec.measurement.launches:
                 part = partial / f"launch{len(launches) + 1}"
                 others, begun_s = OtherWork(), say.spent_s()
-                share_s = _share_s(spec, say.spent_s(), len(launches))
-                status = once(spec, replace(settings, share_s=share_s), part, log, program, own, say)
+                launch_budget_s = _launch_budget_s(spec, say.spent_s(), len(launches))
+                status = once(spec, replace(settings, launch_budget_s=launch_budget_s), part, log, program, own, say)
                 if status:
                     return status
                 trouble = _trouble(spec, settings, others.share(), part, forward_s)
@@ -133,7 +133,7 @@ def _launch(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
+def _launch_budget_s(spec: RunSpec, spent_s: float, launched: int) -> float:
     """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches."""
     left_s = spec.measurement.budget_s - spent_s
     return max(0.0, left_s / (spec.measurement.launches - launched))
@@ -175,7 +175,11 @@ def once(
     with Heartbeat(part):
         try:
             process = processes.start(spec, settings, [*program, str(part)], log, own)
-            say(f"starting, at most about {progress.clock(settings.share_s)}" if settings.share_s else "starting")
+            say(
+                f"starting, at most about {progress.clock(settings.launch_budget_s)}"
+                if settings.launch_budget_s
+                else "starting"
+            )
             trouble = watch(process, ranks, settings, say)
             for message in ranks.new_messages():
                 say(message)

@@ -259,7 +259,7 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
             f"it sent {share:.2f} times the requested number of entries. Test accuracy at the end of a kept "
-            f"run ({claims.trained(rows)}): {listed(pairs)}."
+            f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
         )
     return " ".join(words)
 
@@ -272,7 +272,7 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
         rows = last[last["model"] == model]
         name = names.model(model)
         if captions.too_short(rows.iloc[0]):
-            short.append(f"{name} {claims.trained(rows)}")
+            short.append(f"{name} {claims.epochs_text(rows)}")
             continue
         ends = rows.groupby("variant")["train_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in ("none", "dlgs") if v in ends]

@@ -40,7 +40,7 @@ def read(path: Path) -> pd.DataFrame:
     return table.assign(swept_mbit=rates)
 
 
-def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """The rows that both summaries have, without uncompressed.
 
     Columns of ``one`` end in ``_a``, columns of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by the
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"dlgs-bench compare: {error}", file=sys.stderr)
         return 1
-    both = compare(one, other)
+    both = join_sets(one, other)
     for name, path, table in (("A", paths.a, one), ("B", paths.b, other)):
         rates = captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
         links = f"; links of {rates} Mb/s" if rates else ""

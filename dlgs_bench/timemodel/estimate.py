@@ -105,10 +105,10 @@ def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> Non
     """Add the estimates ``costs`` of unfinished runs to the file, which keeps the estimates of finished runs."""
     now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(kept(file) | now, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(read_estimates(file) | now, indent=1) + "\n", encoding="utf-8")
 
 
-def kept(file: Path) -> dict[str, dict]:
+def read_estimates(file: Path) -> dict[str, dict]:
     """run -> its last estimate before it finished."""
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 

@@ -33,18 +33,18 @@ class Variants(Model, Protocol):
     def collective_variants(self, workers: int) -> list: ...
 
 
-def iteration_s(known: Model, there: Network, node_speed: float = 1.0) -> float:
+def iteration_s(model: Model, there: Network, node_speed: float = 1.0) -> float:
     """The time of an iteration on the network ``there``.
 
     ``node_speed``: the speed of a node divided by the speed of this machine. It applies to computing, to selection and
     to the handling of messages.
     """
-    return known.iteration_s(_seen_from_here(there, node_speed)) / node_speed
+    return model.iteration_s(_seen_from_here(there, node_speed)) / node_speed
 
 
-def predicted(known: Model, there: Network, node_speed: float = 1.0) -> dict:
+def predicted(model: Model, there: Network, node_speed: float = 1.0) -> dict:
     """The result of ``iteration_s``, the part that limits it (``limit``), and the seconds it costs (``limit_s``)."""
-    whole_s, saved = iteration_s(known, there, node_speed), known.saved(_seen_from_here(there, node_speed))
+    whole_s, saved = iteration_s(model, there, node_speed), model.saved(_seen_from_here(there, node_speed))
     what = max(saved, key=saved.__getitem__)
     limits = saved[what] / node_speed >= LEAST_SAVED * whole_s
     limit = (
@@ -53,9 +53,9 @@ def predicted(known: Model, there: Network, node_speed: float = 1.0) -> dict:
     return {"iteration_s": whole_s} | limit
 
 
-def fastest_s(known: Variants, there: Network, node_speed: float = 1.0) -> float:
+def fastest_s(model: Variants, there: Network, node_speed: float = 1.0) -> float:
     """The result of ``iteration_s`` with the fastest collective."""
-    return min(iteration_s(variant, there, node_speed) for variant in known.collective_variants(there.workers))
+    return min(iteration_s(variant, there, node_speed) for variant in model.collective_variants(there.workers))
 
 
 def _seen_from_here(there: Network, node_speed: float) -> Network:

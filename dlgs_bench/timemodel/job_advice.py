@@ -207,12 +207,21 @@ class JobModel:
 
     It implements ``iterations.Model``. ``method``: a row of the profile's ``methods``. ``plans``: what is tried instead
     of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
+    ``name``, ``title``: of a model of uncompressed.
     """
 
-    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        method: dict | None = None,
+        plans: Sequence[Plan] = (),
+        hooked: bool = False,
+        name: str = UNCOMPRESSED,
+        title: str = "uncompressed",
+    ) -> None:
         self.job = job
-        self.name: str = method["name"] if method else UNCOMPRESSED
-        self.title: str = method["title"] if method else "uncompressed"
+        self.name: str = method["name"] if method else name
+        self.title: str = method["title"] if method else title
         self.options = method["options"] if method else {}
         self._method, self._hooked = method, hooked
         total = sum(job.sizes)
@@ -391,8 +400,7 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     job = slowed(replace(job, unexplained_s=unexplained_s), slowdown)
     hooked = slowed(replace(read_job(profile, hooked=True), unexplained_s=unexplained_s), slowdown)
     caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
-    script = JobModel(job, plans=[own])
-    script.name, script.title = SCRIPT, "uncompressed, the script's buckets"
+    script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
     known = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
         samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]

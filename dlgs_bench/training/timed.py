@@ -121,7 +121,7 @@ def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> i
     """The number of blocks that still fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
     if not blocks:
         return 0
-    return max(0, int((settings.share_s - since_start_s()) / (spent_s / blocks)))
+    return max(0, int((settings.launch_budget_s - since_start_s()) / (spent_s / blocks)))
 
 
 def since_start_s() -> float:

@@ -104,7 +104,7 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
     return row | {"sender": "worker", "messages": rounds * buckets, "bytes": sent}, predict
 
 
-def elsewhere(measured: list[Measured]) -> Iterator[dict]:
+def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
     """Predicted rows, for each model and way that was not measured with a number of workers.
 
     The numbers are all measured numbers and ``PREDICTED``. The prediction is from the row with the fewest workers.
@@ -156,7 +156,7 @@ def main(snakemake: Script) -> None:
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
     measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]
     rows = [row | {"predicted_s": predict(row["workers"])} for row, predict in measured]
-    table = pd.DataFrame([*rows, *elsewhere(measured)])
+    table = pd.DataFrame([*rows, *predicted_rows(measured)])
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}
     table = table.sort_values(["model", "workers", "way"], key=lambda c: c.map(order.get(c.name, int)))
     data = ", ".join(sorted(set(map(data_title, rows))))
