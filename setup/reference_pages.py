@@ -179,9 +179,10 @@ def _api(title: str, introduction: str, parts: list[tuple[ModuleType, list[str]]
             thing = getattr(module, name)
             lines += ["", f"## {name}", ""]
             if inspect.isclass(thing):
-                lines += [f"`{thing.__module__}.{name}{_signature(thing)}`", "", *_described(thing)]
+                call = f"{thing.__module__}.{name}{_without_modules(inspect.signature(thing))}"
+                lines += [f"`{call}`", "", *_described(thing)]
             else:
-                lines += [f"`{name} = {str(thing).replace('dlgs_bench.exchange.method.', '')}`"]
+                lines += [f"`{name} = {_without_modules(thing)}`"]
     return "\n".join(lines) + "\n"
 
 
@@ -192,13 +193,13 @@ def _described(cls: type) -> Iterator[str]:
         call = member.fget if isinstance(member, property) else member
         if name.startswith("_") or not inspect.isfunction(call):
             continue
-        shown = name if isinstance(member, property) else f"{name}{_signature(call)}"
+        shown = name if isinstance(member, property) else f"{name}{_without_modules(inspect.signature(call))}"
         yield from ("", f"### `{shown}`", "", _prose(call.__doc__))
 
 
-def _signature(call) -> str:
-    """Return a signature on one line, with class names instead of their modules."""
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", str(inspect.signature(call))).replace("'", "")
+def _without_modules(described: object) -> str:
+    """Return a signature or a type on one line, with class names without their modules."""
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])", "", str(described)).replace("'", "")
 
 
 def _prose(docstring: str | None) -> str:
