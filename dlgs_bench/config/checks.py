@@ -1,6 +1,7 @@
 """Checks of a configuration that its schema cannot express. No torch.
 
-Each check takes the values and returns what is wrong, in one line, or None.
+Each function ``check_...`` takes the values and returns what is wrong, in one line, or None. Its docstring is the
+condition that must hold.
 """
 
 import hashlib
