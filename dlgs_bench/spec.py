@@ -7,6 +7,7 @@ from the defaults are written, so a new field does not repeat finished runs.
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -159,7 +160,7 @@ class RunSpec:
         """The requested ratio; None for methods without a ratio."""
         return self.scheme.options.get("ratio")
 
-    @property
+    @cached_property
     def members(self) -> dict[str, "RunSpec"]:
         """The schemes of this run, label -> a run of this scheme only. Timing runs include uncompressed."""
         first = ["none"] if self.kind == "timing" else []

@@ -35,7 +35,7 @@ class DeMo(Method):
     scope = "layer"
     owns_momentum = True
     exact_when = {"top": 64 * 64, "sign": False}  # noqa: RUF012 - a constant, read by tests
-    state = ("momenta",)
+    summed_state = ("momenta",)
 
     decay: Annotated[float, ">= 0"] = 0.999
     top: Annotated[int, ">= 1"] = 32

@@ -23,7 +23,7 @@ class DiLoCo(LocalSteps):
 
     title = "DiLoCo"
     exact_when = {"outer_lr": 1.0, "outer_momentum": 0.0}  # noqa: RUF012 - a constant, read by tests
-    state = ("velocities",)
+    equal_state = ("velocities",)
 
     outer_lr: Annotated[float, "> 0"] = 0.7
     outer_momentum: Annotated[float, ">= 0"] = 0.9

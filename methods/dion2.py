@@ -35,7 +35,7 @@ class Dion2(Method):
     exact_when = {"fraction": 1.0, "orthonormal": False}  # noqa: RUF012 - a constant, read by tests
     conserves_mass = "bits"
     conserves_when = {"decay": 0.0, "orthonormal": False}  # noqa: RUF012 - a constant, read by tests
-    state = ("momenta",)
+    summed_state = ("momenta",)
 
     fraction: Annotated[float, "> 0"] = 0.25
     decay: Annotated[float, ">= 0"] = 0.95

@@ -25,7 +25,8 @@ class LoCo(Quantised):
     relative_error = None  # the aggregate contains errors of earlier gradients
     conserves_mass = "rounding"
     conserves_when = {"average": 0.0}  # noqa: RUF012 - a constant, read by tests
-    state = ("errors", "sum_errors")
+    state = ("sum_errors",)
+    summed_state = ("errors",)
 
     bits: Literal[4, 8] = 4
     average: Annotated[float, ">= 0"] = 0.8

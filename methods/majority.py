@@ -27,7 +27,7 @@ class Majority(Method):
     scope = "size"
     owns_momentum = True
     keeps_signs = True
-    state = ("velocities",)
+    summed_state = ("velocities",)
 
     momentum: Annotated[float, ">= 0"] = 0.0
     seed: int = 0

@@ -34,7 +34,9 @@ class OneBitAdam(Method):
     exact_when = {"beta1": 0.0, "adaptive": False}  # noqa: RUF012 - a constant, read by tests
     conserves_mass = "rounding"
     conserves_when = {"beta1": 0.0, "adaptive": False, "warmup_steps": 1}  # noqa: RUF012 - a constant, read by tests
-    state = ("means", "squares", "errors", "sum_errors")
+    state = ("sum_errors",)
+    summed_state = ("errors",)
+    equal_state = ("means", "squares")
 
     warmup_steps: Annotated[int, ">= 1"] = 50
     beta1: Annotated[float, ">= 0"] = 0.9

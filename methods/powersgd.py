@@ -26,7 +26,7 @@ class PowerSGD(ErrorFeedback):
     cost_depends_on_shapes = True
     conserves_mass = "rounding"
     exact_when = {"rank": 1_000_000}  # noqa: RUF012 - a constant, read by tests
-    state = ("factors",)
+    equal_state = ("factors",)
 
     rank: Annotated[int, ">= 1"] = 2
     seed: int = 0

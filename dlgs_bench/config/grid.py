@@ -116,7 +116,7 @@ def _runs_by_name(shared: list[RunSpec], every: list[RunSpec]) -> dict[str, list
 
 
 def _budget_s(values: dict, model: str) -> float:
-    """The budget of the timing runs of a model; 0 means no budget. A study sets 0 for all models."""
+    """The budget of the timing runs of a model; 0 means no budget, for all models."""
     budget_s = values["timing"]["budget_s"]
     return values["models"][model].get("budget_s", budget_s) if budget_s else 0
 
@@ -377,12 +377,9 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration: the fixed numbers of blocks and repeats of studies, in one launch."""
-    return (
-        values["timing"]
-        | {key: values["studies"][key] for key in ("blocks", "repeats")}
-        | {"launches": 1, "budget_s": 0}
-    )
+    """``timing`` of a changed configuration: the blocks, repeats and budget of studies, in one launch."""
+    own = {key: values["studies"][key] for key in ("blocks", "repeats", "budget_s")}
+    return values["timing"] | own | {"launches": 1}
 
 
 def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:

@@ -26,7 +26,7 @@ class LocalSteps(Method):
     """
 
     scope = "model"  # all buckets are ready at once, after the optimizer's step
-    state: ClassVar[tuple[str, ...]] = ("shared",)
+    equal_state: ClassVar[tuple[str, ...]] = ("shared",)
 
     local_steps: Annotated[int, ">= 1"] = field(default=30, kw_only=True)
     fragments: Annotated[int, ">= 1"] = field(default=1, kw_only=True)

@@ -46,6 +46,7 @@ def about(name: str) -> dict:
         )
     hints = typing.get_type_hints(cls, include_extras=True)
     fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    _check_declarations(cls, [f.name for f in fields if f.init])
     required = [f.name for f in fields if f.init and f.default is f.default_factory is dataclasses.MISSING]
     if set(required) <= {"ratio"}:
         cls(**dict.fromkeys(required, 0.1))  # an error in its constructor is found here instead of in a run
@@ -60,6 +61,21 @@ def about(name: str) -> dict:
         "needs_sgd": cls.owns_momentum or cls.decay_joins_gradient,
         "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
     }
+
+
+def _check_declarations(cls: type[Method], parameters: list[str]) -> None:
+    """ValueError in one line if a parameter has the name of a declaration or of a field of the state."""
+    for base in cls.__mro__:
+        for name in parameters:
+            if typing.get_origin(vars(base).get("__annotations__", {}).get(name)) is typing.ClassVar:
+                raise ValueError(
+                    f"{cls.__name__}.{name}: a type makes it a parameter of the method; write `{name} = ...` without"
+                )
+    for name in cls.state_fields():
+        if name in parameters:
+            raise ValueError(
+                f"{cls.__name__}.{name}: a parameter is not a valid field of the state; write field(..., init=False)"
+            )
 
 
 def _parameter(hint: Any) -> dict:

@@ -105,8 +105,10 @@ class FSDPHook(ParameterHook):
         """Wait for the exchanges after backward, and deliver the aggregate."""
         if not self._syncs:
             return
-        if not self._arrived:
-            self._begin()
+        if not self._arrived:  # torch.autograd.grad returned the gradients
+            for layer, earlier in self._earlier.items():
+                self._shards[layer].grad = earlier
+            return
         for layer in range(len(self._shards)):
             if layer not in self._arrived:
                 self._bring(layer, None)

@@ -213,9 +213,10 @@ class Hook:
         if isinstance(self._exchange, FiniteExchange) and self._exchange.restore():
             self.step -= 1
 
-    def _updates_exchanged(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer updates a parameter whose gradient this hook exchanges."""
-        return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
+    def _updates_model(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer updates a parameter that this hook exchanges, or that the model has by now."""
+        own = self._exchanged | set(map(id, self._model.parameters()))
+        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """ValueError in one line if a step of ``optimizer`` would let the weights of workers diverge."""
@@ -329,7 +330,7 @@ def _watch_steps(hook: Hook) -> RemovableHandle:
 
     def before_step(optimizer: Optimizer, positional: tuple, named: dict) -> None:
         alive = weak()
-        if alive is not None and (optimizer in alive._optimizers or alive._updates_exchanged(optimizer)):
+        if alive is not None and (optimizer in alive._optimizers or alive._updates_model(optimizer)):
             alive._check_step(optimizer, positional, named)
 
     _HOOKS.add(hook)

@@ -1,7 +1,8 @@
 """The style of figures: colours, dashes, markers, hatches, and the small print below. No torch.
 
-The colours are the palette of Okabe and Ito, which colour-blind readers can distinguish. Every variant also has a dash
-and a marker, and every part of an iteration a hatch, so figures can be printed in black and white.
+Black is uncompressed. The other colours are the palette of Okabe and Ito, which colour-blind readers can distinguish,
+and a dark red. Every variant also has a dash and a marker, and every part of an iteration a hatch, so figures can be
+printed in black and white.
 """
 
 import textwrap
@@ -28,8 +29,9 @@ matplotlib.rcdefaults()
 matplotlib.use("Agg")
 plt.rcParams["svg.hashsalt"] = "figure"  # the ids in an SVG are random otherwise
 
+BLACK = "#000000"
 # The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
-COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
+COLOURS = ["#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#882255"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
 COMMON = ["none", "topk", "lags", "dlgs", "cast", "powersgd"]  # methods with the same look in every figure
@@ -54,10 +56,15 @@ PRINT_POINTS = 8  # font size of the small print
 LEGEND_INCHES = 2.4  # width of an entry of the legend
 
 
+def colour(number: int) -> str:
+    """The colour of variant ``number``; black only for the first, which is uncompressed."""
+    return COLOURS[(number - 1) % len(COLOURS)] if number else BLACK
+
+
 def line(number: int, label: str, ratio: int = 0) -> dict:
     """Matplotlib's keywords for line ``number``; ``ratio``: the index of the ratio among the variant's ratios."""
     return {
-        "color": COLOURS[number % len(COLOURS)],
+        "color": colour(number),
         "linestyle": DASHES[number % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
         "fillstyle": FILLS[ratio % len(FILLS)],
@@ -81,7 +88,7 @@ def number(variant: str, names: Names) -> int:
 def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
     """variant -> the colour of its area. The colours differ in lightness, so that areas differ in a grey print."""
     shades = np.linspace(*SHADES, len(variants))
-    hues = [COLOURS[number(variant, names) % len(COLOURS)] for variant in variants]
+    hues = [colour(number(variant, names)) for variant in variants]
     return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
 
 

@@ -223,6 +223,8 @@ class JobModel:
         self.name: str = method["name"] if method else name
         self.title: str = method["title"] if method else title
         self.options = method["options"] if method else {}
+        ratio = self.options.get("ratio")
+        self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title
         self._method, self._hooked = method, hooked
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
@@ -504,7 +506,7 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
     for model in known:
         row = predicted(model, there)
         gain, off = dense_s / row["iteration_s"], 1.0 if model.name in DENSE_NAMES else factor
-        rows.append(row | {"name": model.name, "title": model.title, "gain": gain,
+        rows.append(row | {"name": model.name, "label": model.label, "gain": gain,
                            "gain_low": gain / off, "gain_high": gain * off})  # fmt: skip
     return sorted(rows, key=lambda row: row["iteration_s"])
 
@@ -512,7 +514,7 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
 def inverse(known: Sequence[JobModel], there: Network) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it starts to pay (NaN for uncompressed)."""
     return [
-        {"name": model.name, "title": model.title, "needed_mbit": needed_mbit(model, there),
+        {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
          "pays_below_mbit": break_even_mbit(known[0], model, there) if model.name not in DENSE_NAMES else math.nan}
         for model in known
     ]  # fmt: skip

@@ -109,6 +109,13 @@ class Session:
                 self._arrive(layer)
         self._arrived.clear()
 
+    def _present(self, gradient: Tensor) -> None:
+        """Fill the buckets with this gradient, in backward's order of layers."""
+        self.flat.gradients.copy_(gradient)
+        for layer in reversed(range(len(self.flat.views))):
+            self._arrive(layer)
+        self._arrived.clear()
+
     @property
     def epoch_steps(self) -> int:
         """The number of steps of one epoch."""
@@ -133,18 +140,25 @@ class Session:
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, own_transport)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int, observer: Listener | None = None) -> dict:
+    def step(
+        self, exchange: Exchange, number: int, observer: Listener | None = None, gradient: Tensor | None = None
+    ) -> dict:
         """Make one iteration, and return its row: its parts in seconds, its bytes, messages and density.
 
         ``sent_messages`` counts the messages of this project's collectives, not those inside the engine. The loss and
         the number of correct predictions are added to ``sums``. ``observer``: sees each gradient before the exchange.
+        ``gradient``: is exchanged instead of a new gradient, which is then not computed.
         """
         self._listener = observer or exchange
         self._set_momentum_and_decay(exchange.method)
         self.clock.start()
         messages_before = self.comm.sent_messages
         exchange.begin(StepContext(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
-        outcome = self.role.compute(lambda: None)
+        outcome = None
+        if gradient is None:
+            outcome = self.role.compute(lambda: None)
+        else:
+            self._present(gradient)
         exchange.finish()
         with self.clock("optimizer"):
             self.role.update()

@@ -76,7 +76,8 @@ def upper(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: di
     one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
     axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
     several = len(axes.get_legend_handles_labels()[0]) > 8
-    axes.legend(frameon=False, fontsize=7.5 if several else 9)
+    # The background hides the dotted lines behind the words.
+    axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=7.5 if several else 9)
 
 
 def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
@@ -88,7 +89,7 @@ def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recip
     least, most = min(0, late.min()), max(0, late.max())
     margin = 0.15 * (most - least) or 1
     axes.set_ylim(least - margin, most + margin)
-    axes.axhline(0, color=style.COLOURS[0], linewidth=1)
+    axes.axhline(0, color=style.BLACK, linewidth=1)
     axes.set_ylabel(label)
 
 
