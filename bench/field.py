@@ -18,7 +18,7 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dlgs_bench.timemodel import job_advice
-from dlgs_bench.timemodel.checked_range import WITHIN
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
 from dlgs_bench.timemodel.job_profile import FORMAT, PARTS, VERSION, check
 from dlgs_bench.timemodel.links import Network, streamed_bound
 
@@ -44,7 +44,7 @@ METHODS = {
 }
 FIT = "fit:"  # before the name of the case whose measurement fixes an input
 FITTED_BETWEEN = (1e-3, 1e9)
-ON_GPUS = WITHIN**2  # the factor that advise states on GPUs, where nothing was checked
+ON_GPUS = SPEEDUP_FACTOR**2  # the factor that advise states on GPUs, where nothing was checked
 FITTED, OPEN, HOLDS, BROKEN = "input", "cannot be told", "bound holds", "bound broken"
 CLOSE, STATED, WRONG, REVERSED = "close", "in the stated interval", "wrong", "wrong direction"
 JUDGED = (CLOSE, STATED, WRONG, REVERSED)
@@ -169,7 +169,7 @@ def verdict(quantity: str, kind: str, theirs: float, ours: float) -> str:
     if quantity == "gain" and (theirs - 1) * (ours - 1) < 0:
         return REVERSED
     factor = max(theirs / ours, ours / theirs)
-    return CLOSE if factor <= WITHIN else STATED if factor <= ON_GPUS else WRONG
+    return CLOSE if factor <= SPEEDUP_FACTOR else STATED if factor <= ON_GPUS else WRONG
 
 
 def _rounded(value: float) -> float:
@@ -185,7 +185,7 @@ def summary(rows: list[dict]) -> str:
     return (
         f"Of {len(rows)} cases, {len(told)} are predictions with a published result: median error "
         f"{100 * statistics.median(errors):.0f} %, worst {100 * worst['error']:+.0f} % ({worst['case']}). "
-        f"Within a factor of {WITHIN}: {counts[CLOSE]}; within {ON_GPUS:.2f}: {counts[STATED]} more; "
+        f"Within a factor of {SPEEDUP_FACTOR}: {counts[CLOSE]}; within {ON_GPUS:.2f}: {counts[STATED]} more; "
         f"farther off: {counts[WRONG]}; wrong direction: {counts[REVERSED]}. "
         f"Upper bounds that hold: {counts[HOLDS]}; that do not: {counts[BROKEN]}. "
         f"Cases that fix an input: {counts[FITTED]}; that cannot be told: {counts[OPEN]}."
@@ -221,7 +221,7 @@ def draw(rows: list[dict], path: Path) -> None:
 
     told = [row for row in rows if row["verdict"] in COLOURS]
     figure, axes = style.plt.subplots(figsize=(7.4, 0.6 + 0.19 * len(told)), layout="constrained")
-    for factor, shade in ((ON_GPUS, "0.93"), (WITHIN, "0.85")):
+    for factor, shade in ((ON_GPUS, "0.93"), (SPEEDUP_FACTOR, "0.85")):
         axes.axvspan(1 / factor, factor, color=shade, zorder=0)
     axes.axvline(1, color="0.3", linewidth=0.8)
     for place, row in enumerate(told):
@@ -232,7 +232,7 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.set_xscale("log")
     style.plain_log(axes.xaxis)
     axes.set_xlim(0.5, 5)
-    note = f"our time model / measurement (grey: within {WITHIN} and {ON_GPUS:.2f}; triangles: upper bounds)"
+    note = f"our time model / measurement (grey: within {SPEEDUP_FACTOR} and {ON_GPUS:.2f}; triangles: upper bounds)"
     axes.set_xlabel(note, fontsize=8)
     style.open_frame(axes)
     figure.savefig(path, format="svg", metadata={"Date": None})

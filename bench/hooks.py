@@ -27,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dlgs_bench import comm as engines
 from dlgs_bench import plugins
+from dlgs_bench.comm import connect
 
 METHODS = {"none": {}, "cast": {"dtype": "float16"}, "powersgd": {"rank": 2}}
 BFLOAT16 = {"dtype": "bfloat16"}
@@ -142,7 +142,7 @@ def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
 def work(engine: str, folder: Path, quick: bool) -> None:
     """One of an engine's two processes."""
     torch.set_num_threads(1)
-    comm = engines.connect(engine, DEVICE)
+    comm = connect(engine, DEVICE)
     side, methods = (with_horovod, OF_HOROVOD) if engine == "horovod" else (with_ddp, METHODS)
     rows, blocks = [], {"blocks": 2} if quick else {}
     models = ("resnet20",) if quick else ("resnet20", "vgg16", "resnet50")

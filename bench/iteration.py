@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from saving import save
 
-from dlgs_bench import comm as engines
 from dlgs_bench import plugins
+from dlgs_bench.comm import connect
 from dlgs_bench.engines import ENGINES, Engine
 from dlgs_bench.spec import Cluster, RunSpec, Training
 from dlgs_bench.training.results import machine
@@ -141,7 +141,7 @@ def launch(environment: Callable[[Engine], dict[str, str]], program: str, *argum
 def work(engine: str, folder: Path, models: list[str]) -> None:
     """One of an engine's two processes."""
     torch.set_num_threads(1)
-    comm = engines.connect(engine, DEVICE)
+    comm = connect(engine, DEVICE)
     rows = []
     for model in models:
         found = in_turns(comm, ours(comm, engine, model), peer(engine, model), batch(comm.rank))

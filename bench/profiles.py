@@ -38,7 +38,7 @@ from dlgs_bench.launch.progress import clock
 from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.names import Names
 from dlgs_bench.stats import Estimate, repeatable
-from dlgs_bench.testbed.testbed import Testbed, available
+from dlgs_bench.testbed.testbed import Testbed, why_unavailable
 from dlgs_bench.timemodel import advice, job_advice
 from dlgs_bench.timemodel.checked_range import TIED
 from dlgs_bench.timemodel.job_profile import load
@@ -462,7 +462,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = [job.name for job in JOBS]
     parser.add_argument("--jobs", nargs="+", choices=names, default=names, help="the jobs to measure and to show")
     asked = parser.parse_args(arguments)
-    if asked.budget_s > 0 and (why := available(LATENCY_MS)):
+    if asked.budget_s > 0 and (why := why_unavailable(LATENCY_MS)):
         parser.error(f"no testbed here: {why}; try dlgs-bench check-testbed, or --budget-s 0")
     jobs = [job for job in JOBS if job.name in asked.jobs]
     os.environ.update(ENGINES[ENGINE].environment(threads=1))

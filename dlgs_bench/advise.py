@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dlgs_bench.atomic_file import write_atomically
-from dlgs_bench.errors import OneLineParser, shown
+from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
-from dlgs_bench.timemodel.checked_range import CHECKED, TIED, WITHIN
-from dlgs_bench.timemodel.iterations import COMPUTING
+from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
+from dlgs_bench.timemodel.iterations import COMPUTING, verdict
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.timemodel.links import Network
@@ -97,7 +97,7 @@ def _number(text: str, expected: str, least: float) -> float:
     except ValueError:
         value = math.nan
     if not least <= value <= 1e9:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not {expected}")
     return value
 
 
@@ -113,7 +113,7 @@ def _workers(text: str) -> int:
     expected = f"a whole number from 2 to {MOST_WORKERS}"
     value = _number(text, expected, 2)
     if value > MOST_WORKERS or not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not {expected}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not {expected}")
     return int(value)
 
 
@@ -223,14 +223,13 @@ def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -
     dense = next(row for row in rows if row["name"] == job_advice.UNCOMPRESSED)
     if best is None:
         return "The profile has no method that compresses: record it with methods to compare."
-    if best["gain_low"] > 1:
-        verdict = "Compressing pays"
-    elif best["gain_high"] < 1:
-        verdict = "Compressing does not pay"
-    else:
-        verdict = "Whether compressing pays cannot be told, because the interval contains 1"
+    begin = {
+        "pays": "Compressing pays",
+        "does not pay": "Compressing does not pay",
+        "cannot be told": "Whether compressing pays cannot be told, because the interval contains 1",
+    }[verdict(best["gain_low"], best["gain_high"])]
     lines = [
-        f"{verdict}: the fastest method ({best['label']}) is predicted to be {_gain(best)} times as fast as "
+        f"{begin}: the fastest method ({best['label']}) is predicted to be {_gain(best)} times as fast as "
         f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     ]
@@ -284,10 +283,10 @@ def _local_steps(dense: JobModel, there: Network) -> str:
 def _unknown(dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
-        f"the interval: the factor of {WITHIN} held for 9 of 10 speed-ups that the same time model predicted from "
-        "calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 blocks), "
-        "iterations differed by 9 % in the median and by 36 % at most. The first choice was within 5 % of the fastest "
-        "method in 14 of 25 cases",
+        f"the interval: the factor of {SPEEDUP_FACTOR} held for 9 of 10 speed-ups that the same time model predicted "
+        "from calibrations on CPUs (n = 50). In the only check of profiles (5 jobs on one CPU machine, n = 1 to 5 "
+        "blocks), iterations differed by 9 % in the median and by 36 % at most. The first choice was within 5 % of the "
+        "fastest method in 14 of 25 cases",
         "accuracy: whether a method reaches the same accuracy in the same number of steps",
         "contention: other traffic on the links, and exchanges that slow computing down",
     ]

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 Plan = list[tuple[int, int]]
-Scope = Literal["model", "layer", "size", "plan"]
+Scope = Literal["model", "layer", "plan", "size"]
 
 
 def per_layer(sizes: Sequence[int]) -> Plan:

@@ -24,9 +24,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
-from dlgs_bench.errors import TITLE, is_title, shown
+from dlgs_bench.errors import TITLE, is_title, short_repr
 from dlgs_bench.exchange.plugin import about
-from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trained, without_values
+from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trainable, without_values
 from dlgs_bench.training.head import widths
 
 MODEL = {
@@ -54,7 +54,7 @@ def model(name: str) -> dict:
         if not hasattr(module, attribute):
             raise ValueError(f"{attribute} is missing: {meaning}")
     if not is_title(module.TITLE):
-        raise ValueError(f"TITLE: {shown(module.TITLE)} is not valid; give {TITLE}")
+        raise ValueError(f"TITLE: {short_repr(module.TITLE)} is not valid; give {TITLE}")
     return {"title": module.TITLE, "data": module.DATA, "metric": data.load(module.DATA).metric} | without_values(
         lambda: _sizes(module)
     )
@@ -76,7 +76,7 @@ def _sizes(module: ModuleType) -> dict:
         _check_loss(module.loss(outputs.float(), _targets(outputs), reduction="sum"))
         takes = [name for name in data.names() if _takes(net, name)]
     _train(module, net, torch.cat([inputs, inputs]), data_set)  # BatchNorm cannot train on one sample
-    layers = [p.numel() for p in trained(net).values()][::-1]
+    layers = [p.numel() for p in trainable(net).values()][::-1]
     matrices = len(hidden_matrices(net))
     with evaluating(net), torch.no_grad():
         head = widths(net, inputs)

@@ -19,6 +19,8 @@ BIN = Path(sys.executable).parent
 RENDEZVOUS = Path(__file__).parent / "comm" / "horovod_rendezvous.py"
 # A week, which disables the engines' own timeouts: the launcher detects ranks that hang, by ``hang_timeout_s``.
 TIMEOUT_S = int(os.environ.get("DLGS_BENCH_ENGINE_TIMEOUT_S", 7 * 24 * 3600))
+# Gloo: the bytes of a gathered message that are sent together with its length; a second message has the rest.
+FIRST_BYTES = 2**16
 COMMON = {
     # By default glibc returns the pages of every large tensor to the kernel, which takes 5-10 % of an iteration.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
@@ -85,13 +87,13 @@ class Engine(ABC):
     def needs(self, device: str, shared: bool) -> set[str]:
         """The features that the engine must be built with; ``shared``: whether several processes use one GPU."""
 
-    def lacks(self, device: str, shared: bool) -> str:
-        """The needed features that the installed engine lacks, in words; "" if there are none."""
+    def lacks(self, device: str, shared: bool) -> str | None:
+        """The needed features that the installed engine lacks, in words; None if it lacks none."""
         done = subprocess.run([sys.executable, "-c", self.built], capture_output=True, text=True)
         if done.returncode:
             return "it cannot be imported: " + done.stderr.strip().splitlines()[-1]
         missing = self.needs(device, shared) - set(done.stdout.split())
-        return f"it was built without {' and '.join(sorted(missing))}" if missing else ""
+        return f"it was built without {' and '.join(sorted(missing))}" if missing else None
 
     @abstractmethod
     def on_hosts(self, addresses: list[str], interface: str, port: int, start: Start) -> list[dict[str, str]]:
@@ -105,7 +107,7 @@ class Engine(ABC):
         return environment.get(self.size) == environment.get(self.local_size)
 
 
-class Horovod(Engine):
+class HorovodLauncher(Engine):
     def environment(self, threads: int, timed: bool = True) -> dict[str, str]:
         # Horovod's thread polls every ms, which on two cores slows the training of ResNet-20 by at least 10 %. Polling
         # every 5 ms delays exchanges, so timed runs keep the default.
@@ -145,7 +147,7 @@ class Horovod(Engine):
         return json.loads(start([sys.executable, str(RENDEZVOUS), interface, *addresses]))
 
 
-class TorchDist(Engine):
+class TorchDistLauncher(Engine):
     def on_nodes(self, nodes: Mapping[str, int], interface: str, port: int, program: list[str]) -> dict[str, list[str]]:
         master = ["--nnodes", str(len(nodes)), "--master-addr", next(iter(nodes)), "--master-port", str(port)]
         through = [f"{kind}_SOCKET_IFNAME={interface}" for kind in ("GLOO", "NCCL") if interface]
@@ -171,7 +173,7 @@ class TorchDist(Engine):
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Horovod(
+        HorovodLauncher(
             "horovod",
             "HOROVOD_SIZE",
             "HOROVOD_LOCAL_SIZE",
@@ -181,7 +183,7 @@ ENGINES: dict[str, Engine] = {
             built=HOROVOD_BUILT,
             package="horovod",
         ),
-        TorchDist(
+        TorchDistLauncher(
             "torch_dist",
             "WORLD_SIZE",
             "LOCAL_WORLD_SIZE",

@@ -29,10 +29,10 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def shown(value: Any) -> str:
-    """The repr of a value, shortened to ``MOST_SHOWN`` characters."""
+def short_repr(value: Any, most: int = MOST_SHOWN) -> str:
+    """The repr of a value, shortened to ``most`` characters."""
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def read_as_text(value: Any) -> str:
@@ -73,7 +73,7 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
         right = _right(known[key], value)
         if right:
             hint = read_as_text(value) if known[key].get("type") in ("int", "float") else ""
-            return f"{where}.{key}: {shown(value)} is not valid; give {right}{hint}"
+            return f"{where}.{key}: {short_repr(value)} is not valid; give {right}{hint}"
     for key, field in known.items():
         if field and "default" not in field and key not in options:
             return f"{where}: {key!r} is missing; give {_expected(field)}"

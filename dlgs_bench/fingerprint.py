@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import MODULES, RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dlgs_bench"
@@ -24,7 +24,7 @@ READING = threading.Lock()
 def behind_run(spec: RunSpec) -> list[Path]:
     """The project's files that can change the numbers of a run."""
     training, scheme, cluster = spec.training, spec.scheme, spec.cluster
-    roots = [PACKAGE / "training" / "run.py", PACKAGE / "training" / f"{KINDS[spec.kind]}.py"]
+    roots = [PACKAGE / "training" / "run.py", PACKAGE / "training" / f"{MODULES[spec.kind]}.py"]
     roots.append(PACKAGE / "comm" / f"{cluster.engine}_engine.py")
     for one in (scheme, *map(scheme.alone, scheme.timed_with)):
         roots.append(ROOT / "methods" / f"{one.method}.py")
@@ -53,17 +53,6 @@ def stem(plugin: str) -> str:
 # Files that runs import, but that cannot change a number.
 NO_NUMBERS = {PACKAGE / "fingerprint.py", PACKAGE / "plugins.py", PACKAGE / "launch" / "liveness.py"}
 NO_NUMBERS |= {PACKAGE / "training" / "checkpoint.py", PACKAGE / "atomic_file.py", PACKAGE / "errors.py"}
-
-# The module in dlgs_bench/training of each kind of run.
-KINDS = {
-    "accuracy": "train",
-    "timing": "timed",
-    "planners": "timed",
-    "layers": "calibrate",
-    "exchanges": "calibrate",
-    "sums": "sums",
-    "hybrid": "hybrid",
-}
 
 
 def behind_script(path: str) -> list[Path]:

@@ -48,7 +48,7 @@ def names(kind: str) -> list[str]:
 
 def usable(kind: str) -> list[str]:
     """The names of the plug-ins of a kind that can be described."""
-    look_at((kind, name) for name in names(kind))
+    describe_all((kind, name) for name in names(kind))
     return [name for name in names(kind) if "error" not in _known[kind, name]]
 
 
@@ -76,7 +76,7 @@ def describe(kind: str, name: str) -> dict:
     """The description that ``dlgs_bench.describe`` makes of a plug-in; ValueError in one line if it cannot be used."""
     if name not in names(kind):
         raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
-    look_at([(kind, name)])
+    describe_all([(kind, name)])
     described = _known[kind, name]
     if "error" in described:
         raise ValueError(f"{file_of(kind, name)} cannot be used: {described['error']}")
@@ -86,7 +86,7 @@ def describe(kind: str, name: str) -> dict:
 _known: dict[tuple[str, str], dict] = {}  # (kind, name) -> description, or {"error": one line}
 
 
-def look_at(plug_ins: Iterable[tuple[str, str]]) -> None:
+def describe_all(plug_ins: Iterable[tuple[str, str]]) -> None:
     """Describe these plug-ins, (kind, name). One process describes all that are not yet in the cache."""
     unknown = [one for one in dict.fromkeys(plug_ins) if one not in _known and one[1] in names(one[0])]
     for kind, name in unknown:

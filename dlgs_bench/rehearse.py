@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dlgs_bench import advise
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import OneLineParser, shown
+from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.launch import processes
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
@@ -62,13 +62,13 @@ def _slowdown(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 1 / MOST_SLOWDOWN <= value <= MOST_SLOWDOWN:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a factor from 1e-6 to 1e6")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not a factor from 1e-6 to 1e6")
     return value
 
 
 def _blocks(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text[:9]) <= MOST_BLOCKS):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from 1 to {MOST_BLOCKS}")
+        raise argparse.ArgumentTypeError(f"{short_repr(text)} is not a whole number from 1 to {MOST_BLOCKS}")
     return int(text)
 
 
@@ -83,7 +83,7 @@ def _check(job: Job, there: Network, profile: str) -> None:
             f"--link-mbit: {there.rate_mbit:g} is not a rate that the testbed can shape, {LEAST_MBIT} to {MOST_MBIT}; "
             "give a rate in this range, and a --slowdown by the same factor"
         )
-    if why := testbed.available(there.latency_ms, there.rate_mbit):
+    if why := testbed.why_unavailable(there.latency_ms, there.rate_mbit):
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
 
 

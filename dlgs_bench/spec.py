@@ -13,7 +13,19 @@ from typing import Any, Literal
 
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
 
+UNCOMPRESSED = "none"  # the method and the variant that send the whole gradient
 Kind = Literal["accuracy", "timing", "planners", "layers", "exchanges", "sums", "hybrid"]
+# The module in dlgs_bench/training of each kind of run. Its function has the name of the kind: timed.timing,
+# train.accuracy.
+MODULES: dict[Kind, str] = {
+    "accuracy": "train",
+    "timing": "timed",
+    "planners": "timed",
+    "layers": "calibrate",
+    "exchanges": "calibrate",
+    "sums": "sums",
+    "hybrid": "hybrid",
+}
 Groups = tuple[tuple[int, int], ...]  # (start, stop) of layers, last layer first
 
 
@@ -237,7 +249,7 @@ class LaunchSettings:
     ``hang_timeout_s``: a rank without progress for this time counts as hung.
     ``workflow``: the process on this machine that waits for the run; if it ends, the run is stopped.
     ``checkpoints``, ``checkpoint_every_s``: the folder of the run's checkpoints, and the interval between them.
-    ``share_s``: the seconds of its budget that the run spends in this launch.
+    ``launch_budget_s``: the seconds of its budget that the run spends in this launch.
     ``by``: the way of starting processes: "local" on this machine, "ssh" on ``hosts``, or "slurm" on the nodes of the
     current job.
     ``hosts``: hosts with their number of processes, such as "node1:2".
@@ -250,7 +262,7 @@ class LaunchSettings:
     workflow: int = 0
     checkpoints: str = ""
     checkpoint_every_s: float = 300
-    share_s: float = 0.0
+    launch_budget_s: float = 0.0
     by: Literal["local", "ssh", "slurm"] = "local"
     hosts: tuple[str, ...] = ()
     interface: str = ""

@@ -14,7 +14,7 @@ LEAST_BLOCKS = 3  # with fewer blocks or launches, there is no interval
 # The assumed correlation of the logarithms of two schemes' speed-ups in the same launches. Both have the variance of
 # uncompressed in common, and each has about the same variance of its own.
 CORRELATION = 0.5
-WITHIN = 0.95  # the fraction of repeats that should lie in an interval
+CONFIDENCE = 0.95  # the fraction of repeats that should lie in an interval
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class Estimate:
         """The length of the interval divided by the value; infinite if there is no interval."""
         return (self.high - self.low) / self.value if self.enough else math.inf
 
+    def text(self) -> str:
+        """The value with its interval, if it has one, such as "1.35 [1.28, 1.43]"."""
+        if not self.enough or math.isnan(self.low):
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -49,13 +55,13 @@ class Spread:
 
 @cache
 def quantile_of_t(freedom: float) -> float:
-    """The quantile of Student's t that is exceeded with probability (1 - ``WITHIN``) / 2.
+    """The quantile of Student's t that is exceeded with probability (1 - ``CONFIDENCE``) / 2.
 
     With t = sqrt(freedom) * tan(angle), the density of the angle is proportional to cos(angle) ** (freedom - 1).
     """
     edges = np.linspace(0, math.pi / 2, ANGLES + 1)
     below = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(np.interp(WITHIN * below[-1], below, edges[1:]))
+    return math.sqrt(freedom) * math.tan(np.interp(CONFIDENCE * below[-1], below, edges[1:]))
 
 
 def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
@@ -105,7 +111,7 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 def amortised_by(
     keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``amortised`` of each group of iterations with equal ``keys``, sorted by the keys.
+    """Fast form of ``amortised`` for each group of iterations with equal ``keys``, sorted by the keys.
 
     All arguments are columns with one entry per iteration. ``keys``: numbers; NaN is a key of its own and the last.
     ``phases``: the index of each iteration's phase. Returns the index of one iteration of each group, and the values.

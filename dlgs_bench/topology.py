@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-DENSE = 4.0  # bytes of a float32 entry
+FLOAT32_BYTES = 4.0  # bytes of a float32 entry
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Topology:
     servers: int = 0
     owner: Literal["worker", "server"] = "worker"
 
-    def answers(self, sum_kind: str | None) -> bool:
+    def supports(self, sum_kind: str | None) -> bool:
         """Whether the topology supports a method; ``sum_kind``: as in ``Method.sum_kind``."""
         return True
 
@@ -89,7 +89,7 @@ class ParameterServer(Topology):
     pushed.
     """
 
-    def answers(self, sum_kind: str | None) -> bool:
+    def supports(self, sum_kind: str | None) -> bool:
         return sum_kind is not None
 
     def link_bytes(self, traffic: Traffic, entries: float, workers: int) -> float:
@@ -97,7 +97,7 @@ class ParameterServer(Topology):
 
         A sparse answer is at most as large as all pushes together.
         """
-        dense = DENSE * entries
+        dense = FLOAT32_BYTES * entries
         sparse = self.owner == "worker" and not traffic.summed
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)

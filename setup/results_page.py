@@ -65,7 +65,7 @@ def figures(folder: Path) -> Iterator[dict[str, str | int]]:
 
 def methods(table: pd.DataFrame) -> tuple[list[str], list[list[Cell]]]:
     """The headings of the table of methods, and its rows."""
-    plugins.look_at(("methods", name) for name in table["variant"])  # all in one process
+    plugins.describe_all(("methods", name) for name in table["variant"])  # all in one process
     columns = dict(_columns(table))
     rows = [[cell(row) for cell in columns.values()] for row in table.to_dict("records")]
     return list(columns), rows

@@ -75,7 +75,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # as ranks have, whose bits tests compare
 METHODS = plugins.names("methods")
 with alone("plugins"):  # one process describes all, before tests ask for one after another
-    plugins.look_at((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
+    plugins.describe_all((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
@@ -370,7 +370,7 @@ LOOK_AT_PLUG_INS = """
 from dlgs_bench import plugins
 from dlgs_bench.config import checks
 known = [(kind, name) for kind in ("methods", "collectives") for name in plugins.names(kind)]
-plugins.look_at([*known, *(("models", name) for name in ("tiny", "resnet20", "resnet50", "vgg16"))])
+plugins.describe_all([*known, *(("models", name) for name in ("tiny", "resnet20", "resnet50", "vgg16"))])
 checks._lacks("torch_dist", "cpu", shared=False)
 """
 

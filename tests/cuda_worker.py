@@ -12,14 +12,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from comm_parts import answered, in_flight, numbers, summed
 from conftest import CLASSES, METHODS, exchange_steps, gradients, make
 
-from dlgs_bench import comm as engines
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, connect
 from dlgs_bench.topology import TOPOLOGIES, Topology
 
 
 def exchanged(comm: Communicator, topology: Topology, device: torch.device) -> dict:
     """By method, the aggregates of a few steps."""
-    names = [name for name in METHODS if topology.answers(CLASSES[name].sum_kind)]
+    names = [name for name in METHODS if topology.supports(CLASSES[name].sum_kind)]
     steps = gradients(comm.rank, 4, device=device)
     return {name: exchange_steps(comm, make(name), steps, topology=topology) for name in names}
 
@@ -35,7 +34,7 @@ def messages(comm: Communicator) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     device, topology = torch.device(sys.argv[1]), TOPOLOGIES[sys.argv[2]]
-    comm = engines.connect("torch_dist", device)
+    comm = connect("torch_dist", device)
     found = {"backend": dist.get_backend(), "exchanged": exchanged(comm, topology, device)}
     if not topology.servers:
         found["messages"] = messages(comm)

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dlgs_bench import comm as engines
 from dlgs_bench import plugins
+from dlgs_bench.comm import connect
 from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
 from dlgs_bench.training.session import Session, make_method
 
@@ -105,7 +105,7 @@ def main(engine: str, target: str, methods: str, topologies: str) -> None:
     """Train with each of the methods (a JSON list) over each of the topologies (another), and save the states to
     <target>.<rank>."""
     torch.set_num_threads(1)
-    comm = engines.connect(engine, CPU)
+    comm = connect(engine, CPU)
     torch.save(trained(comm, json.loads(methods), json.loads(topologies))[0], f"{target}.{comm.rank}")
     comm.close()
 

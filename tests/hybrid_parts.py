@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dlgs_bench.comm.hybrid import Layout
 from dlgs_bench.spec import Training
-from dlgs_bench.training.hybrid import KINDS, Worker, worker_of
+from dlgs_bench.training.hybrid import KINDS, HybridWorker, worker_of
 
 STEPS, ROWS, TRAINING = 4, 3, Training(lr=0.2, momentum=0.9, weight_decay=1e-2)
 WIDTHS = (32, 7, 5, 9)  # of the features and of each layer of the head
@@ -42,7 +42,7 @@ def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(ROWS, 1, 6, 6, generator=generator), torch.randint(0, 9, (ROWS,), generator=generator)
 
 
-def observed(worker: Worker, step: int) -> dict:
+def observed(worker: HybridWorker, step: int) -> dict:
     """One step: the loss (of head workers), the gradients and weights by the parameter's name, the input gradient (of
     backbone workers), and what was sent."""
     answers, communicate = {}, worker.communicate

@@ -26,7 +26,7 @@ def missing() -> str:
     """Why there are none here, or nothing."""
     if not SSHD or not shutil.which("ssh-keygen"):
         return "no sshd and ssh here (apt-get install openssh-server openssh-client)"
-    return "only root may start an sshd for root" if os.geteuid() else testbed.available()
+    return "only root may start an sshd for root" if os.geteuid() else testbed.why_unavailable()
 
 
 class Hosts:

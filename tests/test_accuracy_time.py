@@ -12,7 +12,7 @@ from test_claims import timing_run
 from test_findings import whole
 
 from dlgs_bench.paper import accuracy_time
-from dlgs_bench.paper.accuracy_time import iterations, kept, lines, slower_s
+from dlgs_bench.paper.accuracy_time import comparable_points, iterations, lines, slower_s
 
 pytestmark = pytest.mark.unit
 
@@ -75,7 +75,7 @@ def test_methods_that_were_not_timed_and_curves_in_another_precision_are_left_ou
 
 def test_a_run_that_two_kept_tables_hold_counts_once():
     both = points(**CURVES), points(none=CURVES["none"]), points(none=CURVES["none"], precision="bfloat16")
-    assert len(kept(both)) == len(both[0]) + len(both[2])
+    assert len(comparable_points(both)) == len(both[0]) + len(both[2])
 
 
 def test_other_workers_topologies_and_networks_do_not_count():
@@ -85,7 +85,7 @@ def test_other_workers_topologies_and_networks_do_not_count():
     with pytest.raises(ValueError, match=r"vgg16-none-0\.01-allgatherx is timed twice over all-gather with 2 workers"):
         iterations(pd.concat([timing(), timing().assign(run=timing()["run"] + "x")]))
     elsewhere = points(**CURVES).assign(workers=4)
-    assert len(kept([points(**CURVES), elsewhere])) == len(points(**CURVES))
+    assert len(comparable_points([points(**CURVES), elsewhere])) == len(points(**CURVES))
 
 
 PARTS = ("forward_s", "backward_s", "communication_s", "optimizer_s", "other_s")
@@ -119,7 +119,7 @@ def test_curves_have_a_panel_for_each_ratio_and_rate_with_uncompressed_in_each()
 
 def test_the_kept_table_is_made_of_the_kept_runs():
     """If this fails after Table 2 was measured again: snakemake accuracy_time."""
-    accuracy = kept(map(pd.read_csv, sorted(KEPT.glob("**/accuracy.csv"))))
+    accuracy = comparable_points(map(pd.read_csv, sorted(KEPT.glob("**/accuracy.csv"))))
     (table2,) = (ROOT / "results" / "reference").glob("timing.csv*")
     keys = ["model", "variant", "ratio", "target", "gbit"]
     made = times(accuracy, iterations(pd.read_csv(table2))).set_index(keys).sort_index()

@@ -55,8 +55,8 @@ MAY_IMPORT = {
         "plugins": "atomic_file fingerprint",
         "data": "errors",
         "comm": "engines plugins",
-        "exchange": "comm errors plugins topology",
-        "timemodel": "buckets checksums errors plugins spec stats topology",
+        "exchange": "buckets comm errors plugins topology",
+        "timemodel": "buckets checksums engines errors plugins spec stats topology",
         "testbed": "",
         "launch": "atomic_file checksums engines errors spec testbed timemodel",
         "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats testbed "

@@ -165,8 +165,8 @@ def test_after_a_failure_the_other_cases_of_the_job_are_left_out(tmp_path, monke
 @pytest.mark.root
 @pytest.mark.parametrize("script", ["ddp", "accelerate"])
 def test_a_tiny_case_on_real_ranks(tmp_path, script):
-    if testbed.available():
-        pytest.skip(f"no testbed here: {testbed.available()}")
+    if testbed.why_unavailable():
+        pytest.skip(f"no testbed here: {testbed.why_unavailable()}")
     job = replace(JOB, script=script, batch=2, rates_mbit=(400, 800), steps=2)
     folder, now = tmp_path / "runs" / job.name, time.time()
     cases = profiles.cases_of(job)[:1]

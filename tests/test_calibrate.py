@@ -73,8 +73,8 @@ def test_a_calibration_out_of_time_measures_each_small_case_once_and_no_large_on
     spec = calibration("topk", "resnet20", ratio=0.1)
     spec = replace(spec, measurement=replace(spec.measurement, repeats=3, largest={spec.scheme.label: LARGEST}))
 
-    def samples(share_s: float) -> pd.DataFrame:
-        place = LaunchSettings(share_s=share_s)
+    def samples(launch_budget_s: float) -> pd.DataFrame:
+        place = LaunchSettings(launch_budget_s=launch_budget_s)
         work = lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, place)["samples"]  # noqa: E731
         return pd.DataFrame(run_workers(2, work)[0])
 

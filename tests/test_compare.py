@@ -43,14 +43,14 @@ def test_rows_that_measured_the_same_are_compared_whatever_the_rate_of_links_in_
 
 def test_a_set_agrees_with_itself_in_every_row(tmp_path):
     table = compare.read(results(tmp_path / "a"))
-    both = compare.compare(table, table)
+    both = compare.join_sets(table, table)
     assert len(both) == 3 and both[["close", "inside_a", "inside_b"]].all(axis=None)
     assert compare.sentence(both).startswith("3 of 3 speed-ups differ by less than 15 % (median difference 0 %)")
 
 
 def test_another_batch_is_another_measurement(tmp_path):
     one, other = compare.read(results(tmp_path / "a")), compare.read(results(tmp_path / "b"))
-    assert compare.compare(one, other.assign(batch=8)).empty
+    assert compare.join_sets(one, other.assign(batch=8)).empty
 
 
 def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
@@ -58,7 +58,7 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
     faster = table.assign(rate_mbit=300.0, run=table["run"] + "-300")
     pd.concat([table, faster]).to_csv(tmp_path / "rates.csv")
     sweep = compare.read(tmp_path / "rates.csv")
-    assert len(compare.compare(sweep, sweep)) == 2 * 3
+    assert len(compare.join_sets(sweep, sweep)) == 2 * 3
 
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
@@ -91,8 +91,8 @@ def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_
     tables["bad"]["disturbed"] = "other work"
     for name, file in files.items():
         tables[name].to_csv(file, index=False)
-    kept = sessions.kept(files.values(), ["vgg16"])
-    assert len(kept) == len(sets) - 1 and not sessions.kept(files.values(), ["resnet20"])
+    kept = sessions.kept_speedups(files.values(), ["vgg16"])
+    assert len(kept) == len(sets) - 1 and not sessions.kept_speedups(files.values(), ["resnet20"])
     table = sessions.over_sessions(compare.summarise(tables["own"]), kept).set_index("variant")
     assert table.loc["dlgs", sessions.RANGE].tolist() == pytest.approx([2, 4, 2])
     assert sessions.cell(table.loc["dlgs"].to_dict() | {"variant": "dlgs"}) == "2.00 to 4.00 (2)"

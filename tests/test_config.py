@@ -368,7 +368,7 @@ def test_precision_is_what_the_processor_is_fastest_in(processor, monkeypatch):
     loaded = config.load(read("long_training"), "config/long_training.yaml")
     assert {spec.training.precision for spec in loaded.runs.values()} == {decided}
     forced = read("long_training") | {"models": {"resnet20": RECIPE | {"precision": "bfloat16"}}}
-    wrong = checks.precisions(config.load(forced, "mine").values)
+    wrong = checks.check_precisions(config.load(forced, "mine").values)
     expected = "models.resnet20.precision: this processor does not support bfloat16; give float32, or auto"
     assert wrong == (None if has else expected)
 
@@ -421,7 +421,7 @@ def test_a_pipe_is_refused_since_snakemake_reads_a_file_again(tmp_path):
 
 def test_two_models_of_one_title_are_refused(monkeypatch):
     monkeypatch.setattr(plugins, "describe", lambda kind, name: {"title": "Net"})
-    wrong = checks.models({"models": {"resnet20": RECIPE, "vgg16": RECIPE}})
+    wrong = checks.check_models({"models": {"resnet20": RECIPE, "vgg16": RECIPE}})
     assert wrong == "models.vgg16: its TITLE 'Net' is also the title of resnet20; give each its own"
 
 
@@ -478,13 +478,13 @@ def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
         part, _, name = key.partition(".")
         own = read("quick")[part] | {name: str(tmp_path / place)}
         with pytest.raises(config.ConfigError, match=f"{key}: .*{said}"):
-            config.check_places(config.load(read("quick") | {part: own}, "c").values, "c")
+            config.check_folders(config.load(read("quick") | {part: own}, "c").values, "c")
 
 
 def test_a_place_that_no_disk_could_have_is_refused():
     data = {"root": "d" * 300}
     with pytest.raises(config.ConfigError, match=r"c: d{300}/cifar10\.npz: File name too long; give another path"):
-        config.check_places(config.load(read("quick") | {"data": data}, "c").values, "c")
+        config.check_folders(config.load(read("quick") | {"data": data}, "c").values, "c")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -492,7 +492,7 @@ def test_a_folder_that_nobody_may_write_into_is_named(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     own = read("quick")["output"] | {"results": str(tmp_path / "closed" / "results")}
     with pytest.raises(config.ConfigError, match=r"output\.results: .* is not writable"):
-        config.check_places(config.load(read("quick") | {"output": own}, "c").values, "c")
+        config.check_folders(config.load(read("quick") | {"output": own}, "c").values, "c")
 
 
 def test_a_server_leaves_out_what_it_cannot_answer_and_is_refused_if_that_is_everything(monkeypatch):

@@ -14,18 +14,18 @@ from dlgs_bench.config import remaining, trials
 from dlgs_bench.data import Shard, steps
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel import estimate
-from dlgs_bench.timemodel.estimate import Cost, Phase, Trial
+from dlgs_bench.timemodel.estimate import Phase, RunCost, TrialResult
 
 pytestmark = pytest.mark.unit
 
 # Uncompressed: 1 s and 100 bytes a step. DLGS: one refresh in 4 steps, 3 s and 40 bytes, else 2 s and 20 bytes.
-TRIAL = Trial(
+TRIAL = TrialResult(
     start_s=10.0,
     sample_s=0.5,
     train_samples=640,
     variants={
-        "none": [Phase(1.0, Cost(1.0, 100.0))],
-        "dlgs": [Phase(0.25, Cost(3.0, 40.0)), Phase(0.75, Cost(2.0, 20.0))],
+        "none": [Phase(1.0, RunCost(1.0, 100.0))],
+        "dlgs": [Phase(0.25, RunCost(3.0, 40.0)), Phase(0.75, RunCost(2.0, 20.0))],
     },
 )
 TRAINED = RunSpec("accuracy", Training("resnet20", train_epochs=2), measurement=Measurement(3, 8, 40))
@@ -35,7 +35,7 @@ TIMED = replace(TRAINED, kind="timing", measurement=Measurement(launches=2, budg
 def test_a_training_by_hand():
     # 2 epochs of 640 samples in steps of 2 x 32: 20 steps of (3 + 3 x 2) / 4 s. 3 points: 8 + 8 + 40 samples, of which
     # a worker takes half, and 3 steps' time.
-    assert estimate.accuracy(TRAINED, TRIAL, "dlgs") == Cost(10 + 20 * 2.25 + 56 * 0.5 / 2 + 3 * 1.0, 20 * 25.0)
+    assert estimate.accuracy(TRAINED, TRIAL, "dlgs") == RunCost(10 + 20 * 2.25 + 56 * 0.5 / 2 + 3 * 1.0, 20 * 25.0)
 
 
 @given(
@@ -68,7 +68,7 @@ def test_rows_add_up_and_a_finished_run_costs_nothing_more(runs):
         cluster = Cluster(workers=3, device="cuda")
         specs[f"{number}"] = replace(spec, training=replace(spec.training, model=model), cluster=cluster)
         if not done:
-            left[f"{number}"] = Cost(seconds, 2 * seconds)
+            left[f"{number}"] = RunCost(seconds, 2 * seconds)
     table = estimate.table(specs, left)
     assert not table.duplicated(["model", "kind"]).any()
     assert table["runs"].sum() == len(runs) and table["finished"].sum() == len(runs) - len(left)
@@ -92,8 +92,8 @@ def test_a_trial_is_read_from_its_table():
     found = estimate.measured(run, iterations)
     assert found.start_s == pytest.approx(84 / 3 - 16)  # launched three times, 16 s of iterations
     assert found.sample_s == pytest.approx(0.05)
-    assert found.step("none") == Cost(2.0, 100.0)
-    assert found.step("dlgs") == Cost(0.25 * 4 + 0.75 * 2, 25.0)
+    assert found.step("none") == RunCost(2.0, 100.0)
+    assert found.step("dlgs") == RunCost(0.25 * 4 + 0.75 * 2, 25.0)
 
 
 def quick(**more) -> config.Config:
@@ -152,10 +152,10 @@ def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):
 
 def test_what_finished_is_held_against_its_last_estimate(tmp_path):
     file, runs = tmp_path / "runs" / "estimates.json", {"a": TRAINED, "b": TIMED, "c": TRAINED}
-    assert estimate.off(estimate.kept(file), runs, {"a": 1.0}).empty
-    estimate.keep(file, runs, {name: Cost(100.0, 0.0) for name in runs})
-    estimate.keep(file, runs, {"b": Cost(10.0, 0.0), "c": Cost(10.0, 0.0)})  # a has finished
+    assert estimate.off(estimate.read_estimates(file), runs, {"a": 1.0}).empty
+    estimate.keep(file, runs, {name: RunCost(100.0, 0.0) for name in runs})
+    estimate.keep(file, runs, {"b": RunCost(10.0, 0.0), "c": RunCost(10.0, 0.0)})  # a has finished
     changed = runs | {"c": replace(TRAINED, training=Training("resnet20", train_epochs=9))}
-    found = estimate.off(estimate.kept(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
+    found = estimate.off(estimate.read_estimates(file), changed, {"a": 150.0, "b": 5.0, "c": 99.0})
     assert found.to_dict() == {"a": 1.5, "b": 0.5}  # c was estimated as another run
     assert estimate.worst(found) == "b"

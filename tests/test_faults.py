@@ -19,7 +19,7 @@ from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, 
 from dlgs_bench import engines
 from dlgs_bench.config import load as config
 from dlgs_bench.launch.launcher import launch
-from dlgs_bench.report import runs
+from dlgs_bench.report import check_run
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.testbed import testbed
 
@@ -130,7 +130,7 @@ def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data
     place = LaunchSettings(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
     assert launch(spec, place, disk / "run", disk / "log") == 0
     assert ": No space left on device" in capsys.readouterr().err
-    assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not runs.wrong(disk / "run")
+    assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not check_run.problem(disk / "run")
 
 
 @root
@@ -149,12 +149,12 @@ def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, tiny_sourc
 def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full):
     values = read("quick") | {part: read("quick")[part] | {key: str(full(64, "ro") / "below" / "it")}}
     with pytest.raises(config.ConfigError, match=f"{part}.{key}: .* is not writable"):
-        config.check_places(config.load(values, "c").values, "c")
+        config.check_folders(config.load(values, "c").values, "c")
 
 
 @root
 @slow
-@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
+@pytest.mark.skipif(bool(testbed.why_unavailable()), reason=f"no testbed here: {testbed.why_unavailable()}")
 @pytest.mark.skipif(not MAY_ENTER, reason="only root may change the links of a testbed")
 @every_engine
 def test_a_network_that_drops_for_some_seconds_delays_a_run(engine, tiny_source, tmp_path, monkeypatch, fault):

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from dlgs_bench import advise
 from dlgs_bench.timemodel import advice, job_advice
-from dlgs_bench.timemodel.checked_range import CHECKED, WITHIN
+from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR
 from dlgs_bench.timemodel.iterations import break_even_mbit
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, FORMAT, PARTS, VERSION, check, load
 from dlgs_bench.timemodel.links import Network
@@ -48,11 +48,11 @@ def network_rows(workers: int, rate_mbit: float) -> list[dict]:
 
 def method(name: str, scope: str, seconds: float, **each: float) -> dict:
     """A method with one request per exchange, of ``each`` byte per entry, and ``seconds`` of work per entry."""
-    zero = {key: 0.0 for keys in job_advice.OPERATIONS.values() for key in keys[:2]}
+    zero = {key: 0.0 for keys in job_advice.OPERATION_FIELDS.values() for key in keys[:2]}
     samples = []
     for entries in (2**10, 2**14, 2**18, 2**22):
         for workers in (2, 8):
-            asked = {requests: 1.0 for requests, sent, _ in job_advice.OPERATIONS.values() if sent in each}
+            asked = {requests: 1.0 for requests, sent, _ in job_advice.OPERATION_FIELDS.values() if sent in each}
             sent = {key: value * entries for key, value in each.items()}
             row = {"entries": entries, "workers": workers, "seconds": 1e-5 + seconds * entries}
             samples.append(row | zero | asked | sent)
@@ -131,7 +131,7 @@ def test_an_all_reduce_costs_elsewhere_what_it_would_be_measured_to_cost(workers
     assert here.here.rate_mbit == pytest.approx(1000)
     found = job_advice.projected(here, there.here)
     words = np.array([2.0**14, 2.0**18, 2.0**23])
-    for name in job_advice.OPERATIONS:
+    for name in job_advice.OPERATION_FIELDS:
         assert found[name](words) == pytest.approx(there.operations[name](words), rel=1e-3)
 
 
@@ -275,7 +275,7 @@ def test_gradients_of_16_bits_are_half_the_bytes():
 
 def test_the_interval_and_the_range_are_those_of_the_checked_cases():
     cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
-    assert advice.margin(cases) == pytest.approx(WITHIN, abs=0.005)
+    assert advice.margin(cases) == pytest.approx(SPEEDUP_FACTOR, abs=0.005)
     columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "iteration_s"), strict=True)
     for bounds, column in columns:
         assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)
@@ -285,13 +285,13 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile = profile_of(part_s=0.1)
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
     known = job_advice.models(profile)
-    assert job_advice.interval(known, Network(2, 500)) == (WITHIN, [])
+    assert job_advice.interval(known, Network(2, 500)) == (SPEEDUP_FACTOR, [])
     for there in (Network(5, 500), Network(2, 99), Network(2, 1001), Network(2, 500, 6)):
         factor, (reason,) = job_advice.interval(known, there)
-        assert factor > WITHIN and "checked" in reason
+        assert factor > SPEEDUP_FACTOR and "checked" in reason
     profile["job"]["device"] = "cuda"
     factor, (reason,) = job_advice.interval(job_advice.models(profile), Network(2, 500))
-    assert factor > WITHIN and "GPU" in reason
+    assert factor > SPEEDUP_FACTOR and "GPU" in reason
     profile["job"]["device"], profile["times"]["iteration"]["median_s"] = "cpu", 10.0
     factor, (reason,) = job_advice.interval(job_advice.models(profile), Network(2, 500))
     assert factor > 10 and "recorded" in reason
@@ -320,7 +320,7 @@ def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate
     inside = all(low <= value <= high for (low, high), value in zip(CHECKED.values(), values, strict=True))
     text = advise._report(profile, known, there)
     assert ("Warning: " in text) != inside
-    for row in job_advice.rank(known, there, WITHIN if inside else WITHIN**2):
+    for row in job_advice.rank(known, there, SPEEDUP_FACTOR if inside else SPEEDUP_FACTOR**2):
         assert f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]" in text or row["name"] == "none"
 
 

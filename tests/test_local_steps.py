@@ -79,11 +79,11 @@ def test_workers_are_apart_between_exchanges_and_together_after_each():
     for name in LOCAL:
         first, second = trained(name, 2, training=MOMENTUM, local_steps=3)
         assert not torch.equal(first.flat.parameters, second.flat.parameters)
-        assert all(session.exchanges[name].apart for session in (first, second))
+        assert all(session.exchanges[name].weights_differ for session in (first, second))
         first, second = trained(name, 3, training=MOMENTUM, local_steps=3)
         assert torch.equal(first.flat.parameters, second.flat.parameters)
         assert not torch.equal(first.optimizer.velocity, second.optimizer.velocity)  # the inner one is each worker's
-        assert not first.exchanges[name].apart
+        assert not first.exchanges[name].weights_differ
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -49,7 +49,7 @@ refused = partial(refused_by, rehearse, "dlgs-bench rehearse")
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_what_cannot_be_rehearsed_is_one_line(capsys, monkeypatch, options, why):
-    monkeypatch.setattr(testbed, "available", lambda *links: "namespaces are forbidden")
+    monkeypatch.setattr(testbed, "why_unavailable", lambda *links: "namespaces are forbidden")
     assert why in refused(capsys, RECORDED, *options)
 
 
@@ -63,8 +63,8 @@ def test_gradients_of_16_bits_are_refused(capsys, tmp_path):
 @pytest.mark.root
 @pytest.mark.slow
 def test_a_profile_is_rehearsed_over_slowed_links(capsys):
-    if testbed.available():
-        pytest.skip(f"no testbed here: {testbed.available()}")
+    if testbed.why_unavailable():
+        pytest.skip(f"no testbed here: {testbed.why_unavailable()}")
     options = ["--workers", "2", "--link-mbit", "400", "--methods", "topk", "--slowdown", "3", "--blocks", "3"]
     assert rehearse.main([str(RECORDED), *options]) == 0
     text = capsys.readouterr().out

@@ -16,7 +16,7 @@ from conftest import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of,
 
 from dlgs_bench import checksums
 from dlgs_bench.launch.__main__ import main
-from dlgs_bench.report import runs
+from dlgs_bench.report import check_run
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 
 engine, slow, unit, workflow = (getattr(pytest.mark, name) for name in ("engine", "slow", "unit", "workflow"))
@@ -58,7 +58,7 @@ def with_true_sums(folder: Path) -> None:
 @pytest.mark.parametrize("kind", SPECS)
 def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
     folder, spec = copied / kind, SPECS[kind]
-    assert not runs.wrong(folder) and not runs.wrong(folder, spec) and not runs.wrong(copied)
+    assert not check_run.problem(folder) and not check_run.problem(folder, spec) and not check_run.problem(copied)
     names = [path.name for path in folder.glob("*.csv")]
     assert len(names) >= 2
     for name in names:
@@ -66,9 +66,9 @@ def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
         whole = path.read_bytes()
         for damaged in (whole[:-10], whole.replace(b"1", b"2", 1), b""):
             path.write_bytes(damaged)
-            assert runs.wrong(folder) == f"{path} is not what its run wrote"
+            assert check_run.problem(folder) == f"{path} is not what its run wrote"
         path.unlink()
-        assert runs.wrong(folder, spec) == f"{path} is not what its run wrote"
+        assert check_run.problem(folder, spec) == f"{path} is not what its run wrote"
         path.write_bytes(whole)
     record = folder / "run.json"
     for damaged in (
@@ -80,9 +80,9 @@ def test_a_file_that_was_cut_or_edited_or_is_gone_is_named(kind, copied):
         '{"spec": {"kind": "timing", "scheme": 1}}',
     ):
         record.write_text(damaged)
-        assert runs.wrong(folder) == f"{record} is damaged"
+        assert check_run.problem(folder) == f"{record} is damaged"
     record.unlink()
-    assert runs.wrong(folder, spec) == f"{record} is missing"
+    assert check_run.problem(folder, spec) == f"{record} is missing"
 
 
 @engine
@@ -94,9 +94,9 @@ def test_a_record_of_which_one_letter_changed_is_refused(old, new, copied):
     record = copied / "timing" / "run.json"
     text = json.dumps(json.loads(record.read_text()))
     record.write_text(text)
-    assert old in text and not runs.wrong(record.parent)
+    assert old in text and not check_run.problem(record.parent)
     record.write_text(text.replace(old, new, 1))
-    assert runs.wrong(record.parent).startswith(f"{record} is ")
+    assert check_run.problem(record.parent).startswith(f"{record} is ")
 
 
 @engine
@@ -108,14 +108,14 @@ def test_rows_that_are_missing_are_noticed_without_a_checksum(kind, copied):
     for left in range(len(whole)):
         path.write_text("".join(whole[:left]))
         with_true_sums(path.parent)
-        assert str(path.parent) in runs.wrong(path.parent, SPECS[kind])
+        assert str(path.parent) in check_run.problem(path.parent, SPECS[kind])
     path.write_text("".join(whole))
     with_true_sums(path.parent)
-    assert not runs.wrong(path.parent, SPECS[kind])
+    assert not check_run.problem(path.parent, SPECS[kind])
     points = copied / "accuracy" / "points.csv"
     points.write_text("".join(points.read_text().splitlines(keepends=True)[:-1]))
     with_true_sums(points.parent)
-    assert runs.wrong(points.parent, SPECS["accuracy"]) == f"{points} has 1 rows, its run has 2 points"
+    assert check_run.problem(points.parent, SPECS["accuracy"]) == f"{points} has 1 rows, its run has 2 points"
 
 
 OTHERS = {
@@ -135,7 +135,9 @@ OTHERS = {
 @pytest.mark.parametrize("said", OTHERS)
 def test_a_run_of_another_spec_is_named_with_what_differs(said, finished):
     asked = replace(SPECS["accuracy"], **OTHERS[said])
-    assert runs.wrong(finished / "accuracy", asked) == f"{finished / 'accuracy' / 'run.json'}: the run had {said}"
+    assert (
+        check_run.problem(finished / "accuracy", asked) == f"{finished / 'accuracy' / 'run.json'}: the run had {said}"
+    )
 
 
 @engine
@@ -147,8 +149,8 @@ def test_what_a_plan_and_a_calibration_say_is_no_part_of_what_was_asked_for(copi
     run["spec"]["scheme"]["groups"] = [[0, 4]]
     run["spec"]["cluster"] |= {"rates_mbit": [7.0, 7.0], "calibrated_s": 0.1, "in_proportion": True}
     record.write_text(json.dumps(checksums.signed(run)))
-    assert runs.wrong(folder, asked).endswith("had in_proportion True, the configuration asks for False")
-    assert not runs.wrong(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
+    assert check_run.problem(folder, asked).endswith("had in_proportion True, the configuration asks for False")
+    assert not check_run.problem(folder, replace(asked, cluster=replace(CLUSTER, in_proportion=True)))
 
 
 @unit

@@ -111,13 +111,13 @@ KINDS = {
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 255, 1023, 2**16, pytest.param(2**20 + 7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_equals_torch_on_large_inputs(size, kind):
+def test_compiled_equals_torch_on_large_inputs(size, kind):
     corrected = KINDS[kind](torch.randn(size, generator=torch.Generator().manual_seed(size)))
     compare(corrected, {1, *(max(1, size // share) for share in (10, 100, 1000)), size})
 
 
 @pytest.mark.slow
-def test_fast_equals_torch_on_very_large_inputs():
+def test_compiled_equals_torch_on_very_large_inputs():
     compare(torch.randn(2**25 + 3, generator=torch.Generator().manual_seed(0)), {2**25 // 100})
 
 

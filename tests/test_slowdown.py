@@ -69,7 +69,8 @@ def test_runs_in_proportion_have_a_rate_file_each_and_studies_of_rates_have_thei
         if spec.cluster.in_proportion:
             assert "-proportional" in name and not spec.cluster.rates_mbit
             assert f"layers/{spec.training.model}-{spec.cluster.workers}workers" in found.every
-    assert all(not spec.cluster.in_proportion for spec in found.studies["rates"].values())
+    rates = found.studies["rates"]
+    assert rates and all(not spec.cluster.in_proportion for spec in rates.values())
 
 
 @given(st.floats(1e-2, 1e2), st.floats(0, 10))

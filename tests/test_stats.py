@@ -142,15 +142,15 @@ def test_repeats_of_a_phase_count_as_often_as_the_phase_comes():
 
 
 @pytest.mark.parametrize(
-    "measurement, blocks, share_s",
+    "measurement, blocks, launch_budget_s",
     [
         (Measurement(blocks=2, repeats=1), 2, 0.0),  # no budget: no more than asked for
         (Measurement(blocks=3, repeats=1, width=1e6), 3, 1e6),  # known well enough
         (Measurement(blocks=2, repeats=1), 2, 1e-6),  # the budget is spent
     ],
 )
-def test_a_timing_run_ends_when_it_knows_enough_or_its_budget_is_spent(measurement, blocks, share_s):
-    assert {row["block"] for row in timed(measurement, share_s)} == set(range(1, blocks + 1))
+def test_a_timing_run_ends_when_it_knows_enough_or_its_budget_is_spent(measurement, blocks, launch_budget_s):
+    assert {row["block"] for row in timed(measurement, launch_budget_s)} == set(range(1, blocks + 1))
 
 
 def test_a_timing_run_goes_on_while_it_knows_too_little(monkeypatch):
@@ -161,11 +161,11 @@ def test_a_timing_run_goes_on_while_it_knows_too_little(monkeypatch):
     assert {row["block"] for row in rows} == {1, 2, 3, 4}
 
 
-def timed(measurement: Measurement, share_s: float) -> list[dict]:
+def timed(measurement: Measurement, launch_budget_s: float) -> list[dict]:
     """The iterations of a timing run of two workers."""
     scheme = Scheme("topk", options={"ratio": 0.1})
     spec = RunSpec("timing", Training("resnet20", batch=2), scheme, Cluster(workers=2), measurement)
-    place = LaunchSettings(share_s=share_s)
+    place = LaunchSettings(launch_budget_s=launch_budget_s)
     found = run_workers(2, lambda comm: timing(spec, comm, Images(), CPU, lambda done, total: None, place))
     return found[0]["iterations"]
 

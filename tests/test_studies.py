@@ -13,7 +13,7 @@ from dlgs_bench.timemodel import estimate
 PARAMETERS = 334
 
 pytestmark = pytest.mark.slow
-tier = pytest.mark.workflow if testbed.available() else pytest.mark.root
+tier = pytest.mark.workflow if testbed.why_unavailable() else pytest.mark.root
 
 
 @tier
@@ -36,7 +36,7 @@ def test_studies_are_made(tiny_source, tmp_path):
     rows = rows_of(results / "prediction.csv")
     assert {row["variant"] for row in rows} == {"none", "topk", "dlgs"}
     assert all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
-    if not testbed.available():
+    if not testbed.why_unavailable():
         check_hybrids(rows_of(results / "hybrid.csv"))
 
 
@@ -95,7 +95,7 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
 
 
 @pytest.mark.workflow
-@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
+@pytest.mark.skipif(bool(testbed.why_unavailable()), reason=f"no testbed here: {testbed.why_unavailable()}")
 def test_the_check_calibrates_no_model_and_no_topology_but_its_own():
     """Whatever else the configuration times: it would find no layers of another model, and take a server's times for
     those of an all-gather."""

@@ -26,8 +26,8 @@ from dlgs_bench.testbed.testbed import Testbed
 
 @pytest.fixture
 def here() -> None:
-    if testbed.available():
-        pytest.skip(f"no testbed here: {testbed.available()}")
+    if testbed.why_unavailable():
+        pytest.skip(f"no testbed here: {testbed.why_unavailable()}")
 
 
 def median_of_five(measure: Callable[[], float]) -> float:
@@ -283,11 +283,12 @@ def test_only_what_is_timed_uses_the_testbed():
 
 @pytest.mark.unit
 def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatch):
-    for reason, network in (("", "testbed"), ("no such kernel", "host")):
-        monkeypatch.setattr(testbed, "available", lambda *_, reason=reason: reason)
+    for reason, network in ((None, "testbed"), ("no such kernel", "host")):
+        monkeypatch.setattr(testbed, "why_unavailable", lambda *_, reason=reason: reason)
         found = config.load(quick(network="auto"), "c")
         assert {s.cluster.network for s in found.runs.values() if s.kind == "timing"} == {network}
-        assert found.warning == (reason and "c: network: auto is host, the network is not shaped: no such kernel")
+        warning = "c: network: auto is host, the network is not shaped: no such kernel"
+        assert found.warning == (warning if reason else "")
     found = config.load(quick(network="testbed"), "c")
     with pytest.raises(config.ConfigError, match="c: network: no testbed here: no such kernel"):
         config.check_machine(found.values, "c")
@@ -295,7 +296,10 @@ def test_auto_takes_the_testbed_where_there_is_one_and_says_where_not(monkeypatc
 
 @pytest.mark.unit
 def test_links_with_latency_are_refused_where_there_are_none(monkeypatch):
-    monkeypatch.setattr(testbed, "available", lambda latency_ms=0, rate_mbit=0: latency_ms and f"not {rate_mbit:g}")
+    def without_latency(latency_ms=0, rate_mbit=0):
+        return f"not {rate_mbit:g}" if latency_ms else None
+
+    monkeypatch.setattr(testbed, "why_unavailable", without_latency)
     for links, why in (({"rate_mbit": 50, "host_rates_mbit": {1: 80}}, "not 80"), ({}, "not 0")):
         found = config.load(quick(network="testbed", testbed=links | {"latency_ms": 5}), "c")
         with pytest.raises(config.ConfigError, match=f"^c: testbed.latency_ms: {why}; give 0, or slower links$"):

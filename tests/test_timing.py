@@ -62,8 +62,8 @@ def test_timed_steps_take_each_phase_of_a_cycle():
 
 def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch):
     monkeypatch.setattr("dlgs_bench.training.timed.since_start_s", lambda: 40.0)
-    assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=2) == 12
-    one_second_short = LaunchSettings(share_s=44.0)
+    assert remaining_blocks(LaunchSettings(launch_budget_s=100.0), spent_s=10.0, blocks=2) == 12
+    one_second_short = LaunchSettings(launch_budget_s=44.0)
     assert remaining_blocks(one_second_short, spent_s=10.0, blocks=2) == 0
     assert remaining_blocks(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
 
@@ -74,9 +74,9 @@ def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
     spec = RunSpec("timing", measurement=Measurement(launches=len(waits), budget_s=budget_s))
     spent_s = 0.0
     for launched, wait_s in enumerate(waits):
-        share_s = launcher._share_s(spec, spent_s, launched)
-        assert share_s >= 0 and share_s * (len(waits) - launched) <= max(0.0, budget_s - spent_s) + 1e-6
-        spent_s += wait_s + share_s
+        launch_budget_s = launcher._launch_budget_s(spec, spent_s, launched)
+        assert launch_budget_s >= 0 and launch_budget_s * (len(waits) - launched) <= max(0.0, budget_s - spent_s) + 1e-6
+        spent_s += wait_s + launch_budget_s
     assert spent_s <= budget_s + sum(waits) + 1e-6
 
 

@@ -294,7 +294,7 @@ def test_a_server_is_a_process_more(made):
 
 @pytest.mark.root
 @slow
-@pytest.mark.skipif(bool(testbed.available()), reason=f"no testbed here: {testbed.available()}")
+@pytest.mark.skipif(bool(testbed.why_unavailable()), reason=f"no testbed here: {testbed.why_unavailable()}")
 def test_timed_runs_use_the_testbed_and_say_so(made):
     """At a rate that follows from the calibration, for nodes that are about as fast as a worker."""
     links = "testbed={nodes: {link_mbit: 200, multiply_adds_s: 1.0e+6}}"

@@ -150,11 +150,11 @@ def serve(engine: str, path: str, own: dict[str, str]) -> None:
     """Be a rank, whose environment variables are ``own``: call what the tests send, until they close the connection."""
     import torch
 
-    from dlgs_bench import comm as engines
+    from dlgs_bench.comm import connect
 
     os.environ.update(own)
     torch.set_num_threads(1)
-    comm = engines.connect(engine, torch.device("cpu"))
+    comm = connect(engine, torch.device("cpu"))
     with Client(path) as tests, suppress(EOFError):
         answer = comm.rank
         while True:

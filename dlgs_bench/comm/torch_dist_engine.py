@@ -12,9 +12,7 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator, Pending, Start, as_integers
 from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange
 from dlgs_bench.comm.thread import CommThread
-from dlgs_bench.engines import TIMEOUT_S
-
-FIRST_BYTES = 2**16  # the bytes of a message with a header that are sent together with its length
+from dlgs_bench.engines import FIRST_BYTES, TIMEOUT_S
 
 
 def connect(device: torch.device, shared: bool) -> "TorchDist":

@@ -1,6 +1,7 @@
 """Checks of a configuration that its schema cannot express. No torch.
 
-Each check takes the values and returns what is wrong, in one line, or None.
+Each function ``check_...`` takes the values and returns what is wrong, in one line, or None. Its docstring is the
+condition that must hold.
 """
 
 import hashlib
@@ -12,21 +13,20 @@ from pathlib import Path
 
 from dlgs_bench import data, plugins
 from dlgs_bench.config import grid, launching, studies
-from dlgs_bench.config.variants import UNCOMPRESSED, chosen
+from dlgs_bench.config.variants import chosen
 from dlgs_bench.data.fetch.imagenet100 import CLASSES
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.launch import gpus as devices
-from dlgs_bench.launch import nodes
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.launch import gpus, nodes
+from dlgs_bench.spec import UNCOMPRESSED, RunSpec
 from dlgs_bench.testbed import testbed
 
 PAGE = b"<!doctype html"  # the beginning of a report
 PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 
-def models(values: dict) -> str | None:
+def check_models(values: dict) -> str | None:
     """The models exist, can be described, and have different titles, by which tables and figures distinguish them."""
     known = plugins.names("models")
     owners: dict[str, str] = {}
@@ -46,7 +46,7 @@ def models(values: dict) -> str | None:
 MODEL_KEYS = ("models", "natural", "sparsified")  # the keys of studies that name models
 
 
-def study_names(values: dict) -> str | None:
+def check_study_names(values: dict) -> str | None:
     """Studies name existing models and variants, which the configuration itself may leave out."""
     known = {key: plugins.names("models") for key in MODEL_KEYS}
     known["lr"] = sorted({*plugins.names("methods"), *values["variants"], *values["studies"]["methods"]["variants"]})
@@ -61,7 +61,7 @@ def study_names(values: dict) -> str | None:
     return None
 
 
-def nodes_models(values: dict) -> str | None:
+def check_nodes_models(values: dict) -> str | None:
     """``testbed.nodes.computation_ms`` names existing models: a misspelt name would be ignored."""
     known = plugins.names("models")
     for name in values["testbed"]["nodes"]["computation_ms"]:
@@ -70,7 +70,7 @@ def nodes_models(values: dict) -> str | None:
     return None
 
 
-def data_sets(values: dict) -> str | None:
+def check_data_sets(values: dict) -> str | None:
     """Every model accepts its data set, and the data set is available or has a stand-in."""
     for name, model in values["models"].items():
         if model.get("data", data.names()[0]) not in data.names():
@@ -85,7 +85,7 @@ def data_sets(values: dict) -> str | None:
     return None
 
 
-def recipes(values: dict) -> str | None:
+def check_recipes(values: dict) -> str | None:
     """The learning-rate schedule of every model lies within its epochs."""
     for name, model in values["models"].items():
         steps, epochs = model["lr_steps"], model["epochs"]
@@ -96,7 +96,7 @@ def recipes(values: dict) -> str | None:
     return None
 
 
-def optimizers(values: dict) -> str | None:
+def check_optimizers(values: dict) -> str | None:
     """Every key of a recipe belongs to its optimizer, and the model has what the optimizer updates."""
     for name, model in values["models"].items():
         optimizer = model["optimizer"]
@@ -123,7 +123,7 @@ def needs_sgd(runs: dict[str, RunSpec]) -> str | None:
     return None
 
 
-def trained(values: dict) -> str | None:
+def check_trained(values: dict) -> str | None:
     """``accuracy.leave_out`` names existing variants, and at least one model and variant is trained."""
     known = sorted({*plugins.names("methods"), *values["variants"]})
     for name in values["accuracy"]["leave_out"]:
@@ -134,7 +134,7 @@ def trained(values: dict) -> str | None:
     return None
 
 
-def outputs(values: dict) -> str | None:
+def check_outputs(values: dict) -> str | None:
     """The report is not one of the other output folders."""
     output = values["output"]
     for folder in ("results", "figures"):
@@ -143,31 +143,31 @@ def outputs(values: dict) -> str | None:
     return None
 
 
-def topologies(values: dict) -> str | None:
+def check_topologies(values: dict) -> str | None:
     """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
-        if methods and not any(topology.answers(one.about["sum_kind"]) for one in methods.values()):
+        if methods and not any(topology.supports(one.about["sum_kind"]) for one in methods.values()):
             why = f"{topology.name} does not support {', '.join(methods)}, which need more than one sum"
             return f"topologies: {why}; leave {topology.name} out, or add a method"
     return None
 
 
-def untimed_variants(values: dict) -> str:
-    """A warning that names variants which are not timed over a topology, or an empty string.
+def untimed_variants(values: dict) -> str | None:
+    """A warning that names variants which are not timed over a topology, or None.
 
     Only variants listed by name count. A second baseline, such as 16 bits, does not: it is timed over other topologies.
     """
     listed_by_name = {} if values["methods"] == "all" else chosen(values)
     named = {name: one for name, one in listed_by_name.items() if not one.about["baseline"]}
     for topology in grid.all_topologies(values):
-        untimed = [name for name, one in named.items() if not topology.answers(one.about["sum_kind"])]
+        untimed = [name for name, one in named.items() if not topology.supports(one.about["sum_kind"])]
         if untimed:
             return f"topologies: {topology.name} does not support {', '.join(untimed)}, so not timed there"
-    return ""
+    return None
 
 
-def collective(values: dict) -> str | None:
+def check_collective(values: dict) -> str | None:
     """The collective exists, and supports all numbers of workers, the device and the topologies."""
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
@@ -197,7 +197,7 @@ def _refuses(collective: str, workers: int) -> str | None:
     return why and f"{collective} does not support {workers} workers: {why}"
 
 
-def plans(values: dict) -> str | None:
+def check_plans(values: dict) -> str | None:
     """Every accuracy run that reads a plan has a timing run with this plan."""
     timed = grid.timing(values)
     for spec in grid.accuracy(values).values():
@@ -210,14 +210,14 @@ def plans(values: dict) -> str | None:
     return None
 
 
-def wire(values: dict) -> str | None:
+def check_wire(values: dict) -> str | None:
     """The device supports the wire format."""
     if values["wire"] != "indices" and values["device"] == "cuda":
         return f"wire: {values['wire']} is for device: cpu; give indices"
     return None
 
 
-def hosts(values: dict) -> str | None:
+def check_hosts(values: dict) -> str | None:
     """The rates and latencies of the testbed match each other and the number of hosts."""
     if values["testbed"]["host_rates_mbit"] and values["testbed"]["rate_mbit"] == grid.PROPORTIONAL:
         return "testbed.host_rates_mbit: needs a fixed rate; give testbed.rate_mbit in Mb/s, or leave it out"
@@ -232,7 +232,7 @@ def hosts(values: dict) -> str | None:
     return None
 
 
-def launch(values: dict) -> str | None:
+def check_launch(values: dict) -> str | None:
     """The hosts and the processes per GPU match the kind of launch."""
     by, hosts, per_gpu = (values["launch"][key] for key in ("by", "hosts", "per_gpu"))
     if by == "ssh" and not hosts:
@@ -249,16 +249,16 @@ def launch(values: dict) -> str | None:
     return None
 
 
-def why_no_testbed(values: dict) -> str:
-    """Why this configuration cannot run on a testbed on any machine, or an empty string."""
+def why_no_testbed(values: dict) -> str | None:
+    """Why this configuration cannot run on a testbed on any machine, or None."""
     if values["launch"]["by"] != "local":
         return f"testbed is for launch.by: local, not {values['launch']['by']}, which uses the network of its nodes"
     if values["device"] == "cuda":
         return "testbed is for device: cpu, since GPUs of one machine need no network"
-    return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else ""
+    return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else None
 
 
-def folders(values: dict) -> str | None:
+def check_folders(values: dict) -> str | None:
     """The folder of ImageNet-100 has all classes, if a model needs it."""
     imagenet = values["data"]["imagenet"]
     if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
@@ -273,11 +273,11 @@ def folders(values: dict) -> str | None:
     return None
 
 
-def gpus(values: dict) -> str | None:
+def check_gpus(values: dict) -> str | None:
     """This machine has enough GPUs for the largest run."""
     if values["device"] != "cuda":
         return None
-    visible, per_gpu = len(devices.visible()), values["launch"]["per_gpu"]
+    visible, per_gpu = len(gpus.visible()), values["launch"]["per_gpu"]
     needed = -(-grid.processes(values) // per_gpu)
     if visible >= needed:
         return None
@@ -289,16 +289,16 @@ def gpus(values: dict) -> str | None:
     )
 
 
-def shaped(values: dict) -> str | None:
+def check_shaped(values: dict) -> str | None:
     """This machine can shape the links of the testbed."""
     if values["network"] != "testbed":
         return None
     links, rates = values["testbed"], {}
     if links["rate_mbit"] != grid.PROPORTIONAL:
         rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
-    if why := testbed.available():
+    if why := testbed.why_unavailable():
         return f"network: no testbed here: {why}; give host"
-    if links["latency_ms"] and (why := testbed.available(least_latency_ms(values), **rates)):
+    if links["latency_ms"] and (why := testbed.why_unavailable(least_latency_ms(values), **rates)):
         return f"testbed.latency_ms: {why}; give 0, or slower links"
     return None
 
@@ -309,7 +309,7 @@ def least_latency_ms(values: dict) -> float:
     return links["nodes"]["latency_ms"] if links["latency_ms"] == grid.PROPORTIONAL else links["latency_ms"]
 
 
-def cores(values: dict) -> str | None:
+def check_cores(values: dict) -> str | None:
     """This machine has enough cores for the largest run."""
     cores, needed, threads = len(os.sched_getaffinity(0)), grid.processes(values), values["threads"]
     most = PER_CORE * cores
@@ -320,7 +320,7 @@ def cores(values: dict) -> str | None:
     return None
 
 
-def precisions(values: dict) -> str | None:
+def check_precisions(values: dict) -> str | None:
     """The processor supports the precisions of the models."""
     if values["device"] == "cuda" or computes_bfloat16():
         return None
@@ -351,7 +351,7 @@ def _processor() -> set[str]:
     return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
 
 
-def writable(values: dict) -> str | None:
+def check_writable(values: dict) -> str | None:
     """The folders of the output and of CIFAR-10 are writable, and the report overwrites nothing but a report."""
     paths = {f"output.{key}": Path(values["output"][key]) for key in ("results", "figures", "report")}
     root, report = Path(values["data"]["root"]), paths["output.report"]
@@ -375,7 +375,7 @@ def writable(values: dict) -> str | None:
     return None
 
 
-def reach(values: dict) -> str | None:
+def check_reach(values: dict) -> str | None:
     """The nodes can be reached, and have room for the largest run."""
     settings, processes = launching.settings(values), grid.processes(values)
     try:
@@ -387,7 +387,7 @@ def reach(values: dict) -> str | None:
     return None
 
 
-def built(values: dict) -> str | None:
+def check_built(values: dict) -> str | None:
     """The engines are installed, and support the device."""
     engines, shared = grid.engines(values), values["launch"]["per_gpu"] > 1
     for engine in engines:
@@ -405,13 +405,13 @@ def built(values: dict) -> str | None:
     return None
 
 
-def _lacks(engine: str, device: str, shared: bool) -> str:
-    """As ``Engine.lacks``. An empty result is cached until a package is installed."""
+def _lacks(engine: str, device: str, shared: bool) -> str | None:
+    """As ``Engine.lacks``. If nothing is missing, the result is cached until a package is installed."""
     packages = Path(sysconfig.get_path("purelib"))
     key = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
     cached = ROOT / ".cache" / "engines" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     if cached.exists():
-        return ""
+        return None
     lacks = ENGINES[engine].lacks(device, shared)
     with suppress(OSError):  # the folder may be read-only
         if not lacks:
@@ -420,7 +420,7 @@ def _lacks(engine: str, device: str, shared: bool) -> str:
     return lacks
 
 
-def submitted(values: dict) -> str | None:
+def check_submitted(values: dict) -> str | None:
     """Runs that Snakemake submits as jobs are not started by ssh."""
     if values["launch"]["by"] == "ssh":
         return "launch.by: ssh cannot be combined with jobs that Snakemake submits; give slurm, or local"
@@ -428,25 +428,25 @@ def submitted(values: dict) -> str | None:
 
 
 OF_CONFIGURATIONS = (
-    models,
-    study_names,
-    nodes_models,
-    data_sets,
-    recipes,
-    outputs,
-    topologies,
-    collective,
-    trained,
-    optimizers,
-    plans,
-    wire,
-    hosts,
-    launch,
+    check_models,
+    check_study_names,
+    check_nodes_models,
+    check_data_sets,
+    check_recipes,
+    check_outputs,
+    check_topologies,
+    check_collective,
+    check_trained,
+    check_optimizers,
+    check_plans,
+    check_wire,
+    check_hosts,
+    check_launch,
 )
 # The checks of machines before anything runs: launch.by -> checks; "jobs": Snakemake submits the runs to a cluster.
 OF_MACHINES = {
-    "local": (folders, cores, gpus, precisions, shaped, built),
-    "ssh": (folders, built, reach),
-    "slurm": (folders, built, reach),
-    "jobs": (submitted, folders, built),
+    "local": (check_folders, check_cores, check_gpus, check_precisions, check_shaped, check_built),
+    "ssh": (check_folders, check_built, check_reach),
+    "slurm": (check_folders, check_built, check_reach),
+    "jobs": (check_submitted, check_folders, check_built),
 }

@@ -10,8 +10,8 @@ from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import FIXED, fixed, planner_of
-from dlgs_bench.config.variants import UNCOMPRESSED, Variant, chosen, variant
-from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.config.variants import Variant, chosen, variant
+from dlgs_bench.spec import UNCOMPRESSED, Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Topology
 
 RECIPE = ("epochs", "lr", "warmup_epochs", "precision")  # keys of a model that concern accuracy runs only
@@ -37,7 +37,7 @@ def accuracy(values: dict) -> dict[str, RunSpec]:
     """The accuracy runs, name -> spec."""
     specs = [
         _within_budget(values, accuracy_run(values, model, variant, ratio, seed))
-        for model in trained(values)
+        for model in trained_models(values)
         for variant in chosen(values).values()
         if variant.name not in values["accuracy"]["leave_out"]
         for ratio in ratios(values, variant, "accuracy")
@@ -60,7 +60,7 @@ def _within_budget(values: dict, spec: RunSpec) -> RunSpec:
     return replace(spec, training=training, measurement=replace(spec.measurement, budget_s=budget_s))
 
 
-def trained(values: dict) -> list[str]:
+def trained_models(values: dict) -> list[str]:
     """The models that have accuracy runs."""
     return [name for name, recipe in values["models"].items() if recipe.get("train_epochs", recipe["epochs"])]
 
@@ -96,19 +96,29 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
             every = timed_variants(values, model, topology)
             shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
-            runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
-            for spec in every:
-                if spec not in shared:
-                    runs.setdefault(spec.variant, []).append(spec)
-            # A budget of 0 holds for all models.
-            budget_s = values["timing"]["budget_s"]
-            budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
-            for name, specs in (runs or {UNCOMPRESSED: []}).items():
-                part = (1 + len(dense) + len(specs)) / (1 + len(dense) + len(shared or every))
-                spec = in_turns(first, dense + specs)
-                spec = replace(spec, measurement=replace(spec.measurement, budget_s=round(budget_s * part, 1)))
+            # A run that times n of m schemes has n / m of the budget.
+            usual = 1 + len(dense) + len(shared or every)
+            for name, specs in _runs_by_name(shared, every).items():
+                spec = with_schemes(first, dense + specs)
+                budget_s = round(_budget_s(values, model) * ((1 + len(dense) + len(specs)) / usual), 1)
+                spec = replace(spec, measurement=replace(spec.measurement, budget_s=budget_s))
                 all_runs[f"timing/{run_name(spec, name)}"] = spec
     return all_runs
+
+
+def _runs_by_name(shared: list[RunSpec], every: list[RunSpec]) -> dict[str, list[RunSpec]]:
+    """The schemes of each timing run: one run for ``shared``, and a run for each other variant in ``every``."""
+    runs = {_joined(dict.fromkeys(spec.variant for spec in shared)): shared} if shared else {}
+    for spec in every:
+        if spec not in shared:
+            runs.setdefault(spec.variant, []).append(spec)
+    return runs or {UNCOMPRESSED: []}
+
+
+def _budget_s(values: dict, model: str) -> float:
+    """The budget of the timing runs of a model; 0 means no budget, for all models."""
+    budget_s = values["timing"]["budget_s"]
+    return values["models"][model].get("budget_s", budget_s) if budget_s else 0
 
 
 def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
@@ -116,7 +126,7 @@ def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec
     return [
         spec
         for one in chosen(values).values()
-        if one.name != UNCOMPRESSED and topology.answers(one.about["sum_kind"])
+        if one.name != UNCOMPRESSED and topology.supports(one.about["sum_kind"])
         for ratio in ratios(values, one, "timing")
         for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
     ]
@@ -164,7 +174,7 @@ def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, top
     )
 
 
-def in_turns(first: RunSpec, others: list[RunSpec]) -> RunSpec:
+def with_schemes(first: RunSpec, others: list[RunSpec]) -> RunSpec:
     """The run ``first`` in which the schemes of ``others`` take turns with its own."""
     return replace(
         first, scheme=replace(first.scheme, timed_with={o.scheme.label: timed_with(o, first) for o in others})
@@ -200,7 +210,7 @@ def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> di
             largest = {member.scheme.label: largest_bucket(member) for member in new}
             budget_s = values["timing"]["calibration_budget_s"]
             counts = Measurement(repeats=3, largest=largest, budget_s=budget_s)
-            spec = replace(in_turns(first, others), measurement=counts)
+            spec = replace(with_schemes(first, others), measurement=counts)
             name = name.replace("timing/", "exchanges/")
             names = (name, *(f"{name}-{number}" for number in range(2, len(specs) + 3)))
             specs[next(free for free in names if free not in specs)] = spec
@@ -423,13 +433,13 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
         usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
         merging["planner"] = variant.planner or usual
     return Scheme(
-        variant.method,
-        "" if variant.name == variant.method else variant.name,
-        selection | variant.options | ratios,
-        topology.name,
-        values["collective"],
-        streams(values),
-        values["wire"],
+        method=variant.method,
+        variant="" if variant.name == variant.method else variant.name,
+        options=selection | variant.options | ratios,
+        topology=topology.name,
+        collective=values["collective"],
+        streams=streams(values),
+        wire=values["wire"],
         **merging,
     )
 

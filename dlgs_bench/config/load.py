@@ -17,7 +17,7 @@ from dlgs_bench.config import checks, grid, studies, variants
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import listed, meant, read_as_text, shown
+from dlgs_bench.errors import listed, meant, read_as_text, short_repr
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.testbed import testbed
@@ -65,7 +65,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {_explain(error, schema)}")
     _require(values, where, variants.wrong_together)
     values = _with_defaults(values, schema)
-    _look_at_plug_ins(values)
+    _describe_plug_ins(values)
     _require(values, where, variants.problem, *checks.OF_CONFIGURATIONS)
     values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (old_names, warning, variants.unused(values), checks.untimed_variants(values))))
@@ -82,7 +82,7 @@ def load(values: dict, where: str) -> Config:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _look_at_plug_ins(values: dict) -> None:
+def _describe_plug_ins(values: dict) -> None:
     """Describe all plug-ins of the configuration in one process, which is faster than a process for each."""
     study = values["studies"]["methods"]
     names = {"models": [*values["models"]], "collectives": [values["collective"]]}
@@ -95,12 +95,12 @@ def _look_at_plug_ins(values: dict) -> None:
         listed_variants = [*values["methods"], *study["methods"], *values["variants"], *study["variants"]]
         given = study["variants"] | values["variants"]
         names["methods"] = ["none", study["baseline"], *(given.get(n, {}).get("method", n) for n in listed_variants)]
-    plugins.look_at((kind, name) for kind, some in names.items() for name in some)
+    plugins.describe_all((kind, name) for kind, some in names.items() for name in some)
 
 
-def check_places(values: dict, where: str) -> None:
+def check_folders(values: dict, where: str) -> None:
     """Raise ConfigError unless the folders in the configuration are writable. Snakemake reads them with the rules."""
-    _require(values, where, checks.writable)
+    _require(values, where, checks.check_writable)
 
 
 def check_machine(values: dict, where: str, jobs: bool = False) -> None:
@@ -141,7 +141,7 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
     if error.validator == "additionalProperties":
         known = sorted(error.schema.get("properties", {}))
         unknown = next(k for k in error.instance if k not in known)
-        return f"{key}: unknown key {shown(unknown)}{meant(unknown, known)}; {listed(known)}"
+        return f"{key}: unknown key {short_repr(unknown)}{meant(unknown, known)}; {listed(known)}"
     if error.validator == "required":
         missing = next(k for k in error.validator_value if k not in error.instance)
         expected = error.schema["properties"][missing]
@@ -149,7 +149,7 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
         return f"{key}: {missing!r} is missing; give {expected['description']}"
     expected = error.schema.get("description", error.message)
     hint = read_as_text(error.instance) if re.search("'(number|integer)'", str(error.schema)) else ""
-    return f"{key}: {shown(error.instance)} is not valid; give {expected}{hint}"
+    return f"{key}: {short_repr(error.instance)} is not valid; give {expected}{hint}"
 
 
 def invalid_value(values: object, key: str = "") -> str | None:
@@ -197,6 +197,6 @@ def _with_network(values: dict) -> tuple[dict, str]:
     """``values`` with ``network: auto`` replaced for this machine, and a warning, or an empty string."""
     if values["network"] != "auto":
         return values, ""
-    missing = checks.why_no_testbed(values) or testbed.available(checks.least_latency_ms(values))
+    missing = checks.why_no_testbed(values) or testbed.why_unavailable(checks.least_latency_ms(values))
     warning = f"network: auto is host, the network is not shaped: {missing}" if missing else ""
     return values | {"network": "host" if missing else "testbed"}, warning

@@ -49,7 +49,7 @@ def _trial(like: RunSpec, members: list[RunSpec], number: int) -> tuple[str, Run
     """The name and the spec of the trial of uncompressed and ``members``, under the conditions of the run ``like``."""
     training = Training(**{key: getattr(like.training, key) for key in TIMED_BY})
     dense = replace(like.scheme, method="none", variant="", options={}, planner=Scheme.planner)
-    spec = grid.in_turns(RunSpec("timing", training, dense, like.cluster, MEASURED), list(map(_unplanned, members)))
+    spec = grid.with_schemes(RunSpec("timing", training, dense, like.cluster, MEASURED), list(map(_unplanned, members)))
     return f"trials/{grid.run_name(spec, f'{like.kind}-{number}')}", spec
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlgs_bench import plugins
-from dlgs_bench.errors import TITLE, is_title, listed, meant, shown, wrong_options
+from dlgs_bench.errors import TITLE, is_title, listed, meant, short_repr, wrong_options
 
-UNCOMPRESSED = "none"
 ABOUT = ("method", "title", "planner")  # every other key of a variant is a parameter of its method
 
 
@@ -110,7 +109,7 @@ def _unfit_planners(every: dict[str, Variant]) -> str | None:
 def _unfit_titles(every: dict[str, Variant]) -> str | None:
     for name, one in every.items():
         if not is_title(one.title):
-            return f"variants.{name}.title: {shown(one.title)} is not valid; give {TITLE}"
+            return f"variants.{name}.title: {short_repr(one.title)} is not valid; give {TITLE}"
     return None
 
 

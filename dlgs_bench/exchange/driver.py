@@ -71,7 +71,7 @@ class Exchange(ABC):
         """Do what remains after the optimizer's step."""
 
     @property
-    def apart(self) -> bool:
+    def weights_differ(self) -> bool:
         """Whether the workers' weights may differ now."""
         return False
 
@@ -81,10 +81,10 @@ class Exchange(ABC):
 
 
 @dataclass
-class _Open:
+class OpenBucket:
     """A bucket whose exchange has begun. ``request`` is waiting if ``pending`` is None."""
 
-    segments: Requests
+    coroutine: Requests
     request: Request
     bucket: Bucket
     num_requests: int
@@ -119,7 +119,7 @@ class WorkerExchange(Exchange):
         self._context = context
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
-        self._open: deque[_Open] = deque()
+        self._open: deque[OpenBucket] = deque()
         self.communications = []
         self.sent_entries = [0] * len(self.buckets)
         self.transport.reset()
@@ -144,8 +144,10 @@ class WorkerExchange(Exchange):
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         with self._clock(self._label):
-            segments = self.method.exchange(bucket, self._context)
-            self._open.append(_Open(segments, next(segments), bucket, self.method.num_requests(bucket, self._context)))
+            coroutine = self.method.exchange(bucket, self._context)
+            self._open.append(
+                OpenBucket(coroutine, next(coroutine), bucket, self.method.num_requests(bucket, self._context))
+            )
 
     def _post(self) -> None:
         """Post waiting requests, but no request of a bucket before the last request of the bucket before it."""
@@ -159,7 +161,7 @@ class WorkerExchange(Exchange):
             if item.posted < item.num_requests:
                 return
 
-    def _counting(self, item: _Open, call: Callable, *request: Any) -> Any:
+    def _counting(self, item: OpenBucket, call: Callable, *request: Any) -> Any:
         """Return the result of ``call``, and add the entries that it counts as sent to the bucket's."""
         before = self.transport.sent_entries
         result = call(*request)
@@ -180,7 +182,7 @@ class WorkerExchange(Exchange):
             with self._clock(self._label):
                 answer = self._counting(head, self.transport.finish, head.request, head.pending)
                 try:
-                    head.request, head.pending = head.segments.send(answer), None
+                    head.request, head.pending = head.coroutine.send(answer), None
                 except StopIteration as end:
                     if head.posted < head.num_requests:
                         raise self._miscounted(head, f"makes only {head.posted}") from None
@@ -199,7 +201,7 @@ class WorkerExchange(Exchange):
             raise TypeError(f"{type(self.method).__name__} returned {got} for bucket {bucket.index}, not {expected}")
         target.copy_(aggregate)
 
-    def _miscounted(self, item: _Open, makes: str) -> RuntimeError:
+    def _miscounted(self, item: OpenBucket, makes: str) -> RuntimeError:
         name, bucket = type(self.method).__name__, item.bucket.index
         returns = f"{name}.num_requests returns {item.num_requests} for bucket {bucket}"
         return RuntimeError(f"{returns}, but the exchange {makes}; return the exact number")
@@ -264,7 +266,7 @@ class LocalExchange(WorkerExchange):
         return [(b, w) for b, w in pairs if self.method.is_due(b.index * fragments // len(self.buckets), step)]
 
     @property
-    def apart(self) -> bool:
+    def weights_differ(self) -> bool:
         return bool(self.method.shared)
 
 

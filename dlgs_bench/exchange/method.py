@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from dlgs_bench.buckets import Scope
 from dlgs_bench.comm.collectives import PeerExchange
 
-Scope = Literal["model", "layer", "plan", "size"]
 SumKind = Literal[None, "dense", "sparse"]
 
 

@@ -6,9 +6,10 @@ import typing
 from typing import Any
 
 from dlgs_bench import plugins
-from dlgs_bench.errors import TITLE, is_title, shown
+from dlgs_bench.buckets import Scope
+from dlgs_bench.errors import TITLE, is_title, short_repr
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.method import Method, Scope, SumKind
+from dlgs_bench.exchange.method import Method, SumKind
 
 VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
 
@@ -29,11 +30,13 @@ def about(name: str) -> dict:
     cls = method_class(name)
     title = vars(cls).get("title", name)  # not the title of a base class
     if not is_title(title):
-        raise ValueError(f"{cls.__name__}.title: {shown(title)} is not valid; give {TITLE}")
+        raise ValueError(f"{cls.__name__}.title: {short_repr(title)} is not valid; give {TITLE}")
     for key, valid in VALID.items():
         if getattr(cls, key) not in valid:
             words = ", ".join(map(str, valid))
-            raise ValueError(f"{cls.__name__}.{key}: {shown(getattr(cls, key))} is not valid; give one of: {words}")
+            raise ValueError(
+                f"{cls.__name__}.{key}: {short_repr(getattr(cls, key))} is not valid; give one of: {words}"
+            )
     if cls.exchange is Method.exchange:
         raise ValueError(f"{cls.__name__}.exchange: missing; define it as docs/method-contract.md says")
     if issubclass(cls, ErrorFeedback) and not any("conserves_mass" in vars(c) for c in cls.__mro__ if c is not Method):

@@ -96,9 +96,9 @@ class CollectiveTransport(Transport):
             return self._dense_sum
         if isinstance(request, Sum):
             return SparseSum() if request.chosen is None else FixedSizeSparseSum()
-        if type(request) not in OPERATIONS:
+        if type(request) not in OPERATION_OF:
             raise TypeError(f"{request!r} is not a request; yield a Sum, Max, Gather or PeerExchange")
-        return OPERATIONS[type(request)]
+        return OPERATION_OF[type(request)]
 
 
 class Operation(ABC):
@@ -222,7 +222,7 @@ class PeerMessages(Operation):
         return received
 
 
-OPERATIONS: dict[type, Operation] = {Max: Maximum(), Gather: GatherAll(), PeerExchange: PeerMessages()}
+OPERATION_OF: dict[type, Operation] = {Max: Maximum(), Gather: GatherAll(), PeerExchange: PeerMessages()}
 
 
 def _dense_sum(collective: str, world: int, streams: Mapping) -> Operation:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
-from dlgs_bench.exchange.driver import Clock, WorkerExchange, _Open
+from dlgs_bench.exchange.driver import Clock, OpenBucket, WorkerExchange
 from dlgs_bench.exchange.transport import Transport
 
 
@@ -76,7 +76,7 @@ class FiniteExchange(WorkerExchange):
     def _begin_bucket(self, bucket: Bucket) -> None:
         if bucket.gradient is self._flag:
             agreement = _largest(self._flag)
-            self._open.append(_Open(agreement, next(agreement), bucket, num_requests=1))
+            self._open.append(OpenBucket(agreement, next(agreement), bucket, num_requests=1))
             return
         if self._note(bucket.gradient):
             bucket.gradient.zero_()

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from dlgs_bench.comm import Communicator, as_integers
 from dlgs_bench.comm.torch_dist_engine import TorchDist
-from dlgs_bench.errors import shown
+from dlgs_bench.errors import short_repr
 
 
 def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDist:
@@ -83,7 +83,7 @@ def agreement(comm: Communicator, advice: str) -> Iterator[dict[str, Any]]:
     for rank, other in enumerate(everyone):
         for key in first | other:
             if first.get(key) != other.get(key):
-                here, there = shown(first.get(key)), shown(other.get(key))
+                here, there = short_repr(first.get(key)), short_repr(other.get(key))
                 raise ValueError(f"{key}: {here} on rank 0 is not {there} on rank {rank}; {advice}")
 
 

@@ -40,8 +40,8 @@ def _own_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
-    """The reason why a measurement should be repeated, or "".
+def why_disturbed(others: float, iterations: Path, forward_s: float | None) -> str | None:
+    """The reason why a measurement should be repeated, or None.
 
     ``others``: the result of ``OtherWork.share``. ``iterations``: the table of a timing run, if it exists; in its
     column ``slowdown``, the factor by which the machine was slower than in the calibration when the run began.
@@ -55,4 +55,4 @@ def disturbed(others: float, iterations: Path, forward_s: float | None) -> str:
         ratio = statistics.median(timed) / forward_s
         if abs(ratio - 1) > MAX_SPEED_CHANGE:
             return f"a forward pass took {ratio:.2f} times as long as when the run began"
-    return ""
+    return None

@@ -18,7 +18,7 @@ from dlgs_bench import checksums
 from dlgs_bench.atomic_file import wait_for_disk, write_atomically
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import gpus, processes, progress, supervise
-from dlgs_bench.launch.disturbance import OtherWork, disturbed
+from dlgs_bench.launch.disturbance import OtherWork, why_disturbed
 from dlgs_bench.launch.liveness import HEARTBEAT_INTERVAL_S, Heartbeat, Ranks
 from dlgs_bench.launch.lock import locked
 from dlgs_bench.launch.nodes import Refused
@@ -109,13 +109,13 @@ def _launch(
     settings = replace(settings, checkpoints=str(checkpoints.resolve()))
     try:
         with gpus.taken(gpus.wanted(spec, settings)) as own:
-            launches: list[tuple[Path, str]] = []
+            launches: list[tuple[Path, str | None]] = []
             retries = 0
             while len(launches) < spec.measurement.launches:
                 part = partial / f"launch{len(launches) + 1}"
                 others, begun_s = OtherWork(), say.spent_s()
-                share_s = _share_s(spec, say.spent_s(), len(launches))
-                status = once(spec, replace(settings, share_s=share_s), part, log, program, own, say)
+                launch_budget_s = _launch_budget_s(spec, say.spent_s(), len(launches))
+                status = once(spec, replace(settings, launch_budget_s=launch_budget_s), part, log, program, own, say)
                 if status:
                     return status
                 trouble = _trouble(spec, settings, others.share(), part, forward_s)
@@ -133,7 +133,7 @@ def _launch(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _share_s(spec: RunSpec, spent_s: float, launched: int) -> float:
+def _launch_budget_s(spec: RunSpec, spent_s: float, launched: int) -> float:
     """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches."""
     left_s = spec.measurement.budget_s - spent_s
     return max(0.0, left_s / (spec.measurement.launches - launched))
@@ -145,18 +145,18 @@ def _fits_again(spec: RunSpec, begun_s: float, ended_s: float) -> bool:
     return not budget_s or ended_s + (ended_s - begun_s) <= budget_s
 
 
-def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str:
-    """The reason why a launch should be repeated, or ""; always "" for an accuracy run, which measures no time.
+def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str | None:
+    """The reason why a launch should be repeated, or None; always None for an accuracy run, which measures no time.
 
     Other work is only measured if this process has started the ranks. Otherwise the ranks count as other work. Ranks
     that share cores slow each other's forward passes. These are not compared with the calibration, which had no such
     contention.
     """
     if spec.kind == "accuracy":
-        return ""
+        return None
     local = settings.by == "local"
     crowded = local and spec.processes * spec.cluster.threads > len(os.sched_getaffinity(0))
-    return disturbed(others if local else 0.0, part / "iterations.csv", None if crowded else forward_s)
+    return why_disturbed(others if local else 0.0, part / "iterations.csv", None if crowded else forward_s)
 
 
 def once(
@@ -170,12 +170,16 @@ def once(
     (part / "spec.json").write_text(spec.to_json(), encoding="utf-8")
     (part / "launch_settings.json").write_text(settings.to_json(), encoding="utf-8")
     process: subprocess.Popen | None = None
-    trouble = ""
+    trouble: str | None = None
     ranks = Ranks(part, spec.processes)
     with Heartbeat(part):
         try:
             process = processes.start(spec, settings, [*program, str(part)], log, own)
-            say(f"starting, at most about {progress.clock(settings.share_s)}" if settings.share_s else "starting")
+            say(
+                f"starting, at most about {progress.clock(settings.launch_budget_s)}"
+                if settings.launch_budget_s
+                else "starting"
+            )
             trouble = watch(process, ranks, settings, say)
             for message in ranks.new_messages():
                 say(message)
@@ -187,7 +191,7 @@ def once(
             return process.returncode
         finally:
             if process:
-                if trouble in ("", WORKFLOW_GONE):  # if a rank hangs, the ranks cannot save a checkpoint
+                if trouble in (None, WORKFLOW_GONE):  # if a rank hangs, the ranks cannot save a checkpoint
                     _end_politely(spec, settings, process, ranks)
                 processes.stop(process)
 
@@ -230,8 +234,8 @@ def _role(spec: RunSpec, rank: int) -> str:
     return "the server" if spec.topology.servers else "an aggregator"
 
 
-def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say: RunLogger) -> str:
-    """Wait until the processes end, and print their progress. Return why they must be stopped earlier, or ""."""
+def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say: RunLogger) -> str | None:
+    """Wait until the processes end, and print their progress. Return why they must be stopped earlier, or None."""
     try:
         above = [psutil.Process(pid) for pid in {os.getppid(), settings.workflow} - {0}]
     except psutil.NoSuchProcess:
@@ -256,7 +260,7 @@ def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say
                 left_s = (now - first[0]) * (total - done) / (done - first[1])
                 say(f"{done}/{total}, {progress.clock(left_s)} left")
         _wait(process, HEARTBEAT_INTERVAL_S)
-    return ""
+    return None
 
 
 def _wait(process: subprocess.Popen, seconds: float) -> None:
@@ -266,7 +270,7 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def publish_results(launches: list[tuple[Path, str]], folder: Path, wall_s: float, launched: int) -> None:
+def publish_results(launches: list[tuple[Path, str | None]], folder: Path, wall_s: float, launched: int) -> None:
     """Move the results of launches, (folder, what disturbed the launch), to ``folder``.
 
     run.json is moved last: a folder that has it is complete. It holds a checksum of each table and of itself. The

@@ -221,10 +221,10 @@ class Ranks:
         done = self._done[rank]
         return "last at step {} of {}".format(*done) if done else "not one step since the launch"
 
-    def ended(self) -> str:
-        """The reason why the run could not continue, if a rank gave one in one line; otherwise ""."""
+    def ended(self) -> str | None:
+        """The reason why the run could not continue, if a rank gave one in one line; otherwise None."""
         text = self.error() or ""
-        return text.removeprefix(ENDED) if text.startswith(ENDED) else ""
+        return text.removeprefix(ENDED) if text.startswith(ENDED) else None
 
     def slowest(self) -> tuple[int, int] | None:
         """(done, total) of the rank with the least progress; None until all ranks have reported."""
@@ -232,15 +232,15 @@ class Ranks:
             return None
         return min(self._done, key=lambda state: state[0] / state[1])
 
-    def stalled(self, after_s: float) -> str:
-        """One line that names the ranks without progress for ``after_s``, and their last step; "" if there is none.
+    def stalled(self, after_s: float) -> str | None:
+        """One line that names the ranks without progress for ``after_s``, and their last step; None if all progress.
 
         A rank that hangs soon blocks the others. So ranks that stalled shortly after it are named, too.
         """
         now = time.monotonic()
         silent_s = [now - changed for changed in self._changed]
         if max(silent_s) < after_s:
-            return ""
+            return None
         return "; ".join(
             f"rank {rank} reported no progress for {after_s:g} s, {self.location(rank)}"
             for rank, seconds in enumerate(silent_s)

@@ -80,8 +80,8 @@ def free_port() -> int:
 
 
 def _probe(node: str, folder: Path) -> dict:
-    """The report of ``dlgs_bench.launch.probe`` on a node."""
-    probe = [sys.executable, "-m", "dlgs_bench.launch.probe", str(folder)]
+    """The report of ``dlgs_bench.launch.node_report`` on a node."""
+    probe = [sys.executable, "-m", "dlgs_bench.launch.node_report", str(folder)]
     try:
         done = subprocess.run(
             [*SSH, node, _in_this_folder(probe)], stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -24,7 +24,7 @@ ENDS = ("", "_low", "_high")
 Rows = list[dict[str, Any]]
 
 
-def kept(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def comparable_points(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """The points of the kept runs that can be compared with Table 2: two workers over all-gather.
 
     A run that several tables hold, as a reference for their methods, counts once.

@@ -86,7 +86,11 @@ def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:
         return Comparison(**about, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
     margin = quantile_of_t(n - 1) * float(differences.std()) / n**0.5
     low, high = value - margin, value + margin
-    verdict = HOLDS if high <= bound else FAILS if low > bound else UNKNOWN
+    verdict = UNKNOWN
+    if high <= bound:
+        verdict = HOLDS
+    elif low > bound:
+        verdict = FAILS
     why = f"the interval of the mean against {bound:g}"
     return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
@@ -343,8 +347,12 @@ def communicating(timing: Timing) -> list[Comparison]:
         if (run["num_buckets"] == 1).all():
             comparisons.append(least)
             continue
-        hidden = replace(least, verdict=UNKNOWN, why="backward hides a part that is not known")
-        comparisons.append(most if most.verdict == FAILS else hidden if least.verdict == FAILS else least)
+        if most.verdict == FAILS:
+            comparisons.append(most)
+        elif least.verdict == FAILS:
+            comparisons.append(replace(least, verdict=UNKNOWN, why="backward hides a part that is not known"))
+        else:
+            comparisons.append(least)
     return comparisons
 
 
@@ -359,7 +367,7 @@ def of_final_points(
     comparisons: list[Comparison] = []
     for model, rows in last_points(accuracy[accuracy["variant"].isin(PAPERS)]).groupby("model", sort=False):
         if captions.too_short(rows.iloc[0]):
-            comparisons.append(Comparison(model, which=trained(rows), why=SHORT))
+            comparisons.append(Comparison(model, which=epochs_text(rows), why=SHORT))
         else:
             comparisons += compare_model(model, rows)
     return comparisons
@@ -444,7 +452,7 @@ def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
     for (model, ratio, _), rows in accuracy[accuracy["variant"] == "dlgs"].groupby(["model", "ratio", "seed"]):
         about = {"model": model, "ratio": ratio}
         if rows["step"].max() < STEPS_OF_DENSITY:
-            comparisons.append(Comparison(**about, which=trained(rows), why=SHORT))
+            comparisons.append(Comparison(**about, which=epochs_text(rows), why=SHORT))
             continue
         shares = rows["density"] / ratio
         value = max(shares, key=lambda share: max(share, 1 / share))
@@ -466,10 +474,12 @@ def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> 
         if first["epochs"] <= AFTER:
             continue
         if captions.too_short(first):
-            comparisons.append(Comparison(model, which=trained(rows), why=SHORT))
+            comparisons.append(Comparison(model, which=epochs_text(rows), why=SHORT))
             continue
         if first["train_epochs"] < first["epochs"]:
-            comparisons.append(Comparison(model, which=trained(rows), why="the schedule was scaled to fewer epochs"))
+            comparisons.append(
+                Comparison(model, which=epochs_text(rows), why="the schedule was scaled to fewer epochs")
+            )
             continue
         falls: dict[int, list[float]] = {}
         for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
@@ -508,7 +518,7 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
         yield Comparison("", why="ResNet-50 was not trained")
         return
     if captions.too_short(own.iloc[0]):
-        yield Comparison("resnet50", which=trained(own), why=SHORT)
+        yield Comparison("resnet50", which=epochs_text(own), why=SHORT)
         return
     last = last[[not captions.too_short(row) for row in last.to_dict("records")]]
     both = beside_uncompressed(last, "train_accuracy", "model", "seed")
@@ -537,14 +547,14 @@ def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float],
         return
     for (model, ratio), rows in last_points(own).groupby(["model", "ratio"], sort=False):
         if captions.too_short(rows.iloc[0]):
-            yield Comparison(model, ratio=ratio, which=trained(rows), why=SHORT)
+            yield Comparison(model, ratio=ratio, which=epochs_text(rows), why=SHORT)
             continue
         value = float((rows["density"] / ratio).mean())
         verdict = HOLDS if misses(value) else FAILS
         yield Comparison(model, ratio=ratio, value=value, n=len(rows), verdict=verdict, why="entries were counted")
 
 
-def trained(rows: pd.DataFrame) -> str:
+def epochs_text(rows: pd.DataFrame) -> str:
     """How much of its recipe a run trained, such as "2 of 140 epochs"."""
     first = rows.iloc[0]
     return f"{first['train_epochs']:g} of {first['epochs']:g} epochs"
@@ -727,7 +737,7 @@ def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
         order = every["verdict"].map([HOLDS, FAILS, UNKNOWN].index)
         every = every.loc[order.sort_values(kind="stable").index]
         for (verdict, why), own in every.groupby(["verdict", "why"], sort=False):
-            words = "; ".join(figure(row, names) for row in own.to_dict("records"))
+            words = "; ".join(comparison_text(row, names) for row in own.to_dict("records"))
             measured = f"{own['number'].iloc[0]}. {words}"
             rows.append({"The paper states": "", "Verdict": verdict, "Measured": measured, "Why": named(why, names)})
     return pd.DataFrame(rows)
@@ -744,7 +754,7 @@ def overall(verdicts: pd.Series) -> str:
     return f"mixed: {', '.join(parts)}"
 
 
-def figure(row: dict, names: Names) -> str:
+def comparison_text(row: dict, names: Names) -> str:
     """A comparison as text: where it was made, the number, its interval, and n."""
     parts = [names.model(row["model"])] if row["model"] else []
     parts += [TOPOLOGIES[row["topology"]].title] if row["topology"] != ALL_GATHER.name else []
@@ -753,8 +763,7 @@ def figure(row: dict, names: Names) -> str:
     where = ", ".join(parts) + at_ratio(row["ratio"])
     if pd.isna(row["value"]):
         return where
-    interval = "" if pd.isna(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{where}: {row['value']:.2f}{interval}, n = {row['n']}"
+    return f"{where}: {Estimate(row['value'], row['low'], row['high']).text()}, n = {row['n']}"
 
 
 def named(words: str, names: Names) -> str:

@@ -1,6 +1,5 @@
 """The findings: a few sentences made from the tidy tables, each with the settings of its numbers. No torch."""
 
-import math
 from collections.abc import Callable, Container
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     for model in names.models_in(table["model"]):
         best, significant = best_of(table[table["model"] == model])
         over = against_16_bits(timing, repeats, best)
-        half = "" if over is None else f"; its speed-up divided by that of {names.variant(HALF)}: {interval(over)}"
+        half = "" if over is None else f"; its speed-up divided by that of {names.variant(HALF)}: {over.text()}"
         title = names.model(model)
         if significant:
             gains[title] = f"{makes_faster(best, names, shared)}{half}."
@@ -159,7 +158,7 @@ def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
         return ""
     dlgs, topk = names.variant("dlgs"), names.variant("topk")
     with_torch, with_compiled = (
-        listed([f"{interval(gains[cell][0])} on {names.model(cell[0])} at ratio {cell[1]:g}" for cell in cells])
+        listed([f"{gains[cell][0].text()} on {names.model(cell[0])} at ratio {cell[1]:g}" for cell in cells])
         for gains in (torch, compiled)
     )
     blocks = min(gains[cell][1] for gains in (torch, compiled) for cell in cells)
@@ -260,7 +259,7 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
             f"it sent {share:.2f} times the requested number of entries. Test accuracy at the end of a kept "
-            f"run ({claims.trained(rows)}): {listed(pairs)}."
+            f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
         )
     return " ".join(words)
 
@@ -273,7 +272,7 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
         rows = last[last["model"] == model]
         name = names.model(model)
         if captions.too_short(rows.iloc[0]):
-            short.append(f"{name} {claims.trained(rows)}")
+            short.append(f"{name} {claims.epochs_text(rows)}")
             continue
         ends = rows.groupby("variant")["train_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in ("none", "dlgs") if v in ends]
@@ -313,7 +312,7 @@ def factor(row: Row, names: Names, shared: Container[str] = ()) -> tuple[str, st
     settings += links(row)
     settings += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
     settings.append(f"n = {row['blocks']} blocks{in_launches(row['launches'])}")
-    return interval(Estimate(row["speedup"], row["speedup_low"], row["speedup_high"])), ", ".join(settings)
+    return Estimate(row["speedup"], row["speedup_low"], row["speedup_high"]).text(), ", ".join(settings)
 
 
 def in_launches(launches: int) -> str:
@@ -325,13 +324,6 @@ def links(row: Row) -> list[str]:
     """The rate and the latency of the links in words, as far as they are known."""
     words = [] if pd.isna(row["rate_mbit"]) else [f"links of {row['rate_mbit']:g} Mb/s"]
     return words + ([f"{row['latency_ms']:g} ms from host to host"] if row.get("latency_ms", 0) > 0 else [])
-
-
-def interval(estimate: Estimate) -> str:
-    """An estimate with its interval, if it has one."""
-    if not estimate.enough or math.isnan(estimate.low):
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def listed(words: list[str]) -> str:

@@ -184,36 +184,68 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
 
     Verdicts are from measured rows. Predictions are a part of the reasons.
     """
-    predicted = predictions(table)
-    table = table[table["repeats"] > 0]
-    gains = {}  # (model, workers) -> (speed-up against a ring, n, which is 0 for a disturbed run)
+    measured_rows = table[table["repeats"] > 0]
+    gains = _gains(measured_rows)
+    parallel = {workers for _, workers in gains if workers // 2 >= BACKBONES}
+    yield from _relief(measured_rows)
+    yield from _faster(gains, parallel, predictions(table))
+    yield from _larger(gains)
+    yield from _decay(gains, parallel)
+    statement = "Its accuracy is about that of the other methods"
+    why = "no accuracy run was made; tests/test_hybrid.py compares its weights with those of one device"
+    yield untested(statement, "", why) | {"verdict": UNKNOWN}
+
+
+# (model, workers) -> (speed-up of hybrid parallelism against a ring, n, which is 0 for a disturbed run)
+Gains = dict[tuple[str, int], tuple[Estimate, int]]
+
+
+def _ways(table: pd.DataFrame) -> Iterator[tuple[str, int, dict[str, dict]]]:
+    """(model, workers, way -> row) where a ring was measured; the study leaves it out if it would take too long."""
     for (model, workers), rows in table.groupby(["model", "workers"], sort=False):
         ways = {row["way"]: row for row in rows.to_dict("records")}
-        if "ring" not in ways:  # the study leaves it out if it would take too long
-            continue
+        if "ring" in ways:
+            yield model, workers, ways
+
+
+def _gains(table: pd.DataFrame) -> Gains:
+    gains = {}
+    for model, workers, ways in _ways(table):
         own, ring = ways["hybrid"], ways["ring"]
-        n = min(own["repeats"], ring["repeats"])
-        if isinstance(own["disturbed"], str) or isinstance(ring["disturbed"], str):
-            n = 0
+        disturbed = isinstance(own["disturbed"], str) or isinstance(ring["disturbed"], str)
+        n = 0 if disturbed else min(own["repeats"], ring["repeats"])
         gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(own, "iteration_s")), n
+    return gains
+
+
+def _relief(table: pd.DataFrame) -> Iterator[dict]:
+    why = "bytes of the process that sends the most, divided by the bytes of the server"
+    for model, workers, ways in _ways(table):
         served = next((row for row in ways.values() if row["sender"] == "server"), None)
         if served:
-            part = own["bytes"] / served["bytes"]
-            why = "bytes of the process that sends the most, divided by the bytes of the server"
+            part = ways["hybrid"]["bytes"] / served["bytes"]
             where = f"{model}, {workers} workers"
             yield counted("It relieves the parameter server", "", where, part, part < 1, why)
-    parallel = {workers for _, workers in gains if workers // 2 >= BACKBONES}
+
+
+def _faster(gains: Gains, parallel: set[int], predicted: dict[str, str]) -> Iterator[dict]:
     for (model, workers), (gain, n) in gains.items():
         where = f"{model}, {workers} workers, against a ring"
         row = measured("It trains faster than data parallelism", "", where, gain, n)
         if workers not in parallel:
             row |= {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
         yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}
+
+
+def _larger(gains: Gains) -> Iterator[dict]:
     for ((model, workers), (gain, n)), (ending, larger) in product(gains.items(), LARGER.items()):
         if (many := gains.get((f"{model}{ending}", workers))) is not None:
             where = f"{workers} workers: gain of {model}{ending} divided by the gain of {model}"
             quotient = unpaired(many[0], gain)
             yield measured(f"The gain is larger with {larger}", "", where, quotient, min(n, many[1]))
+
+
+def _decay(gains: Gains, parallel: set[int]) -> Iterator[dict]:
     fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))
     for model in dict.fromkeys(model for model, _ in gains if fewest < most):
         if not {(model, fewest), (model, most)} <= gains.keys():
@@ -223,9 +255,6 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
         row = measured("Its speed-up decays less as nodes are added", "", where, unpaired(large, small), min(n, m))
         alone = {"verdict": UNKNOWN, "why": f"with {fewest} workers one has the whole backbone"}
         yield row if fewest in parallel else row | alone
-    statement = "Its accuracy is about that of the other methods"
-    why = "no accuracy run was made; tests/test_hybrid.py compares its weights with those of one device"
-    yield untested(statement, "", why) | {"verdict": UNKNOWN}
 
 
 def never_dense(sparse_steps: int) -> bool:

@@ -133,7 +133,6 @@ def _samples(
 ) -> tuple[dict, list[dict]]:
     """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
-    # Compiled selection is tried first. If this device does not support it, torch's is used.
     for selection in reversed(fields.get("selection", {}).get("choices", [None])):
         chosen = options | ({"selection": selection} if selection else {})
         with suppress(ImportError, NotImplementedError):
@@ -175,8 +174,8 @@ def _sample(
             bucket.gradient.normal_(generator=generator).div_(workers)  # a new gradient per step, as in training
             transport.reset()
             kinds = {"sums": 0, "gathers": 0, "messages": 0}
-            at = StepContext(steps[repeat % len(steps)], 0, workers, 0.1)
-            seconds = marks.timed(lambda: _exchange(method, bucket, at, transport, kinds))  # noqa: B023
+            context = StepContext(steps[repeat % len(steps)], 0, workers, 0.1)
+            seconds = marks.timed(lambda: _exchange(method, bucket, context, transport, kinds))  # noqa: B023
             if repeat:  # the first repeat is for warm-up and compilation
                 took_s += seconds
                 traffic = transport.traffic
@@ -191,17 +190,17 @@ def _sample(
 
 
 def _exchange(
-    method: Method, bucket: Bucket, at: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
+    method: Method, bucket: Bucket, context: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
 ) -> None:
     """Exchange a bucket, and count its requests in ``kinds``."""
-    segments = method.exchange(bucket, at)
-    request = next(segments)
+    coroutine = method.exchange(bucket, context)
+    request = next(coroutine)
     while True:
         summed = isinstance(request, Max) or (isinstance(request, Sum) and request.indices is None)
         kinds["sums" if summed else "messages" if isinstance(request, PeerExchange) else "gathers"] += 1
         answer = transport.finish(request, transport.start(request))
         try:
-            request = segments.send(answer)
+            request = coroutine.send(answer)
         except StopIteration as end:
             if end.value is not bucket.gradient:
                 bucket.gradient.copy_(end.value)

@@ -17,6 +17,7 @@ from dlgs_bench.errors import OneLineParser
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import OPTIONS
 from dlgs_bench.report.summary import summarise
+from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
@@ -39,7 +40,7 @@ def read(path: Path) -> pd.DataFrame:
     return table.assign(swept_mbit=rates)
 
 
-def compare(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """The rows that both summaries have, without uncompressed.
 
     Columns of ``one`` end in ``_a``, columns of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by the
@@ -97,9 +98,8 @@ def _topology(row: dict) -> str:
 
 
 def _speedup(row: dict, which: str) -> str:
-    value, low, high, n = (row[f"{name}_{which}"] for name in ("speedup", "speedup_low", "speedup_high", "blocks"))
-    interval = "" if pd.isna(low) else f" [{low:.2f}, {high:.2f}]"
-    return f"{value:.2f}{interval}, n = {n:g}"
+    speedup = Estimate(*(row[f"speedup{end}_{which}"] for end in ("", "_low", "_high")))
+    return f"{speedup.text()}, n = {row[f'blocks_{which}']:g}"
 
 
 def _agreement(row: dict) -> str:
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"dlgs-bench compare: {error}", file=sys.stderr)
         return 1
-    both = compare(one, other)
+    both = join_sets(one, other)
     for name, path, table in (("A", paths.a, one), ("B", paths.b, other)):
         rates = captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
         links = f"; links of {rates} Mb/s" if rates else ""

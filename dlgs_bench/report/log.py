@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from dlgs_bench import checksums
-from dlgs_bench.report import runs
+from dlgs_bench.report import check_run
 from dlgs_bench.spec import RunSpec
 
 
@@ -40,7 +40,7 @@ def log_errors(snakemake: Script) -> None:
     specs = getattr(snakemake.params, "runs", {})
     requested = {Path(folder): RunSpec.from_json(spec) for folder, spec in specs.items()}
     for folder in sorted({path.parent for path in files} | requested.keys()):
-        if why := runs.wrong(folder, requested.get(folder)):
+        if why := check_run.problem(folder, requested.get(folder)):
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
         if checksums.altered(path):

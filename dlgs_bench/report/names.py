@@ -52,6 +52,11 @@ class Names:
         return table.loc[order.sort_values(keys, na_position="first", kind="stable").index].reset_index(drop=True)
 
 
+def ratio_of(row: Row) -> float | None:
+    """The ratio of a row, or None if its variant has none, as in a spec."""
+    return None if pd.isna(row["ratio"]) else row["ratio"]
+
+
 def _in_order(known: dict[str, str], present: Iterable[str]) -> list[str]:
     """The configuration's names that are in ``present``, in its order, then the others by name."""
     present = set(present)

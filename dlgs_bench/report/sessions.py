@@ -11,7 +11,7 @@ from dlgs_bench.report.summary import summarise
 RANGE = ["session_low", "session_high", "sessions"]
 
 
-def kept(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFrame]:
+def kept_speedups(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFrame]:
     """The undisturbed speed-ups of these models in kept sessions, one table per session.
 
     Old sessions, which timed uncompressed with a single way of merging layers, are left out. Their tables have no

@@ -117,7 +117,7 @@ def speedups(run: pd.DataFrame) -> pd.Series:
     return dense_seconds(run) / seconds(run)
 
 
-def compare(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
+def compare_blocks(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """The iteration time of a variant and of uncompressed in the same blocks of one launch, and the speed-up.
 
     They are medians over blocks, with the interval of a repeat (``_low``, ``_high``).

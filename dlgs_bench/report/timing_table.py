@@ -16,7 +16,9 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
-    table = sessions.over_sessions(table, sessions.kept(snakemake.input.get("kept") or [], table["model"].unique()))
+    table = sessions.over_sessions(
+        table, sessions.kept_speedups(snakemake.input.get("kept") or [], table["model"].unique())
+    )
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
     caption += f" In brackets: {captions.repeat(table)}. {captions.counted(table)}."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)

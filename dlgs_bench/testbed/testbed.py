@@ -168,11 +168,11 @@ def _run(program: str, *arguments: str, **settings: Any) -> str:
 
 
 @cache
-def available(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str:
-    """The reason, in one line, why this process cannot make testbeds with such links; empty if it can."""
+def why_unavailable(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str | None:
+    """The reason, in one line, why this process cannot make testbeds with such links; None if it can."""
     try:
         with Testbed([rate_mbit, rate_mbit], latency_ms):
-            return ""
+            return None
     except TestbedError as error:
         return str(error)
 

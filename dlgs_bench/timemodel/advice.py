@@ -8,14 +8,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from dlgs_bench.timemodel.iterations import COMPUTING, break_even_mbit, fastest_s, iteration_s, predicted
+from dlgs_bench.timemodel.iterations import COMPUTING, break_even_mbit, fastest_s, predicted, verdict
 
 __all__ = [
     "COMPUTING",
     "break_even_mbit",
     "errors",
     "fastest_s",
-    "iteration_s",
     "margin",
     "predicted",
     "ranked",
@@ -54,10 +53,3 @@ def ranked(table: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:
     off = np.where(predictions["variant"] == "none", 1.0, factor)
     predictions["speedup_low"], predictions["speedup_high"] = predictions["speedup"] / off, predictions["speedup"] * off
     return predictions.sort_values("iteration_s", kind="stable")
-
-
-def verdict(row: pd.Series) -> str:
-    """The verdict on the fastest prediction that compresses: "pays", "does not pay" or "cannot be told"."""
-    if row["speedup_low"] > 1:
-        return "pays"
-    return "does not pay" if row["speedup_high"] < 1 else "cannot be told"

@@ -13,7 +13,7 @@ from dlgs_bench.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """The cost of a run or a step. ``sent_bytes``: by each worker, as in the tables of runs."""
 
     seconds: float
@@ -25,11 +25,11 @@ class Phase:
     """The steps of one kind in a method's cycle: their share of the cycle, and the cost of a step."""
 
     share: float
-    step: Cost
+    step: RunCost
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialResult:
     """The result of a trial: the time of start and end, of the forward pass of one sample, and the variants' phases."""
 
     start_s: float
@@ -37,18 +37,18 @@ class Trial:
     train_samples: int
     variants: dict[str, list[Phase]]
 
-    def step(self, variant: str) -> Cost:
+    def step(self, variant: str) -> RunCost:
         """The mean cost of a step over a cycle."""
         return _sum((phase.share, phase.step) for phase in self.variants[variant])
 
 
-def _sum(parts: Iterable[tuple[float, Cost]]) -> Cost:
+def _sum(parts: Iterable[tuple[float, RunCost]]) -> RunCost:
     """The sum of costs, each multiplied by its number."""
     parts = list(parts)
-    return Cost(sum(n * one.seconds for n, one in parts), sum(n * one.sent_bytes for n, one in parts))
+    return RunCost(sum(n * one.seconds for n, one in parts), sum(n * one.sent_bytes for n, one in parts))
 
 
-def measured(run: dict, iterations: pd.DataFrame) -> Trial:
+def measured(run: dict, iterations: pd.DataFrame) -> TrialResult:
     """The result of a trial from its record ``run.json`` and its table ``iterations``.
 
     It uses means instead of medians, since a long run also has all rare delays. The rest of the wall time is start,
@@ -58,15 +58,15 @@ def measured(run: dict, iterations: pd.DataFrame) -> Trial:
     start_s = run["wall_s"] / run.get("launched", 1) - iterations["iteration_s"].sum()
     variants = {variant: _phases(own) for variant, own in iterations.groupby("variant")}
     sample_s = dense["forward_s"].mean() / spec.training.batch
-    return Trial(max(0.0, float(start_s)), float(sample_s), run["train_samples"], variants)
+    return TrialResult(max(0.0, float(start_s)), float(sample_s), run["train_samples"], variants)
 
 
 def _phases(own: pd.DataFrame) -> list[Phase]:
     means = own.groupby("phase")[["share", "iteration_s", "sent_bytes"]].mean()
-    return [Phase(share, Cost(seconds, sent)) for share, seconds, sent in means.itertuples(index=False)]
+    return [Phase(share, RunCost(seconds, sent)) for share, seconds, sent in means.itertuples(index=False)]
 
 
-def accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
+def accuracy(spec: RunSpec, trial: TrialResult, label: str) -> RunCost:
     """The cost of an accuracy run whose scheme has the label ``label`` in the trial.
 
     It is the sum of start, steps and evaluations. The workers share the test samples. At each point of the curve, the
@@ -79,14 +79,14 @@ def accuracy(spec: RunSpec, trial: Trial, label: str) -> Cost:
     return replace(every, seconds=trial.start_s + every.seconds + evaluation_s)
 
 
-def table(runs: dict[str, RunSpec], costs: dict[str, Cost]) -> pd.DataFrame:
+def table(runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> pd.DataFrame:
     """The number of runs and the cost of unfinished runs, by model and kind of run.
 
     ``costs``: the costs of unfinished runs. ``hours``: if runs follow each other. ``sent_bytes``: of each worker.
     """
     rows = []
     for name, spec in runs.items():
-        own = costs.get(name, Cost(0.0, 0.0))
+        own = costs.get(name, RunCost(0.0, 0.0))
         gpus = spec.processes if spec.cluster.device == "cuda" else 0
         about = {"model": spec.training.model, "kind": spec.kind, "runs": 1, "finished": name not in costs}
         hours = own.seconds / 3600
@@ -100,14 +100,14 @@ def took_s(folder: Path, run: dict) -> float:
     return max(run["wall_s"], float(pd.read_csv(curve)["elapsed_s"].iloc[-1]) if curve.exists() else 0.0)
 
 
-def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, Cost]) -> None:
+def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> None:
     """Add the estimates ``costs`` of unfinished runs to the file, which keeps the estimates of finished runs."""
     now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(kept(file) | now, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(read_estimates(file) | now, indent=1) + "\n", encoding="utf-8")
 
 
-def kept(file: Path) -> dict[str, dict]:
+def read_estimates(file: Path) -> dict[str, dict]:
     """run -> its last estimate before it finished."""
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 

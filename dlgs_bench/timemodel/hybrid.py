@@ -5,17 +5,18 @@ It is the measured time of computing, and the time of the bytes on the busiest f
 
 from collections.abc import Sequence
 
-from dlgs_bench.topology import DENSE
+from dlgs_bench.topology import FLOAT32_BYTES
 
 
 def around_head(layers: Sequence[int], columns: Sequence[int]) -> tuple[int, int]:
     """The number of entries of a row of features, and of the backbone's gradient.
 
-    ``layers``: entries of each parameter, the last parameter first. ``columns``: of each layer of the head.
+    ``layers``: entries of each parameter tensor, the last tensor first. ``columns``: the columns of each fully
+    connected layer of the head.
     """
     index, features = 0, 0
     for width in reversed(columns):
-        if layers[index] == width:  # the bias of the layer
+        if layers[index] == width:  # the bias of the fully connected layer
             index += 1
         features = layers[index] // width
         index += 1
@@ -29,9 +30,10 @@ def link_bytes(workers: int, heads: int, rows: int, features: int, columns: Sequ
     """
     others = workers - heads
     between = max(others, heads) * rows * (2 * features + 1)  # features and classes there, gradients back
-    # A head worker gets the others' columns of all layers, and sends them the input gradients of all but the first.
+    # A head worker gets the others' columns of all fully connected layers. It sends them the input gradients of all
+    # but the first.
     within = (heads - 1) / heads * others * rows * (sum(columns) + sum(columns[:-1]))
-    return DENSE * (between + within + 2 * (others - 1) / others * backbone)
+    return FLOAT32_BYTES * (between + within + 2 * (others - 1) / others * backbone)
 
 
 def data_parallel_s(forward_s: float, computing_s: float, buckets_s: Sequence[float]) -> float:

@@ -33,31 +33,34 @@ class Variants(Model, Protocol):
     def collective_variants(self, workers: int) -> list: ...
 
 
-def iteration_s(known: Model, there: Network, slowdown: float = 1.0) -> float:
-    """The time of an iteration on the network ``there``, whose nodes are ``slowdown`` times as fast as this machine.
+def iteration_s(model: Model, there: Network, node_speed: float = 1.0) -> float:
+    """The time of an iteration on the network ``there``.
 
-    The factor applies to computing, to selection and to the handling of messages.
+    ``node_speed``: the speed of a node divided by the speed of this machine. It applies to computing, to selection and
+    to the handling of messages.
     """
-    return known.iteration_s(_slowed(there, slowdown)) / slowdown
+    return model.iteration_s(_seen_from_here(there, node_speed)) / node_speed
 
 
-def predicted(known: Model, there: Network, slowdown: float = 1.0) -> dict:
+def predicted(model: Model, there: Network, node_speed: float = 1.0) -> dict:
     """The result of ``iteration_s``, the part that limits it (``limit``), and the seconds it costs (``limit_s``)."""
-    whole_s, saved = iteration_s(known, there, slowdown), known.saved(_slowed(there, slowdown))
+    whole_s, saved = iteration_s(model, there, node_speed), model.saved(_seen_from_here(there, node_speed))
     what = max(saved, key=saved.__getitem__)
-    limits = saved[what] / slowdown >= LEAST_SAVED * whole_s
-    limit = {"limit": what, "limit_s": saved[what] / slowdown} if limits else {"limit": COMPUTING, "limit_s": math.nan}
+    limits = saved[what] / node_speed >= LEAST_SAVED * whole_s
+    limit = (
+        {"limit": what, "limit_s": saved[what] / node_speed} if limits else {"limit": COMPUTING, "limit_s": math.nan}
+    )
     return {"iteration_s": whole_s} | limit
 
 
-def fastest_s(known: Variants, there: Network, slowdown: float = 1.0) -> float:
+def fastest_s(model: Variants, there: Network, node_speed: float = 1.0) -> float:
     """The result of ``iteration_s`` with the fastest collective."""
-    return min(iteration_s(variant, there, slowdown) for variant in known.collective_variants(there.workers))
+    return min(iteration_s(variant, there, node_speed) for variant in model.collective_variants(there.workers))
 
 
-def _slowed(there: Network, slowdown: float) -> Network:
+def _seen_from_here(there: Network, node_speed: float) -> Network:
     """The network on which this machine has the other nodes' ratio of computation to communication."""
-    return Network(there.workers, there.rate_mbit / slowdown, there.latency_ms * slowdown)
+    return Network(there.workers, there.rate_mbit / node_speed, there.latency_ms * node_speed)
 
 
 def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1.0) -> float:
@@ -80,6 +83,13 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
             return rate * (faster_rate / rate) ** (here / (here - above))  # a line over the logarithm of the rate
         above, faster_rate = here, rate
     return 0.0
+
+
+def verdict(low: float, high: float) -> str:
+    """The verdict on a predicted speed-up with this interval: "pays", "does not pay" or "cannot be told"."""
+    if low > 1:
+        return "pays"
+    return "does not pay" if high < 1 else "cannot be told"
 
 
 def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:

@@ -13,33 +13,33 @@ from typing import cast
 import numpy as np
 
 from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
-from dlgs_bench.errors import listed, meant, shown
-from dlgs_bench.timemodel.checked_range import WITHIN, outside_checked
+from dlgs_bench.engines import FIRST_BYTES
+from dlgs_bench.errors import listed, meant, short_repr
+from dlgs_bench.spec import UNCOMPRESSED
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.curves import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
-from dlgs_bench.topology import ALL_GATHER, DENSE, Traffic
+from dlgs_bench.topology import ALL_GATHER, FLOAT32_BYTES, Traffic
 
 BUCKETS = tuple(2**power for power in range(12, 31))  # entries of the merged buckets that are tried
 MOST_ENTRIES = 10**13
 LEAST_S = 1e-9  # lower bound of computing and of an operation
 LEAST_REQUESTS = 1e-6  # lower bound of a method's requests, by which its bytes are divided
-UNCOMPRESSED = "none"
 SCRIPT = "script"  # uncompressed too, with the buckets that the job's script has
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
-FIRST_BYTES = 2**16  # Gloo: of a gathered message, with its length; a second message has the rest
 SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
-OPERATIONS = {
-    "all-reduce": ("sums", "summed_bytes", Traffic(summed=DENSE)),
-    "all-gather": ("gathers", "gathered_bytes", Traffic(gathered=DENSE)),
-    "message": ("messages", "message_bytes", Traffic(messages=DENSE)),
+OPERATION_FIELDS = {
+    "all-reduce": ("sums", "summed_bytes", Traffic(summed=FLOAT32_BYTES)),
+    "all-gather": ("gathers", "gathered_bytes", Traffic(gathered=FLOAT32_BYTES)),
+    "message": ("messages", "message_bytes", Traffic(messages=FLOAT32_BYTES)),
 }
 
 
@@ -75,7 +75,7 @@ class Job:
     @property
     def words(self) -> float:
         """Float32 words per entry of a gradient."""
-        return sum(self.lengths) / DENSE / sum(self.sizes)
+        return sum(self.lengths) / FLOAT32_BYTES / sum(self.sizes)
 
     @property
     def alone_s(self) -> float:
@@ -103,19 +103,21 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
     workers = profile["job"]["workers"]
     if workers == 1:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
-    operations = {name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATIONS}
+    operations = {
+        name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATION_FIELDS
+    }
     job = Job(
-        [row["shape"] for row in rows],
-        times["forward"] + times["loss"],
-        np.diff(arrived, prepend=0.0).tolist(),
-        rest_s,
-        _lengths(rows),
-        Network(workers, _rate_mbit(operations, workers)),
-        operations,
-        times["iteration"],
-        profile["job"]["device"],
-        profile["job"]["backend"],
-        (profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / DENSE,
+        shapes=[row["shape"] for row in rows],
+        forward_s=times["forward"] + times["loss"],
+        backward_s=np.diff(arrived, prepend=0.0).tolist(),
+        rest_s=rest_s,
+        lengths=_lengths(rows),
+        here=Network(workers, _rate_mbit(operations, workers)),
+        operations=operations,
+        recorded_s=times["iteration"],
+        device=profile["job"]["device"],
+        backend=profile["job"]["backend"],
+        buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -147,7 +149,7 @@ def _curve(rows: list[dict]) -> Curve:
         return Curve((1.0, 2.0), (0.0, 0.0))
     seconds: dict[float, float] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):
-        seconds[max(1.0, row["bytes"] / DENSE)] = max(LEAST_S, row["seconds"])
+        seconds[max(1.0, row["bytes"] / FLOAT32_BYTES)] = max(LEAST_S, row["seconds"])
     rising = np.minimum.accumulate(np.array(list(seconds.values()))[::-1])[::-1]
     return Curve(tuple(seconds), tuple(rising.tolist()))
 
@@ -159,14 +161,14 @@ def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
         grown_s = curve.seconds[-1] - curve.seconds[-2] if len(curve.seconds) > 1 else 0.0
         if grown_s > 0:
             words = curve.entries[-1] - curve.entries[-2]
-            rates.append(ALL_GATHER.link_bytes(OPERATIONS[name][2], 1, workers) * words * 8e-6 / grown_s)
+            rates.append(ALL_GATHER.link_bytes(OPERATION_FIELDS[name][2], 1, workers) * words * 8e-6 / grown_s)
     return max(rates, default=math.inf)
 
 
 def projected(job: Job, there: Network) -> dict[str, Curve]:
     """Seconds of each operation by float32 words, on another network."""
     curves = {}
-    for name, (_, _, traffic) in OPERATIONS.items():
+    for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = job.here, there
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
@@ -188,7 +190,7 @@ def _more_waits(words: float, workers: int) -> int:
     A worker's chunk is sent in at least two segments. Two segments are in flight, so each pair waits once per round. A
     single word is one segment.
     """
-    segments = max(2, math.ceil(words * DENSE / (workers * SEGMENT_BYTES))) if words > 1 else 1
+    segments = max(2, math.ceil(words * FLOAT32_BYTES / (workers * SEGMENT_BYTES))) if words > 1 else 1
     return (workers - 1) * (segments - 2)
 
 
@@ -205,12 +207,21 @@ class JobModel:
 
     It implements ``iterations.Model``. ``method``: a row of the profile's ``methods``. ``plans``: what is tried instead
     of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
+    ``name``, ``title``: of a model of uncompressed.
     """
 
-    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        method: dict | None = None,
+        plans: Sequence[Plan] = (),
+        hooked: bool = False,
+        name: str = UNCOMPRESSED,
+        title: str = "uncompressed",
+    ) -> None:
         self.job = job
-        self.name: str = method["name"] if method else UNCOMPRESSED
-        self.title: str = method["title"] if method else "uncompressed"
+        self.name: str = method["name"] if method else name
+        self.title: str = method["title"] if method else title
         self.options = method["options"] if method else {}
         ratio = self.options.get("ratio")
         self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title
@@ -218,7 +229,9 @@ class JobModel:
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
-            self._shares = {operation: _share(method["samples"], *keys[:2]) for operation, keys in OPERATIONS.items()}
+            self._shares = {
+                operation: _share(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
+            }
             self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], lambda workers: workers)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
         self._backward_ends = np.concatenate([[0.0], np.cumsum(job.backward_s)])
@@ -272,7 +285,7 @@ class JobModel:
             sparsify_s = self._seconds_by(entries, there.workers)
             sent_s = sum(
                 share.requests(entries, there.workers)
-                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / DENSE)
+                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / FLOAT32_BYTES)
                 for operation, share in self._shares.items()
             )
         grid = tuple(entries.tolist())
@@ -287,7 +300,7 @@ class JobModel:
 
     def _sent_s(self, operations: dict[str, Curve], operation: str, words: np.ndarray) -> np.ndarray:
         """Seconds of an operation. On Gloo, a gathered message of more than ``FIRST_BYTES`` is sent in two parts."""
-        first = FIRST_BYTES / DENSE
+        first = FIRST_BYTES / FLOAT32_BYTES
         if operation != "all-gather" or self.job.backend != "gloo":
             return operations[operation](words)
         whole, rest = operations[operation](np.minimum(words, first)), operations[operation](words - first)
@@ -386,12 +399,10 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     job = read_job(profile)
     own = fill(job.lengths, *filled)
     unexplained_s = max(0.0, job.recorded_s - JobModel(job, plans=[own]).iteration_s(job.here))
-    job, hooked = (
-        slowed(replace(each, unexplained_s=unexplained_s), slowdown) for each in (job, read_job(profile, hooked=True))
-    )
+    job = slowed(replace(job, unexplained_s=unexplained_s), slowdown)
+    hooked = slowed(replace(read_job(profile, hooked=True), unexplained_s=unexplained_s), slowdown)
     caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
-    script = JobModel(job, plans=[own])
-    script.name, script.label = SCRIPT, "uncompressed, the script's buckets"
+    script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
     known = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
         samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
@@ -419,7 +430,7 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
             why = profile["left_out"].get(name)
             reason = f"the probe left it out: {why}" if why else listed(known)
             raise ValueError(
-                f"methods: {shown(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
+                f"methods: {short_repr(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
             )
     return [method for name, method in known.items() if names is None or name in names or method["baseline"]]
 
@@ -471,11 +482,11 @@ def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str
     job = dense.job
     reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
     reasons += outside_checked(there, dense.iteration_s(there))
-    factor = WITHIN**2 if reasons else WITHIN
+    factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
         own_s = explained_s(known)
         off = max(own_s / job.recorded_s, job.recorded_s / own_s)
-        if off > WITHIN:
+        if off > SPEEDUP_FACTOR:
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons

@@ -8,7 +8,10 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from dlgs_bench.buckets import Scope
+from dlgs_bench.errors import short_repr
 
 FORMAT, VERSION = "dlgs-bench profile", 2
 OPERATIONS = ("all-reduce", "all-gather", "message")
@@ -85,7 +88,7 @@ SCHEMA = {
         _object(
             name=_LINE,
             title=_LINE,
-            scope={"enum": ["model", "layer", "size", "plan"]},
+            scope={"enum": list(get_args(Scope))},
             baseline={"type": "boolean"},
             options={"type": "object"},
             samples=_list(
@@ -162,13 +165,15 @@ def check(profile: Any, workers: int | None = None) -> None:
     if not isinstance(profile, dict) or profile.get("format") != FORMAT:
         raise ValueError(f"format: this is not a profile of {FORMAT!r}; record one with dlgs_bench.probe")
     if profile.get("version") != VERSION:
-        given = _shown(profile.get("version"))
+        given = short_repr(profile.get("version"), 60)
         raise ValueError(f"version: {given} is not {VERSION}; record the profile with this version of the package")
     if wrong := _wrong(SCHEMA, profile, ""):
         raise ValueError(wrong)
     kind, ddp = profile["job"]["kind"], profile["job"]["ddp"]
     if (kind == "ddp") != (ddp is not None):
-        raise ValueError(f"job.ddp: {_shown(ddp)} is not valid for a job of kind {kind}; record the profile again")
+        raise ValueError(
+            f"job.ddp: {short_repr(ddp, 60)} is not valid for a job of kind {kind}; record the profile again"
+        )
     own = profile["job"]["workers"]
     if workers is not None and own != workers:
         raise ValueError(f"job.workers: {own} is not {workers}; record the profile of the job with {workers} workers")
@@ -190,14 +195,10 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a number")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
 def _wrong(schema: dict, value: Any, where: str) -> str | None:
+    given = short_repr(value, 60)
     """What is wrong with a value, in one line, by the part of JSON Schema that ``SCHEMA`` uses."""
-    here = where or "profile"
+    here, given = where or "profile", short_repr(value, 60)
     if "anyOf" in schema:
         wrong = [_wrong(option, value, where) for option in schema["anyOf"]]
         return None if None in wrong else wrong[0]
@@ -205,14 +206,14 @@ def _wrong(schema: dict, value: Any, where: str) -> str | None:
         if key in schema:
             expected = " or ".join(map(str, options))
             fits = any(value == option and type(value) is type(option) for option in options)
-            return None if fits else f"{here}: {_shown(value)} is not {expected}; record the profile again"
+            return None if fits else f"{here}: {given} is not {expected}; record the profile again"
     kind = schema["type"]
     if kind == "null":
-        return None if value is None else f"{here}: {_shown(value)} is not null; record the profile again"
+        return None if value is None else f"{here}: {given} is not null; record the profile again"
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        return f"{here}: {_shown(value)} is not of type {kind}; record the profile again"
+        return f"{here}: {given} is not of type {kind}; record the profile again"
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        return f"{here}: {_shown(value)} is not one line of text; record the profile again"
+        return f"{here}: {given} is not one line of text; record the profile again"
     if kind in ("integer", "number"):
         return _out_of_bounds(schema, value, here)
     if kind == "array":
@@ -224,14 +225,15 @@ def _wrong(schema: dict, value: Any, where: str) -> str | None:
 
 
 def _out_of_bounds(schema: dict, value: float, here: str) -> str | None:
+    given = short_repr(value, 60)
     if isinstance(value, float) and not math.isfinite(value):
         return f"{here}: {value} is not a finite number; record the profile again"
     if value > schema["maximum"]:
-        return f"{here}: {_shown(value)} is greater than {schema['maximum']:g}; record the profile again"
+        return f"{here}: {given} is greater than {schema['maximum']:g}; record the profile again"
     if "minimum" in schema and value < schema["minimum"]:
-        return f"{here}: {_shown(value)} is less than {schema['minimum']}; record the profile again"
+        return f"{here}: {given} is less than {schema['minimum']}; record the profile again"
     if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        return f"{here}: {_shown(value)} is not greater than {schema['exclusiveMinimum']}; record the profile again"
+        return f"{here}: {given} is not greater than {schema['exclusiveMinimum']}; record the profile again"
     return None
 
 

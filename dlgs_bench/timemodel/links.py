@@ -9,7 +9,7 @@ of steps. On Gloo each wait takes a round trip, since the receiver first sends a
 """
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -46,6 +46,20 @@ def streamed_bound(workers: int, aggregators: int, apart: bool, own: float, unio
     return 2 * (workers - 1) / workers / busiest
 
 
+class _Terms(NamedTuple):
+    """What an exchange takes on a network: seconds of an entry on the link, messages in a row, seconds of waiting."""
+
+    link_s: float
+    steps: int
+    waiting_s: float
+
+
+def _terms(topology: Topology, traffic: Traffic, network: Network, rounds: RoundCount) -> _Terms:
+    link_s = topology.link_bytes(traffic, 1, network.workers) * 8e-6 / network.rate_mbit
+    steps = topology.steps(traffic, network.workers, rounds)
+    return _Terms(link_s, steps, network.waiting_s(topology, traffic, rounds))
+
+
 def project_costs(
     costs: Costs,
     topology: Topology,
@@ -61,18 +75,16 @@ def project_costs(
     number of workers; ``other_rounds``: the rounds there, if they differ. The latency of the costs is scaled by the
     same factor as the time on the link.
     """
-    on_link, other_on_link = (topology.link_bytes(traffic, 1, n.workers) * 8e-6 / n.rate_mbit for n in (here, there))
-    networks = tuple(zip((here, there), (sum_rounds, other_rounds or sum_rounds), strict=True))
-    steps, other_steps = (topology.steps(traffic, n.workers, rounds) for n, rounds in networks)
-    waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, rounds) for n, rounds in networks)
+    own = _terms(topology, traffic, here, sum_rounds)
+    other = _terms(topology, traffic, there, other_rounds or sum_rounds)
     occupied, latency = cast(Curve, costs.communicate), cast(Curve, costs.latency)
     smallest_s = occupied(0) + latency(0)  # a bucket with hardly any bytes mostly waits for the network
-    step_s = max(0.0, smallest_s - waiting_s) / steps
+    step_s = max(0.0, smallest_s - own.waiting_s) / own.steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)
-    processors = np.maximum(0.0, seconds - entries * on_link)
-    projected = processors + step_s * max(0, other_steps - steps) + entries * other_on_link
+    processors = np.maximum(0.0, seconds - entries * own.link_s)
+    projected = processors + step_s * max(0, other.steps - own.steps) + entries * other.link_s
     factor = np.divide(projected, seconds, out=np.ones_like(projected), where=seconds > 0)
-    with_waiting = np.maximum(0.0, projected + other_waiting_s - waiting_s)
+    with_waiting = np.maximum(0.0, projected + other.waiting_s - own.waiting_s)
     return replace(
         costs,
         communicate=Curve(occupied.entries, tuple(with_waiting)),

@@ -1,6 +1,7 @@
 """Planners, which merge layers to buckets by their costs: pure functions (sizes, costs) -> plan. No torch."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,6 +94,19 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
     return best
 
 
+class _Front(NamedTuple):
+    """Partial plans that end before the same layer, one entry per plan. None is later than another in both times.
+
+    ``computed``, ``sent``: the ends of computing and of communication. ``start``: the first layer of the last group.
+    ``before``: the index of the plan without its last group, in the front of the layer ``start``.
+    """
+
+    computed: np.ndarray
+    sent: np.ndarray
+    start: np.ndarray
+    before: np.ndarray
+
+
 def _best_within(sizes: Sequence[int], costs: Costs, first: float, last: float) -> tuple[float, Plan]:
     """A lower bound of the iteration over all plans that end computing by ``last``, and the plan that attains it.
 
@@ -105,35 +119,47 @@ def _best_within(sizes: Sequence[int], costs: Costs, first: float, last: float) 
     total = np.concatenate([[0], np.cumsum(sizes)])
     backward = np.concatenate([[0.0], np.cumsum(costs.backward_s)])
     selected = np.concatenate([[0.0], np.cumsum([costs.sparsify(d) for d in sizes])])
-    # A state: end of computing, end of communication, start of the last group, index of the state before it.
-    fronts = [np.array([[costs.forward_s, 0.0, -1, -1]])]
+    fronts = [_Front(np.array([costs.forward_s]), np.array([0.0]), np.array([-1]), np.array([-1]))]
     for stop in range(1, len(sizes) + 1):
-        start = np.repeat(np.arange(stop), [len(front) for front in fronts])
-        before = np.concatenate([np.arange(len(front)) for front in fronts])
-        states = np.concatenate(fronts)
+        lengths = [len(front.start) for front in fronts]
+        start, before = np.repeat(np.arange(stop), lengths), np.concatenate([np.arange(n) for n in lengths])
+        computed = np.concatenate([front.computed for front in fronts])
+        sent = np.concatenate([front.sent for front in fronts])
         entries = total[stop] - total[start]
         sparsify_s = selected[stop] - selected[start] if costs.per_layer else costs.sparsify(entries)
-        computed = states[:, 0] + backward[stop] - backward[start] + sparsify_s
-        sent = costs.core_free_at(np.maximum(computed, states[:, 1]), first) + costs.communicate(entries)
+        computed = computed + backward[stop] - backward[start] + sparsify_s
+        sent = costs.core_free_at(np.maximum(computed, sent), first) + costs.communicate(entries)
         if stop == len(sizes):  # only the latency of the last group is not hidden
             sent = sent + costs.latency(entries)
         else:  # only the other groups are sent while the workers compute
             computed = computed + costs.interference(entries)
-        order = np.lexsort((sent, computed))
-        order = order[computed[order] <= last]
-        best_before = np.minimum.accumulate(np.concatenate([[np.inf], sent[order]]))[:-1]
-        kept = order[sent[order] < best_before]
-        fronts.append(np.stack([computed[kept], sent[kept], start[kept], before[kept]], axis=1))
-    stop = len(sizes)
-    if not len(fronts[stop]):
+        fronts.append(_pareto(_Front(computed, sent, start, before), last))
+    ends = fronts[-1].sent
+    if not len(ends):
         return np.inf, []
-    index = int(fronts[stop][:, 1].argmin())
-    bound, plan = fronts[stop][index, 1], []
+    best = int(ends.argmin())
+    return ends[best], _plan_of(fronts, best)
+
+
+def _pareto(plans: _Front, last: float) -> _Front:
+    """The plans that end computing by ``last``, without those that another plan is at least as early as."""
+    order = np.lexsort((plans.sent, plans.computed))
+    order = order[plans.computed[order] <= last]
+    best_before = np.minimum.accumulate(np.concatenate([[np.inf], plans.sent[order]]))[:-1]
+    kept = order[plans.sent[order] < best_before]
+    return _Front(*(column[kept] for column in plans))
+
+
+def _plan_of(fronts: list[_Front], index: int) -> Plan:
+    """The plan with this index in the last front, by following the back pointers."""
+    plan: Plan = []
+    stop = len(fronts) - 1
     while stop:
-        _, _, start, index_before = fronts[stop][index]
-        plan.append((int(start), stop))
-        stop, index = int(start), int(index_before)
-    return bound, plan[::-1]
+        front = fronts[stop]
+        start = int(front.start[index])
+        plan.append((start, stop))
+        stop, index = start, int(front.before[index])
+    return plan[::-1]
 
 
 def adaptive_ratios(sizes: Sequence[int], costs: Costs, ratio: float) -> list[float]:

@@ -29,19 +29,8 @@ def check_calibration(plan: dict) -> None:
 
 def planned(spec: RunSpec, plan: dict) -> RunSpec:
     """``spec`` with the plan of one of its schemes; ValueError in one line if the plan is for another run."""
-    members, scheme_of_plan = spec.members, (plan["variant"], plan["ratio"], plan["bucketing"])
-    matching = (
-        label
-        for label, member in members.items()
-        if (member.variant, member.ratio, member.scheme.bucketing) == scheme_of_plan
-    )
-    label = next(matching, spec.scheme.label)
-    about = members[label].flat()
-    for key in PLANNED_FOR:
-        if key == "engine" and spec.kind == "accuracy":  # an accuracy run uses the plan of the timing run's engine
-            continue
-        if plan[key] != about[key]:
-            raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
+    label = _label_of(spec, plan)
+    _refuse_other_run(spec, label, plan)
     if spec.kind == "planners" and label == spec.scheme.label:
         fields = {"plans": {name: row["plan"] for name, row in plan["comparison"].items()}}
     else:
@@ -51,3 +40,22 @@ def planned(spec: RunSpec, plan: dict) -> RunSpec:
     if label in (timed_with := scheme.get("timed_with", {})):
         fields = {"timed_with": timed_with | {label: timed_with[label] | fields}}
     return RunSpec.from_dict(written | {"scheme": scheme | fields})
+
+
+def _label_of(spec: RunSpec, plan: dict) -> str:
+    """The label of the scheme that the plan is for; of the run's own scheme if none matches."""
+    scheme_of_plan = plan["variant"], plan["ratio"], plan["bucketing"]
+    for label, member in spec.members.items():
+        if (member.variant, member.ratio, member.scheme.bucketing) == scheme_of_plan:
+            return label
+    return spec.scheme.label
+
+
+def _refuse_other_run(spec: RunSpec, label: str, plan: dict) -> None:
+    """ValueError in one line if the plan is for another run than the run of this scheme."""
+    about = spec.members[label].flat()
+    for key in PLANNED_FOR:
+        if key == "engine" and spec.kind == "accuracy":  # an accuracy run uses the plan of the timing run's engine
+            continue
+        if plan[key] != about[key]:
+            raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")

@@ -91,12 +91,14 @@ class Projection:
     """
 
     def __init__(self, layers: Path, exchanges: Path, spec: RunSpec) -> None:
-        self.folder, self.spec, model = exchanges, spec, RunSpec.in_folder(layers)
-        self.collective, self._layers = self.spec.scheme.collective, layers
+        self.folder, self.spec = exchanges, spec
+        self.collective = spec.scheme.collective
+        self._layers = layers
+        layers_spec = RunSpec.in_folder(layers)
         cluster = self.spec.cluster
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
         scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
-        every, planner = planners(model.scheme.bucket_bytes // 4), model.scheme.planner
+        every, planner = planners(layers_spec.scheme.bucket_bytes // 4), layers_spec.scheme.planner
         # Buckets of a fixed size may be too few to overlap, so the planner's are tried too.
         names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
         self._planners = [every[name] for name in names]

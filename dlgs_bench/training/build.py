@@ -59,7 +59,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             layer.training = mode
 
 
-def trained(net: nn.Module) -> dict[str, nn.Parameter]:
+def trainable(net: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that require a gradient, by name."""
     return {name: p for name, p in net.named_parameters() if p.requires_grad}
 
@@ -68,12 +68,12 @@ def hidden_matrices(net: nn.Module) -> dict[str, nn.Parameter]:
     """The trained parameters with two dimensions, by name, without embeddings and the last fully connected layer."""
     outer = [layer.weight for layer in net.modules() if isinstance(layer, nn.Embedding)]
     outer += [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)][-1:]
-    return {name: p for name, p in trained(net).items() if p.dim() == 2 and all(p is not one for one in outer)}
+    return {name: p for name, p in trainable(net).items() if p.dim() == 2 and all(p is not one for one in outer)}
 
 
 def check_parameters(net: nn.Module) -> None:
     """Raise ValueError in one line unless the parameters can be trained in one flat float32 tensor."""
-    parameters = trained(net)
+    parameters = trainable(net)
     if not parameters:
         frozen = list(net.parameters())
         why = "all parameters are frozen; leave requires_grad on for some" if frozen else "the model has no parameters"

@@ -24,7 +24,7 @@ from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import ParameterServerTransport, transport
 from dlgs_bench.spec import LaunchSettings, RunSpec, Training
-from dlgs_bench.training.build import build, trained, without_values
+from dlgs_bench.training.build import build, trainable, without_values
 from dlgs_bench.training.clock import Clock, moment, seconds
 from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.rows import joined
@@ -93,7 +93,7 @@ def layers(
                 backward_s = seconds_of.get(layer, 0.0)
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": backward_s})
         report(number, measurement.repeats + 1)
-        late = settings.share_s > 0 and since_start_s() > settings.share_s
+        late = settings.launch_budget_s > 0 and since_start_s() > settings.launch_budget_s
         if session.decide(late and len(iterations) >= FEWEST):
             break
     for buffer, saved in zip(flat.buffers(), saved_buffers, strict=True):
@@ -114,8 +114,8 @@ class SequentialExchange(WorkerExchange):
         super().__init__(*exchange)
         self._overlapped = overlapped
 
-    def begin(self, at: StepContext) -> None:
-        super().begin(at)
+    def begin(self, context: StepContext) -> None:
+        super().begin(context)
         self.taken_s = 0.0
         if self._overlapped:
             began = time.perf_counter()
@@ -179,8 +179,8 @@ def exchanges(
     def late(done: int) -> bool:
         """Whether more of the budget is spent than the first ``done`` cases should take."""
         part = sum(weights[:done]) / sum(weights)
-        spent = since_start_s() > began_s + part * (settings.share_s - began_s)
-        return decide(comm, settings.share_s > 0 and spent)
+        spent = since_start_s() > began_s + part * (settings.launch_budget_s - began_s)
+        return decide(comm, settings.launch_budget_s > 0 and spent)
 
     for done, (label, member, case) in enumerate(cases, start=1):
         if _entries(case) <= CHEAP or not late(len(cases)):
@@ -249,7 +249,7 @@ def _buckets_of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
     They are buckets of the method's scope, and single layers with several dimensions, so that some are small.
     """
     module = plugins.load("models", spec.training.model)
-    flat = FlatGradients(trained(without_values(lambda: build(module))).values())
+    flat = FlatGradients(trainable(without_values(lambda: build(module))).values())
     buckets, layers = (
         {sum(flat.sizes[i:j]): tuple(flat.shapes[i:j]) for i, j in assign_buckets(flat.sizes, how, "size", most)}
         for how, most in ((scope, spec.scheme.bucket_bytes // 4), ("layer", 0))

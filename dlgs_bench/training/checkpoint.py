@@ -40,7 +40,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]) -> None:
-        self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
+        self._folder, self._every_s = folder, every_s
+        self._run, self._say = run, say
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}

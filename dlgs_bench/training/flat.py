@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dlgs_bench.exchange.flat import FlatGradients, layout
-from dlgs_bench.training.build import hidden_matrices, trained
+from dlgs_bench.training.build import hidden_matrices, trainable
 
 
 class FlatModel(FlatGradients):
@@ -17,9 +17,9 @@ class FlatModel(FlatGradients):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(trained(model).values())
+        super().__init__(trainable(model).values())
         self.model = model
-        self.names = list(trained(model))[::-1]
+        self.names = list(trainable(model))[::-1]
         self.parameters = torch.cat([_storage_order(p.detach()) for p, _ in self.views])
         for (p, _), start in zip(self.views, self.starts, strict=False):
             p.data = self.parameters.as_strided(p.shape, layout(p), start)

@@ -23,13 +23,13 @@ from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
-from dlgs_bench.training.optimizer import optimizer_of
+from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
 
 KINDS = ("features", "columns", "input_gradients", "backbone_gradients")  # kinds of messages
 NEVER = float("-inf")
 
 
-class Worker:
+class HybridWorker:
     """A worker with a part of the model and its optimizer.
 
     ``marks``: (begin, end) of every communication of the last step, by ``time.perf_counter``. All ranks have the same
@@ -75,7 +75,7 @@ class Worker:
             parameter.grad = None
 
 
-class Backbone(Worker):
+class Backbone(HybridWorker):
     """A worker that holds the backbone. ``head``: the number of columns of each layer of the head."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Backbone(Worker):
         self.optimizer.step(self.flat.gradients)
 
 
-class Head(Worker):
+class Head(HybridWorker):
     """A worker that holds a slice of each layer of the head.
 
     ``stages``: the slices. ``head``: the number of columns of each whole layer. ``loss``: of the last step, over all
@@ -155,7 +155,7 @@ class Head(Worker):
 
 def worker_of(
     model: nn.Module, loss: Callable, layout: Layout, comm: Communicator, training: Training, collective: str
-) -> Worker:
+) -> HybridWorker:
     """The worker of this rank, with its part of the model. ValueError in one line if the head cannot be cut."""
     stages = cut_off(model)
     if (narrowest := min(map(outputs, stages))) < layout.heads:
@@ -177,7 +177,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     torch.manual_seed(training.seed)  # the same weights everywhere
     model = to_device(build(module), device)
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
-    worker.optimizer.lr = 1e-4  # as in timing runs
+    worker.optimizer.lr = TIMED_LR
     del model
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
     rows, repeats = [], spec.measurement.repeats
@@ -191,7 +191,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     return {"iterations": rows, "sent": sent_rows(worker)}
 
 
-def critical_path(worker: Worker, began: float, ended: float) -> dict[str, float]:
+def critical_path(worker: HybridWorker, began: float, ended: float) -> dict[str, float]:
     """The seconds of an iteration and of its parts, along the path of the rank that is last at each point.
 
     A communication lasts from the arrival of its last rank to the departure of its last rank. The rest is computing.
@@ -208,7 +208,7 @@ def critical_path(worker: Worker, began: float, ended: float) -> dict[str, float
     }
 
 
-def sent_rows(worker: Worker) -> list[dict]:
+def sent_rows(worker: HybridWorker) -> list[dict]:
     """The messages and bytes that each rank sent in its last step, by kind."""
     own = torch.tensor([worker.sent[kind] for kind in KINDS], dtype=torch.int64).view(-1)
     return [

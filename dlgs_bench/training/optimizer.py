@@ -16,6 +16,7 @@ from dlgs_bench.spec import Training
 
 VECTOR = 16  # entries: the most that the CPU's kernel handles at once
 EPS = 1e-8  # of AdamW, torch's default
+TIMED_LR = 1e-4  # in runs that measure time: so small that the weights and the gradient hardly change
 
 
 class Optimizer(ABC):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from dlgs_bench import comm as engines
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, connect
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients
@@ -87,7 +86,7 @@ def _wait_until(due: float) -> None:
 def main(request_path: Path, result_path: Path) -> None:
     torch.set_num_threads(1)
     request = json.loads(request_path.read_text(encoding="utf-8"))
-    comm = engines.connect(request["engine"], torch.device("cpu"))
+    comm = connect(request["engine"], torch.device("cpu"))
     rows = rehearse(comm, request)
     if comm.rank == 0:
         result_path.write_text(json.dumps(rows), encoding="utf-8")

@@ -58,7 +58,7 @@ class Role(ABC):
         """Update the parameters with the aggregate, which is in the buckets."""
 
     @abstractmethod
-    def share(self, tensor: Tensor) -> Tensor:
+    def part_of_mean(self, tensor: Tensor) -> Tensor:
         """The summand of this process in the mean of ``tensor`` over the workers."""
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Worker(Role):
         else:
             self.session.optimizer.step(flat.gradients)
 
-    def share(self, tensor: Tensor) -> Tensor:
+    def part_of_mean(self, tensor: Tensor) -> Tensor:
         return tensor / self.session.spec.cluster.workers
 
     def test_sums(self, limit: int) -> Tensor:
@@ -123,7 +123,7 @@ class Server(Role):
     def update(self) -> None:
         """Do nothing: the server updates each bucket when it answers the workers."""
 
-    def share(self, tensor: Tensor) -> Tensor:
+    def part_of_mean(self, tensor: Tensor) -> Tensor:
         return torch.zeros_like(tensor)
 
     def test_sums(self, limit: int) -> Tensor:

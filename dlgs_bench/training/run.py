@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-from dlgs_bench import comm as engines
 from dlgs_bench import data as datasets
-from dlgs_bench.fingerprint import KINDS
+from dlgs_bench.comm import connect
 from dlgs_bench.launch.liveness import Progress, run_as_rank
-from dlgs_bench.spec import LaunchSettings, RunSpec
+from dlgs_bench.spec import MODULES, LaunchSettings, RunSpec
 from dlgs_bench.training.results import write_run
 
 # Kinds of runs that make checkpoints or have a time budget.
@@ -29,11 +28,11 @@ def main(folder: Path) -> None:
     # Other algorithms of cuDNN may add in a different order each time, and an accuracy run must repeat its bits.
     torch.backends.cudnn.deterministic = spec.kind == "accuracy"
     device = torch.device(cluster.device)
-    comm = engines.connect(cluster.engine, device, shared=settings.per_gpu > 1)
+    comm = connect(cluster.engine, device, shared=settings.per_gpu > 1)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, but the run needs {spec.processes}")
     data = datasets.load(training.data)(Path(settings.data[training.data]), device) if spec.trains else None
-    work = getattr(importlib.import_module(f"dlgs_bench.training.{KINDS[spec.kind]}"), spec.kind)
+    work = getattr(importlib.import_module(f"dlgs_bench.training.{MODULES[spec.kind]}"), spec.kind)
     more = {"settings": settings} if spec.kind in NEED_SETTINGS else {}
     tables = work(spec, comm, data, device, Progress(folder, comm.rank), **more)
     if comm.rank == 0:

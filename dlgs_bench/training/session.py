@@ -227,8 +227,8 @@ class Session:
         """
         self._average_buffers()
         own = self.flat.parameters.clone()
-        if any(exchange.apart for exchange in self.exchanges.values()):
-            self.flat.parameters.copy_(self.comm.allreduce(self.role.share(own)))
+        if any(exchange.weights_differ for exchange in self.exchanges.values()):
+            self.flat.parameters.copy_(self.comm.allreduce(self.role.part_of_mean(own)))
         sums = self.comm.allreduce(self.role.test_sums(limit))
         self.flat.parameters.copy_(own)
         return _means("test", sums)
@@ -238,7 +238,7 @@ class Session:
         buffers = self.flat.buffers()
         if not buffers:
             return
-        share = self.role.share(torch.cat([b.view(-1) for b in buffers]))
+        share = self.role.part_of_mean(torch.cat([b.view(-1) for b in buffers]))
         parts = self.comm.allreduce(share).split([b.numel() for b in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))

@@ -15,6 +15,7 @@ from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.stats import amortised, repeatable
 from dlgs_bench.testbed import links
 from dlgs_bench.testbed.namespaces import start_time
+from dlgs_bench.training.optimizer import TIMED_LR
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, make_method
 
@@ -89,7 +90,7 @@ def in_turns(
     labels of its bucketings.
     """
     measurement = session.spec.measurement
-    session.optimizer.lr = 1e-4  # so small that the weights and the gradient hardly change
+    session.optimizer.lr = TIMED_LR
     iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
     slowdown = scale_links(session)
@@ -124,7 +125,7 @@ def in_turns(
 
 def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
     """The number of blocks that still fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
-    return max(0, int((settings.share_s - since_start_s()) / (spent_s / blocks)))
+    return max(0, int((settings.launch_budget_s - since_start_s()) / (spent_s / blocks)))
 
 
 def since_start_s() -> float:

@@ -241,16 +241,16 @@ def figure_label(wildcards):
 def table_files(name, label, category="Studies"):
     """The files of a table, which the report shows as ``label``."""
     files = {kind: f"{RESULTS}/{name}.{kind}" for kind in ("csv", "md", "tex")}
-    return files | {"html": shown(f"{RESULTS}/{name}.html", label, category)}
+    return files | {"html": in_report(f"{RESULTS}/{name}.html", label, category)}
 
 
 def figure_files(name, label, category="Studies"):
     """The files of a figure, which the report shows as ``label``."""
     svg, png = (f"{FIGURE_FOLDER}/{name}.{kind}" for kind in ("svg", "png"))
-    return {"svg": shown(svg, label, category), "png": png}
+    return {"svg": in_report(svg, label, category), "png": png}
 
 
-def shown(file, label, category):
+def in_report(file, label, category):
     """An output file with its caption and label in Snakemake's report."""
     return report(
         file,

@@ -19,7 +19,7 @@ from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
-from dlgs_bench.report.names import Names, label
+from dlgs_bench.report.names import Names, label, ratio_of
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
@@ -70,10 +70,6 @@ def fits(spec: RunSpec, row: dict) -> bool:
     setting = spec.training.model, spec.topology.name, spec.cluster.workers
     same = setting == tuple(row[key] for key in SETTING)
     return same and (spec.variant == "none" or (spec.variant, spec.ratio) == (row["variant"], ratio_of(row)))
-
-
-def ratio_of(row: dict) -> float | None:
-    return None if pd.isna(row["ratio"]) else row["ratio"]
 
 
 def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:

@@ -71,10 +71,10 @@ def streams(
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
     result: list[PeerExchanges | None] = []
     for number in range(count):
-        share = torch.arange(number, len(blocks), count)
+        numbers = torch.arange(number, len(blocks), count)
         aggregator = number % aggregators + (workers if apart else 0)
         joins = rank < workers or rank == aggregator
-        result.append(_stream(rank, workers, blocks, share, present[share], fused, aggregator) if joins else None)
+        result.append(_stream(rank, workers, blocks, numbers, present[numbers], fused, aggregator) if joins else None)
     return result
 
 
@@ -83,31 +83,32 @@ def refuses(world: int) -> str | None:
 
 
 def _stream(
-    rank: int, workers: int, blocks: "_Blocks", share: Tensor, present: Tensor, fused: int, aggregator: int
+    rank: int, workers: int, blocks: "_Blocks", numbers: Tensor, present: Tensor, fused: int, aggregator: int
 ) -> PeerExchanges:
-    """One stream, as a coroutine. ``share``: the sorted numbers of its blocks; ``present``: which are not zero here."""
-    fused = min(fused, len(share))
+    """One stream, as a coroutine. ``numbers``: of its blocks, sorted; ``present``: which of them are not zero here."""
+    fused = min(fused, len(numbers))
     others = [peer for peer in range(workers) if peer != rank]
     width = message_length(1, blocks.like)
-    mine = _queue(share, present, fused) if rank < workers else torch.full((1, fused), NONE)
+    queue = _queue(numbers, present, fused) if rank < workers else torch.full((1, fused), NONE)
     columns = torch.arange(fused)
-    sent = torch.zeros(fused, dtype=torch.int64)  # per column, the number of blocks that this rank has sent
-    requested = share[:fused].clone()  # per column, the block that is summed now
-    nexts = requested.repeat(workers, 1)  # on the aggregator: per worker and column, its next block
+    next_row = torch.zeros(fused, dtype=torch.int64)  # per column, the number of blocks that this rank has sent
+    requested = numbers[:fused].clone()  # per column, the block that is summed now
+    next_of_worker = requested.repeat(workers, 1)  # on the aggregator: per worker and column, its next block
     while (live := requested != NONE).any():
-        due = live & (mine[sent, columns] == requested)
-        sent += due
-        message = message_of(mine[sent, columns][due], blocks.take(requested[due]))
+        due = live & (queue[next_row, columns] == requested)
+        next_row += due
+        message = message_of(queue[next_row, columns][due], blocks.take(requested[due]))
         if rank == aggregator:
-            dues = live & (nexts == requested)
-            lengths = {peer: int(dues[peer].sum()) * width for peer in others}
+            sends_now = live & (next_of_worker == requested)
+            lengths = {peer: int(sends_now[peer].sum()) * width for peer in others}
             received = yield PeerExchange({}, {peer: n for peer, n in lengths.items() if n}, torch.int32)
             slot = blocks.like.new_zeros(fused, blocks.size)
             for peer in range(workers):  # in rank order
-                if dues[peer].any():
-                    nexts[peer, dues[peer]], data = read(message if peer == rank else received[peer], blocks.like)
-                    slot[dues[peer]] += data
-            answer = message_of(nexts.amin(0)[live], slot[live])
+                if sends_now[peer].any():
+                    pushed = message if peer == rank else received[peer]
+                    next_of_worker[peer, sends_now[peer]], data = read(pushed, blocks.like)
+                    slot[sends_now[peer]] += data
+            answer = message_of(next_of_worker.amin(0)[live], slot[live])
             yield PeerExchange(dict.fromkeys(others, answer), {}, torch.int32)
         else:
             yield PeerExchange({aggregator: message} if due.any() else {}, {}, torch.int32)
@@ -117,15 +118,15 @@ def _stream(
         if rank < workers:
             blocks.put(requested[live], data)
         requested[live] = following
-    return blocks.entries(mine[mine != NONE])
+    return blocks.entries(queue[queue != NONE])
 
 
-def _queue(share: Tensor, present: Tensor, fused: int) -> Tensor:
+def _queue(numbers: Tensor, present: Tensor, fused: int) -> Tensor:
     """Per column, the sorted numbers of the blocks that this rank sends, then NONE; shape (rows + 1, fused)."""
     is_sent = present.clone()
     is_sent[:fused] = True
-    queue = torch.full((-(-len(share) // fused) + 1, fused), NONE)
-    queue.view(-1)[: len(share)] = torch.where(is_sent, share, NONE)
+    queue = torch.full((-(-len(numbers) // fused) + 1, fused), NONE)
+    queue.view(-1)[: len(numbers)] = torch.where(is_sent, numbers, NONE)
     return queue.sort(dim=0).values
 
 

@@ -39,7 +39,7 @@ def draw(axes: Axes, panel: pd.DataFrame, names: Names) -> None:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
-    points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
+    points = accuracy_time.comparable_points(map(pd.read_csv, inputs.accuracy))
     timing = accuracy_time.timed(pd.concat(map(pd.read_csv, inputs.timing)))
     lines = accuracy_time.lines(points, accuracy_time.iterations(timing))
     models = names.models_in(lines["model"])

@@ -47,7 +47,7 @@ def cell(row: pd.Series, column: str) -> str:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
-    points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))
+    points = accuracy_time.comparable_points(map(pd.read_csv, inputs.accuracy))
     timing = accuracy_time.timed(pd.concat(map(pd.read_csv, inputs.timing)))
     try:
         every = accuracy_time.iterations(timing)

@@ -12,7 +12,7 @@ import pandas as pd
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import read_members
 from dlgs_bench.report.log import Script, log_errors, refuse
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.names import Names, ratio_of
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.timemodel import advice
 from dlgs_bench.timemodel.links import Network
@@ -39,10 +39,6 @@ def predict(table: pd.DataFrame, calibrations: Calibrations) -> pd.DataFrame:
 
 def by_name(calibrations: Calibrations, workers: int) -> dict:
     return {(one.spec.training.model, one.spec.variant, one.spec.ratio): one for one in calibrations.each(workers)}
-
-
-def ratio_of(row: dict) -> float | None:
-    return None if pd.isna(row["ratio"]) else row["ratio"]
 
 
 def choices(table: pd.DataFrame) -> pd.DataFrame:

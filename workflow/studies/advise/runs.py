@@ -19,14 +19,14 @@ def changed(values: dict) -> list[dict]:
     networks = [{"workers": values["workers"]} | network for network in study["check"]]
     models = grid.only(values, study["models"], [ALL_GATHER.name])
     timing = grid.shorter(values) | {"ratios": [study["ratio"]], "together": list(chosen(values))}
-    return [
-        values
-        | {"models": models, "timing": timing, "workers": network["workers"]}
-        | {"testbed": values["testbed"] | {"host_rates_mbit": {}, "latency_ms": 0} | links}
-        for network in networks
-        if not grid.refusal(values["collective"], network["workers"])
-        for links in [{key: value for key, value in network.items() if key != "workers"}]
-    ]
+    configurations = []
+    for network in networks:
+        links = {key: value for key, value in network.items() if key != "workers"}
+        if not grid.refusal(values["collective"], network["workers"]):
+            testbed = values["testbed"] | {"host_rates_mbit": {}, "latency_ms": 0} | links
+            changes = {"models": models, "timing": timing, "workers": network["workers"], "testbed": testbed}
+            configurations.append(values | changes)
+    return configurations
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

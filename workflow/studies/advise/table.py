@@ -73,10 +73,11 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
         "does not pay": f"Compressing does not pay for {where}",
         "cannot be told": f"Whether compressing pays for {where} cannot be told",
     }
+    verdict = advice.verdict(row["speedup_low"], row["speedup_high"])
     times = f"{tables.spread(row, 'speedup')} times as fast as uncompressed"
     took = f"{tables.number(row['iteration_s'] * 1e3)} instead of {tables.number(row['dense_s'] * 1e3)} ms an iteration"
     by = "" if row["collective"] == tables.ENGINE_SUMS else f" by {row['collective']}"
-    said = f"{begin[advice.verdict(row)]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
+    said = f"{begin[verdict]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
     said += f" What limits it is {LIMITS[row['limit']]}."
     if row["outside"]:
         said += f" Warning: the estimate is less certain than where it was checked: {row['outside']}."

@@ -90,9 +90,9 @@ def main(snakemake: Script) -> None:
             trial, label = params.trial_of[name]
             left[name] = estimate.accuracy(spec, trials[Path(trial).name], label)
         else:
-            left[name] = estimate.Cost(spec.measurement.budget_s, 0)
+            left[name] = estimate.RunCost(spec.measurement.budget_s, 0)
     lines = grounds({name: runs[name] for name in left}, params.at_once) + lines
-    lines.append(experience(estimate.off(estimate.kept(folder / KEPT), runs, real_s)))
+    lines.append(experience(estimate.off(estimate.read_estimates(folder / KEPT), runs, real_s)))
     table = shown(estimate.table(runs, left), Names.of(snakemake))
     print("\n".join(["", table, "", *lines]), file=sys.__stderr__)
     estimate.keep(folder / KEPT, runs, left)

@@ -8,7 +8,7 @@ from dlgs_bench import plugins
 from dlgs_bench.config import grid
 from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.topology import DENSE, TOPOLOGIES, Traffic
+from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 
 SUMS = "halving-doubling"  # of the backbone's gradients, as in the patent
 DATA_PARALLEL = {
@@ -57,8 +57,8 @@ def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunS
 
 def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
     """The number of iterations that fit into the study's ``limit_s``."""
-    gradient = DENSE * plugins.describe("models", model)["parameters"]
-    sent = TOPOLOGIES[scheme.topology].link_bytes(Traffic(gradient), gradient / DENSE, workers)
+    gradient = FLOAT32_BYTES * plugins.describe("models", model)["parameters"]
+    sent = TOPOLOGIES[scheme.topology].link_bytes(Traffic(gradient), gradient / FLOAT32_BYTES, workers)
     return min(study["repeats"], int(study["limit_s"] / (sent * 8e-6 / study["rate_mbit"])))
 
 

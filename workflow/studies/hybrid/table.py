@@ -25,7 +25,7 @@ from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.timemodel import hybrid
 from dlgs_bench.timemodel.predict import sum_rounds
-from dlgs_bench.topology import DENSE, TOPOLOGIES, Traffic
+from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 
 PREDICTED = 8  # workers
 Measured = tuple[dict, Callable[[int], float]]  # a row, and the seconds of an iteration by the number of workers
@@ -93,7 +93,7 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
     buckets, forward_s = len(entries), rows["forward_s"].median()
 
     def predict(more: int) -> float:
-        each = [on_link(spec, spec.topology.link_bytes(Traffic(DENSE * n), n, more)) for n in entries]
+        each = [on_link(spec, spec.topology.link_bytes(Traffic(FLOAT32_BYTES * n), n, more)) for n in entries]
         return hybrid.data_parallel_s(forward_s, row["computing_s"], each)
 
     if served:  # one message a worker and bucket, there and back
@@ -104,7 +104,7 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
     return row | {"sender": "worker", "messages": rounds * buckets, "bytes": sent}, predict
 
 
-def elsewhere(measured: list[Measured]) -> Iterator[dict]:
+def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
     """Predicted rows, for each model and way that was not measured with a number of workers.
 
     The numbers are all measured numbers and ``PREDICTED``. The prediction is from the row with the fewest workers.
@@ -156,7 +156,7 @@ def main(snakemake: Script) -> None:
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
     measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]
     rows = [row | {"predicted_s": predict(row["workers"])} for row, predict in measured]
-    table = pd.DataFrame([*rows, *elsewhere(measured)])
+    table = pd.DataFrame([*rows, *predicted_rows(measured)])
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}
     table = table.sort_values(["model", "workers", "way"], key=lambda c: c.map(order.get(c.name, int)))
     data = ", ".join(sorted(set(map(data_title, rows))))

@@ -18,7 +18,7 @@ import pandas as pd
 from dlgs_bench.report import captions, curves, tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, Row
-from dlgs_bench.report.summary import compare, summarise
+from dlgs_bench.report.summary import compare_blocks, summarise
 
 TO_TARGET = "to_target_s_"  # and the rate
 TIMED = ("iteration_s", "speedup", "against", "computing", "density", "sent_bytes", "blocks")
@@ -53,7 +53,7 @@ def timed(timing: pd.DataFrame, model: str, baseline: str) -> pd.DataFrame:
     runs = timing[timing["model"] == model]
     against = {}
     for variant, rows in runs.groupby("variant"):
-        row = compare(rows[rows["timed"] == variant], rows[rows["timed"] == baseline])
+        row = compare_blocks(rows[rows["timed"] == variant], rows[rows["timed"] == baseline])
         against[variant] = {f"against{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
     table = summarise(runs).set_index("variant").join(pd.DataFrame.from_dict(against, orient="index"))
     return table[[column for column in table if column.startswith(TIMED)]].add_prefix(f"{model}_")

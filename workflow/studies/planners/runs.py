@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid
-from dlgs_bench.config.variants import UNCOMPRESSED
-from dlgs_bench.spec import RunSpec
+from dlgs_bench.spec import UNCOMPRESSED, RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
@@ -16,6 +15,6 @@ def runs(values: dict) -> dict[str, RunSpec]:
         dense = [member for member in spec.members.values() if member.variant == UNCOMPRESSED]
         for member in spec.members.values():
             if plugins.describe("methods", member.scheme.method)["plan"] == "groups":
-                run = replace(grid.in_turns(member, dense), kind="planners")
+                run = replace(grid.with_schemes(member, dense), kind="planners")
                 specs[f"planners/{grid.timing_name(member)}"] = run
     return specs

@@ -16,7 +16,7 @@ from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, at_best, read
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
-from dlgs_bench.report.summary import compare
+from dlgs_bench.report.summary import compare_blocks
 from dlgs_bench.spec import RunSpec
 
 
@@ -33,7 +33,7 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
         own = timed[timed["timed"] == timed_as[planner]]
         row = {key: timed[key].iloc[0] for key in ABOUT}
         row |= {"planner": planner, "timed_as": timed_as[planner], "groups": predicted["groups"], "dense": fastest}
-        row |= {"predicted_s": predicted["iteration_s"], **compare(own, dense), "n": len(own)}
+        row |= {"predicted_s": predicted["iteration_s"], **compare_blocks(own, dense), "n": len(own)}
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]

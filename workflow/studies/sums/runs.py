@@ -34,7 +34,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
         shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": workers}
         for block in study["other_blocks"]:
             specs[f"sums/{workers}workers-block{block}"] = _run(study | {"block": block}, workers, shape, brief=True)
-    if specs and study["wide_area"] and not testbed.available(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
+    if specs and study["wide_area"] and not testbed.why_unavailable(WIDE_AREA["latency_ms"], WIDE_AREA["rate_mbit"]):
         most = max(study["workers"])
         for in_flight in study["in_flight"]:
             shape = {"fused": study["fused"][-1], "in_flight": in_flight, "aggregators": most}

@@ -1,6 +1,6 @@
 """Reports whether a node has a run's folder, its number of GPUs, and a free port, as JSON. No torch.
 
-python -m dlgs_bench.launch.probe <the run's folder>
+python -m dlgs_bench.launch.node_report <the run's folder>
 """
 
 import json
