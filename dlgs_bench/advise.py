@@ -166,12 +166,28 @@ def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
         _local_steps(dense, there),
         _unknown(dense, there),
     ]
+    if shared := _shared_cores(profile["job"]):
+        parts.append(shared)
     if reasons:
         parts.append(
             f"Warning: the estimate is less certain than where it was checked: {'; '.join(reasons)}. The intervals are "
             f"widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(parts)
+
+
+def _shared_cores(job: dict) -> str:
+    """A warning if no core was free to send and receive while the workers of a machine computed."""
+    machine, threads = job["machine"], job["threads"]
+    if job["device"] != "cpu" or not machine or machine["workers"] == 1:
+        return ""
+    if machine["workers"] * threads < machine["cores"]:
+        return ""
+    return (
+        f"Warning: workers share cores: {machine['workers']} workers with {threads} thread(s) each were recorded on a "
+        f"machine with {machine['cores']} cores. So exchanges slowed their computing, and every prediction contains "
+        "this. Workers on machines of their own compute faster; more workers on this machine compute more slowly."
+    )
 
 
 def _about(profile: dict, known: Sequence[JobModel], there: Network) -> str:
@@ -198,7 +214,7 @@ def _ranking(rows: Sequence[dict]) -> str:
     cells = [["Method", "Iteration (ms)", "Gain", "Limited by", "Without that (ms)"]]
     for row in rows:
         without = "" if math.isnan(row["limit_s"]) else ms(row["iteration_s"] - row["limit_s"])
-        cells.append([row["title"], ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
+        cells.append([row["label"], ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
     return table(cells)
 
 
@@ -214,29 +230,29 @@ def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -
     else:
         verdict = "Whether compressing pays cannot be told, because the interval contains 1"
     lines = [
-        f"{verdict}: the fastest method, {best['title']}, is predicted to be {_gain(best)} times as fast as "
+        f"{verdict}: the fastest method ({best['label']}) is predicted to be {_gain(best)} times as fast as "
         f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     ]
     if mib := job_advice.bucket_mib(known, there):
         lines.append(f"With bucket_cap_mb={mib:g}, uncompressed is faster than with the script's own buckets.")
     tied = [
-        row["title"]
+        row["label"]
         for row in rows
         if row["name"] != job_advice.SCRIPT and row["iteration_s"] <= TIED * rows[0]["iteration_s"]
     ]
     if len(tied) > 1:
-        lines.append(f"These cannot be told apart, because they are within a factor of {TIED}: {', '.join(tied)}.")
+        lines.append(f"These cannot be told apart, because they are within a factor of {TIED}: {'; '.join(tied)}.")
     return "\n".join(lines)
 
 
 def bars(rows: Sequence[dict], alone_s: float) -> str:
     """A bar chart of the iterations, in characters."""
-    longest, width = max(row["iteration_s"] for row in rows), max(len(row["title"]) for row in rows)
+    longest, width = max(row["iteration_s"] for row in rows), max(len(row["label"]) for row in rows)
     lines = ["One iteration: # computing, - exchange and selection"]
     for row in rows:
         computing, whole = (round(BAR * seconds / longest) for seconds in (alone_s, row["iteration_s"]))
-        lines.append(f"{row['title']:<{width}} {'#' * computing}{'-' * (whole - computing)} {ms(row['iteration_s'])}")
+        lines.append(f"{row['label']:<{width}} {'#' * computing}{'-' * (whole - computing)} {ms(row['iteration_s'])}")
     return "\n".join(lines)
 
 
@@ -251,7 +267,7 @@ def _inverse(known: Sequence[JobModel], there: Network) -> str:
         needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         below = row["pays_below_mbit"]
         pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
-        cells.append([row["title"], needed, pays])
+        cells.append([row["label"], needed, pays])
     text = f"Which links {there.workers} workers need:\n{table(cells)}"
     if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
         text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less certain."
@@ -284,7 +300,7 @@ def _unknown(dense: JobModel, there: Network) -> str:
             )
         if there.workers != job.here.workers:
             facts.append("the collective: dense sums are taken as a ring, gathers as one message from each worker")
-    return "\n".join(["What the estimate does not know:", *(f"- {fact}" for fact in facts)])
+    return "\n".join(["What the estimate does not contain:", *(f"- {fact}" for fact in facts)])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -325,7 +341,7 @@ def _svg(known: Sequence[JobModel], there: Network) -> bytes:
     figure = Figure(figsize=(10, 0.3 * len(known) + 3), layout="constrained")
     left, right = figure.subplots(1, 2)
     rows, alone_s = job_advice.rank(known, there, 1.0), known[0].job.alone_s
-    titles = [row["title"] for row in rows]
+    titles = [row["label"] for row in rows]
     left.barh(titles, [alone_s * 1e3] * len(rows), label="computing")
     exchanged = [(row["iteration_s"] - alone_s) * 1e3 for row in rows]
     left.barh(titles, exchanged, left=alone_s * 1e3, label="exchange and selection")
@@ -336,7 +352,7 @@ def _svg(known: Sequence[JobModel], there: Network) -> bytes:
     rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
     for model in known:
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
-        right.plot(rates, used, label=model.title)
+        right.plot(rates, used, label=model.label)
     right.axvspan(*CHECKED["Mb/s"], color="0.93", zorder=0, label="links that were checked")
     right.axhline(REACHED, color="grey", linestyle=":")
     right.axvline(there.rate_mbit, color="grey", linestyle=":")

@@ -130,7 +130,7 @@ def _report(known: Sequence[JobModel], there: Network, rows: Sequence[dict], giv
         spread = f" [{advise.ms(found.low)}, {advise.ms(found.high)}]" if found.enough else ""
         sent = f"{own[-1]['sent_bytes'] / 1e6:.3g}"
         cells.append(
-            [model.title, advise.ms(predicted_s), advise.ms(found.value) + spread,
+            [model.label, advise.ms(predicted_s), advise.ms(found.value) + spread,
              f"{found.value / predicted_s:.2f}", sent]
         )  # fmt: skip
     alone = advise.ms(known[0].job.alone_s)

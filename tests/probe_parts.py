@@ -67,6 +67,12 @@ def with_and_without(comm, engine: str, path: str) -> tuple:
     return trained(wrap, None, comm.rank), trained(wrap, Path(f"{path}.{comm.rank}"), comm.rank)
 
 
+def compiled_outside(comm, path: str) -> int:
+    """How many hooks the probe has left behind if torch.compile wraps DistributedDataParallel."""
+    _, left = trained(lambda model: plain(torch.compile(DistributedDataParallel(model), backend="eager")), Path(path))
+    return left
+
+
 def ddp_settings(comm) -> tuple[dict, dict]:
     """The settings of two models with batch norm: with buckets of 2 MiB, and with default buckets and no broadcast."""
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

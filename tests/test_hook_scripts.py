@@ -93,6 +93,7 @@ def test_a_parameter_that_nobody_exchanges_is_named_in_the_next_step(engine, wor
         "unfrozen": (4, "second.bias"),
         "added group": (4, "a parameter of shape () in group 1"),
         "new layer": (4, "added"),
+        "assigned": (4, "first.weight"),
     }
     for found in worlds(engine).run(parts.unknown_parameters, engine):
         assert found.pop("own optimizer") == found.pop("frozen with zeros") == [""] * 5

@@ -3,15 +3,18 @@
 What the ranks do is in hook_states.py."""
 
 import re
+from dataclasses import dataclass, field
 
 import hook_states as script
 import pytest
 import torch
-from conftest import documented, make
+from conftest import documented
 from test_hook_scripts import EXCHANGED, OPTIONS
 from world import World
 
-from dlgs_bench.hooks.states import DROPPED, EQUAL, SUMMED
+from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange.feedback import ErrorFeedback
+from dlgs_bench.hooks import states
 
 METHODS = {name: OPTIONS[name] for name in EXCHANGED}
 SUMS = {"residuals": "topk", "velocities": "dgc", "momenta": "demo", "errors": "loco"}
@@ -74,9 +77,33 @@ def test_a_state_that_one_rank_alone_loads_is_refused_on_all_ranks(worlds):
         assert line == "hook.step: 3 on rank 0 is not 0 on rank 1; load the hook's state on every worker, or on none"
 
 
+@dataclass
+class Counting(ErrorFeedback):
+    """A method with a field of its own that is not a tensor."""
+
+    state = ("drawn",)
+    equal_state = ("shared",)
+
+    seed: int = 0
+    drawn: int = field(default=0, init=False)
+    shared: dict = field(default_factory=dict, init=False)
+
+
 @pytest.mark.unit
-@pytest.mark.parametrize("method", METHODS | {"diloco": {}, "sparseloco": {}})
-def test_it_is_known_what_becomes_of_every_field_of_a_methods_state(method):
-    fields = make(method)._state()
-    known = [*SUMMED, *EQUAL, *DROPPED]
-    assert all(known.count(name) == 1 for name in fields)
+def test_the_declarations_of_a_method_decide_what_becomes_of_its_state(monkeypatch):
+    monkeypatch.setattr(states, "about", lambda name: {"fields": {"seed": {}, "error_feedback": {}}})
+
+    def save(comm) -> dict:
+        method = Counting(seed=3)
+        method.drawn, method.shared[0], method.residuals[0] = 5, torch.ones(2), torch.full((2,), comm.rank + 1.0)
+        return states.saved_state(comm, states.identity_of("counting", method, comm, [2]), 7, method)
+
+    def load(comm) -> tuple[int, dict]:
+        method = Counting(seed=3)
+        identity = states.identity_of("counting", method, comm, [2])
+        return states.loaded_state(first | second, comm, identity, method, redistribute=True)
+
+    first, second = run_workers(2, save)
+    ((step, state),) = run_workers(1, load)
+    assert (step, state["drawn"]) == (7, 0) and state.keys() == {"drawn", "shared", "residuals"}
+    assert torch.equal(state["shared"][0], torch.ones(2)) and torch.equal(state["residuals"][0], torch.full((2,), 3.0))

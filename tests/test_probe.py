@@ -13,7 +13,7 @@ import torch
 from conftest import PATIENCE_S, ROOT, examples, horovod_is_slow
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import ddp_settings, plain, trained, with_and_without
+from probe_parts import compiled_outside, ddp_settings, plain, trained, with_and_without
 
 from dlgs_bench.probe import record
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
@@ -93,6 +93,7 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     found = load(tmp_path / "profile.0", workers=2)
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
+    assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
     with pytest.raises(ValueError, match=r"job.workers: 2 is not 3"):
         load(tmp_path / "profile.0", workers=3)
 
@@ -102,6 +103,15 @@ def test_the_buckets_and_the_buffers_of_ddp_are_recorded(worlds):
     for one, other in worlds("torch_dist").run(ddp_settings):
         assert one == {"first_bucket_bytes": 2**21, "bucket_bytes": 2**21, "buffer_bytes": 2 * 3 * 4 + 8}
         assert other == DDP_DEFAULTS
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_ddp_inside_a_compiled_module_is_recorded_as_ddp(worlds, tmp_path):
+    path = tmp_path / "profile.json"
+    assert worlds("torch_dist").run(compiled_outside, str(path)) == [0, 0]
+    job = load(path, workers=2)["job"]
+    assert (job["kind"], job["steps"], job["ddp"]) == ("ddp", 3, DDP_DEFAULTS)
 
 
 @pytest.mark.slow

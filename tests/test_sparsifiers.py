@@ -101,6 +101,16 @@ def test_the_first_step_sends_k_entries_or_as_near_to_k_as_it_says(name, measure
     assert request.values.numel() == 1
 
 
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_every_entry_of_a_constant_gradient_is_sent_at_some_time(name, device):
+    """The number of entries, 432, is not a multiple of k = 43."""
+    gradient = torch.rand(432, generator=torch.Generator().manual_seed(0)).to(device) + 0.5
+    steps = run_workers(1, lambda comm: exchange_steps(comm, make(name, ratio=0.1), [[gradient]] * 100))[0]
+    sent = torch.stack([aggregate for (aggregate,) in steps]).any(0)
+    never = (~sent).nonzero().flatten().tolist()
+    assert not never, f"{name}: entries {never} of 432 were not sent in 100 steps; send each of them at some time"
+
+
 @pytest.mark.parametrize("name", ["topk", "lags", "dlgs"])
 def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distribution_has(name, measured):
     """Beyond z on either side lies a tenth; of a unit of energy, 2 (z density(z)) + 0.1 lies there."""

@@ -17,7 +17,7 @@ class ErrorFeedback(Method):
     that were not sent; this baseline shows the effect of the residual.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("residuals",)
+    summed_state: ClassVar[tuple[str, ...]] = ("residuals",)
 
     error_feedback: bool = field(default=True, kw_only=True)
     residuals: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
@@ -38,7 +38,7 @@ class ErrorFeedback(Method):
 class Momentum(Method):
     """The method applies momentum before it compresses, so the optimizer applies none."""
 
-    state: ClassVar[tuple[str, ...]] = ("velocities",)
+    summed_state: ClassVar[tuple[str, ...]] = ("velocities",)
     owns_momentum = True
     decay_joins_gradient = True
 

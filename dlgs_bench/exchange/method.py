@@ -104,6 +104,8 @@ class Gather:
 
 # A PeerExchange is one round of messages between peers; the answer is {peer: tensor}.
 Request = Sum | Max | Gather | PeerExchange
+# An exchange yields requests, gets their answers, and returns the aggregate.
+Requests = Generator[Request, Any, Tensor]
 
 
 class Method:
@@ -126,7 +128,12 @@ class Method:
     ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
     ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
     weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
-    ``state``: the names of the fields that a resumed run needs. The names of base classes are added.
+
+    State that a resumed run needs: the names of fields, declared in one of three tuples. They differ in what becomes of
+    a field if the run continues with another number of workers. The names of base classes are added.
+    ``state``: the field returns to its initial value.
+    ``summed_state``: {bucket index: tensor}; every worker gets an equal share of the sum over workers.
+    ``equal_state``: the field is the same on all workers, so every worker gets a copy.
 
     Laws that a class declares; ``tests/test_methods.py`` checks them:
     ``exact_when``: parameters with which the first exchange returns the dense mean. {} means that every exchange
@@ -152,6 +159,8 @@ class Method:
     owns_momentum: ClassVar[bool] = False
     decay_joins_gradient: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
+    summed_state: ClassVar[tuple[str, ...]] = ()
+    equal_state: ClassVar[tuple[str, ...]] = ()
 
     exact_when: ClassVar[dict[str, Any] | None] = None
     conserves_mass: ClassVar[Literal["bits", "rounding", "at most"] | None] = None
@@ -185,7 +194,7 @@ class Method:
         """
         return 1
 
-    def exchange(self, bucket: Bucket, context: StepContext) -> Generator[Request, Any, Tensor]:
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         """Yield requests, and return the aggregate: shape (d,), with the same bits on all workers."""
         raise NotImplementedError
 
@@ -194,15 +203,18 @@ class Method:
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs."""
-        return {name: getattr(self, name) for name in self._state()}
+        return {name: getattr(self, name) for name in self.state_fields()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; ValueError unless it is a state of this method."""
-        if set(state) != set(self._state()):
-            name, fields = type(self).__name__, sorted(self._state())
+        if set(state) != set(self.state_fields()):
+            name, fields = type(self).__name__, sorted(self.state_fields())
             raise ValueError(f"{name}: state: {sorted(state)} is not {fields}; load a state of this method")
         for name, value in state.items():
             setattr(self, name, value)
 
-    def _state(self) -> list[str]:
-        return [name for base in type(self).__mro__ for name in vars(base).get("state", ())]
+    @classmethod
+    def state_fields(cls, *kinds: str) -> list[str]:
+        """The names in the declarations ``kinds``, such as "summed_state", of the class and its bases; all if none."""
+        kinds = kinds or ("state", "summed_state", "equal_state")
+        return [name for base in cls.__mro__ for kind in kinds for name in vars(base).get(kind, ())]

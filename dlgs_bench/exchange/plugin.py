@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import typing
+from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.errors import TITLE, is_title, shown
@@ -42,6 +43,7 @@ def about(name: str) -> dict:
         )
     hints = typing.get_type_hints(cls, include_extras=True)
     fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    _check_declarations(cls, [f.name for f in fields if f.init])
     required = [f.name for f in fields if f.init and f.default is f.default_factory is dataclasses.MISSING]
     if set(required) <= {"ratio"}:
         cls(**dict.fromkeys(required, 0.1))  # an error in its constructor is found here instead of in a run
@@ -58,7 +60,22 @@ def about(name: str) -> dict:
     }
 
 
-def _parameter(hint) -> dict:
+def _check_declarations(cls: type[Method], parameters: list[str]) -> None:
+    """ValueError in one line if a parameter has the name of a declaration or of a field of the state."""
+    for base in cls.__mro__:
+        for name in parameters:
+            if typing.get_origin(vars(base).get("__annotations__", {}).get(name)) is typing.ClassVar:
+                raise ValueError(
+                    f"{cls.__name__}.{name}: a type makes it a parameter of the method; write `{name} = ...` without"
+                )
+    for name in cls.state_fields():
+        if name in parameters:
+            raise ValueError(
+                f"{cls.__name__}.{name}: a parameter is not a valid field of the state; write field(..., init=False)"
+            )
+
+
+def _parameter(hint: Any) -> dict:
     """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, bound = typing.get_args(hint)[:2]

@@ -9,13 +9,8 @@ from torch import Tensor
 
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
-from dlgs_bench.exchange import LocalSteps, Method
+from dlgs_bench.exchange import Method
 from dlgs_bench.exchange.plugin import about
-
-# What becomes of a method's state, by field, where the number of workers changes.
-SUMMED = {"residuals", "velocities", "momenta", "errors"}  # the sum over the workers later joins the aggregate
-EQUAL = {"shared", "factors", "means", "squares"}  # the same on all workers; so are the velocities of local steps
-DROPPED = {"thresholds", "cuts", "last", "chosen", "sum_errors", "stages", "sent"}  # a method computes it again
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
@@ -77,10 +72,10 @@ def global_rank(comm: Communicator) -> int:
 def _redistributed(
     state: Mapping[str, Any], comm: Communicator, identity: dict[str, Any], method: Method
 ) -> tuple[int, dict[str, Any]]:
-    """Every worker gets an equal share of what adds up, and a copy of what was the same on all workers.
+    """Every worker gets an equal share of the fields in ``summed_state``, and a copy of those in ``equal_state``.
 
-    The rest is dropped, such as the thresholds of each worker, and the method computes it again. For this, the step
-    goes back to the beginning of the method's cycle.
+    Other fields, such as the thresholds of each worker, return to their initial values, and the method computes them
+    again. For this, the step goes back to the beginning of the method's cycle.
     """
     fitting = [one for one in state.values() if one[0].get("shard") == identity.get("shard")]
     everyone = sorted(fitting, key=lambda one: one[0]["rank"])
@@ -93,17 +88,13 @@ def _redistributed(
     steps = {step for _, step, _ in everyone}
     if len(steps) > 1:
         raise ValueError(f"state: {sorted(steps)} are different steps; give the states of one checkpoint")
-    states, shared = [_copied(kept, comm.device) for _, _, kept in everyone], {}
-    if unknown := states[0].keys() - SUMMED - EQUAL - DROPPED:
-        raise ValueError(f"state: {sorted(unknown)} cannot be redistributed; train with {len(ranks)} workers")
-    for name, first in states[0].items():
-        if name in EQUAL or (isinstance(method, LocalSteps) and name == "velocities"):
-            shared[name] = first
-        elif name in SUMMED:
-            parts = {index: torch.stack([one[name][index] for one in states]) for index in first}
-            shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
-        else:
-            shared[name] = {}
+    states = [_copied(kept, comm.device) for _, _, kept in everyone]
+    shared = type(method)(**identity["options"]).state_dict()
+    for name in method.state_fields("equal_state"):
+        shared[name] = states[0][name]
+    for name in method.state_fields("summed_state"):
+        parts = {index: torch.stack([one[name][index] for one in states]) for index in states[0][name]}
+        shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
     (step,) = steps
     return step - step % method.cycle, shared
 

@@ -8,6 +8,7 @@ other numbers. ``models`` merges layers at will; ``script_models`` predicts the 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def _delivered(rows: list[dict], ddp: dict) -> tuple[list[dict], np.ndarray]:
     of model.parameters().
     """
     arriving = sorted(rows, key=lambda row: row["arrived_s"])
-    full_s = {}
+    full_s: dict[int, float] = {}
     for start, stop in fill(_lengths(arriving), ddp["first_bucket_bytes"], ddp["bucket_bytes"]):
         full_s |= dict.fromkeys(map(id, arriving[start:stop]), arriving[stop - 1]["arrived_s"])
     layers = rows[::-1]
@@ -170,7 +171,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
-        curves[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+        curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
     if job.backend == "gloo":
         summed = curves["all-reduce"]
         seconds = [
@@ -206,10 +207,13 @@ class JobModel:
     of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
     """
 
-    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False):
+    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False) -> None:
         self.job = job
-        self.name, self.title = (method["name"], method["title"]) if method else (UNCOMPRESSED, "uncompressed")
+        self.name: str = method["name"] if method else UNCOMPRESSED
+        self.title: str = method["title"] if method else "uncompressed"
         self.options = method["options"] if method else {}
+        ratio = self.options.get("ratio")
+        self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title
         self._method, self._hooked = method, hooked
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
@@ -387,7 +391,7 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     )
     caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
     script = JobModel(job, plans=[own])
-    script.name, script.title = SCRIPT, "uncompressed, the script's buckets"
+    script.name, script.label = SCRIPT, "uncompressed, the script's buckets"
     known = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
         samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
@@ -491,7 +495,7 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
     for model in known:
         row = predicted(model, there)
         gain, off = dense_s / row["iteration_s"], 1.0 if model.name in DENSE_NAMES else factor
-        rows.append(row | {"name": model.name, "title": model.title, "gain": gain,
+        rows.append(row | {"name": model.name, "label": model.label, "gain": gain,
                            "gain_low": gain / off, "gain_high": gain * off})  # fmt: skip
     return sorted(rows, key=lambda row: row["iteration_s"])
 
@@ -499,7 +503,7 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
 def inverse(known: Sequence[JobModel], there: Network) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it starts to pay (NaN for uncompressed)."""
     return [
-        {"name": model.name, "title": model.title, "needed_mbit": needed_mbit(model, there),
+        {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
          "pays_below_mbit": break_even_mbit(known[0], model, there) if model.name not in DENSE_NAMES else math.nan}
         for model in known
     ]  # fmt: skip
