@@ -33,7 +33,7 @@ os.environ["DLGS_BENCH_MAX_OTHER_WORK"] = "2"
 # An example may take as long as a busy machine needs, and so may drawing it: speed lives in bench/.
 # What ``measured`` notes of several examples is one list.
 unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-for profile, examples in (("quick", 12), ("thorough", 50)):  # `pytest --hypothesis-profile=thorough`
+for profile, examples in (("quick", 8), ("thorough", 30)):  # `pytest --hypothesis-profile=thorough`
     settings.register_profile(profile, deadline=None, max_examples=examples, suppress_health_check=unchecked)
 settings.load_profile("quick")
 

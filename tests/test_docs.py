@@ -74,19 +74,18 @@ def test_the_reference_has_every_name_that_a_method_imports(pages):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("link", ["[gone](nowhere.md)", "[gone](measuring.md#nowhere)", "![gone](nowhere.svg)", ""])
-def test_make_lint_stops_at_a_broken_link(tmp_path, link):
-    """The command is the Makefile's own."""
+def test_make_lint_stops_at_broken_links(tmp_path):
+    """The command is the Makefile's own. Make lint itself shows that there is none here."""
     ignored = shutil.ignore_patterns(".git", ".venv", ".tools", ".snakemake", ".cache", "data", "smoke", "runs")
     project = Path(shutil.copytree(ROOT, tmp_path / "project", ignore=ignored))
     shutil.copytree(ROOT / "dlgs_bench" / "data", project / "dlgs_bench" / "data")
+    links = ("nowhere.md", "measuring.md#nowhere", "nowhere.svg")
     with (project / "docs" / "tutorial.md").open("a") as file:
-        file.write(f"\n{link}\n")
+        file.write("\n[gone]({}) [gone]({}) ![gone]({})\n".format(*links))
     (command,) = re.findall(r"^SITE := (.*)$", (project / "Makefile").read_text(), re.M)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(command, shell=True, cwd=project, env=environment, capture_output=True, text=True)
-    assert (done.returncode == 0) == (not link), done.stdout + done.stderr
-    assert "nowhere" in done.stderr or not link
+    assert done.returncode and all(f"link '{link}'" in done.stderr for link in links), done.stderr
 
 
 def test_every_kept_set_of_results_is_in_the_index():

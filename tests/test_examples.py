@@ -18,8 +18,7 @@ from dlgs_bench.comm.local import run_workers
 sys.path.insert(0, str(ROOT / "examples"))
 import naive_exchange
 
-# Most of the cost of a run is two imports of torch; DDP and Horovod import more. Hooks have fast tests of their own.
-MARKS = {"ddp_minimal": [pytest.mark.slow], "horovod_minimal": [pytest.mark.slow, needs_horovod]}
+MARKS = {"horovod_minimal": [needs_horovod]}
 EVERY = sorted((ROOT / "examples").glob("*.py"))
 COMMAND = re.compile(r"Run it with: (.*)")
 EXAMPLES = [path.stem for path in EVERY if COMMAND.search(path.read_text(encoding="utf-8"))]
@@ -36,6 +35,7 @@ def run(command: str) -> str:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in EXAMPLES])
 def test_an_example_runs_as_it_says(name):
     (command,) = COMMAND.findall((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"))

@@ -54,8 +54,11 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
         assert result == [[3.0] * (j - k) for k, j in groups]
 
 
-def test_a_bucket_is_sent_while_the_one_before_is_still_under_way():
-    """Otherwise communication would overlap neither backward nor other communication."""
+@pytest.mark.parametrize(
+    "method, posted", [(make("none"), [1, 2, 3]), (TwoRounds(), [1, 1, 1])], ids=["one request", "two requests"]
+)
+def test_a_bucket_is_sent_once_all_requests_of_the_bucket_before_are_under_way(method, posted):
+    """Later, communication would overlap nothing. Earlier, the order of requests would follow each worker's answers."""
 
     class Slow:
         ended_at = None
@@ -68,12 +71,12 @@ def test_a_bucket_is_sent_while_the_one_before_is_still_under_way():
     started = []
     with_one_worker.start = lambda request: started.append(request) or Slow()
     clock = Clock(CPU)
-    exchange = WorkerExchange(make("none"), [(i, i + 1) for i in range(3)], buckets, with_one_worker, clock)
+    exchange = WorkerExchange(method, [(i, i + 1) for i in range(3)], buckets, with_one_worker, clock)
     clock.start()
     exchange.begin(at(1))
-    for layer in range(3):
+    for layer, count in enumerate(posted):
         exchange.ready(layer)
-        assert len(started) == layer + 1
+        assert len(started) == count
 
 
 def test_what_is_sent_counts_for_the_bucket_that_sent_it():

@@ -116,6 +116,12 @@ def test_layers_are_merged_if_waiting_for_the_next_one_costs_less_than_a_start_u
     assert planner([3, 3], costs) == ([(0, 2)] if merges else [(0, 1), (1, 2)])
 
 
+@pytest.mark.parametrize("first, plan", [(1, [(0, 1), (1, 2), (2, 3)]), (10, [(0, 1), (1, 3)])])
+def test_omgs_merges_a_layer_that_waits_for_the_link_anyway(first, plan):
+    """The third gradient comes 12 after the second. If the first has 10 entries, the second waits 9 of that."""
+    assert omgs([first, 3, 3], Costs(1, [2, 6, 12], lambda d: 0 * d, lambda d: 5 + d)) == plan
+
+
 def test_selecting_layer_by_layer_costs_the_same_however_layers_are_merged():
     costs = Costs(1, [2, 3], lambda d: 1 + d, lambda d: 4, per_layer=True)
     for plan in ([(0, 1), (1, 2)], [(0, 2)]):

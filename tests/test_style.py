@@ -96,7 +96,7 @@ def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path
     style.plt.close()
     (tmp_path / "matplotlibrc").write_text(SETTINGS, encoding="utf-8")
     command = [sys.executable, "-c", DRAW, str(tmp_path / "there")]
-    environment = os.environ | {"MPLCONFIGDIR": str(tmp_path)}
+    environment = os.environ | {"MATPLOTLIBRC": str(tmp_path / "matplotlibrc")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     for kind in ("svg", "png"):

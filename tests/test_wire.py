@@ -63,6 +63,12 @@ def test_the_smallest_code_is_as_small_as_it_says(density, most_bits):
     assert 32 * (message.numel() - 1 - n) <= most_bits * n + 32
 
 
+@pytest.mark.parametrize("gap, words", [(65534, 5), (65535, 6), (65536, 6)])
+def test_a_gap_that_16_bits_cannot_hold_takes_two_numbers(gap, words):
+    places = (torch.tensor([gap, *[300] * 9]) + 1).cumsum(0) - 1
+    assert there_and_back("smallest", int(places[-1]) + 1, places).numel() == 1 + len(places) + words
+
+
 @pytest.mark.parametrize("form", [Smallest, RunLength])
 @pytest.mark.parametrize("indices", [[1, 1], [3, 10], [-1, 2]])
 def test_wrong_indices_are_refused(form, indices):
