@@ -1,8 +1,8 @@
 """The style of figures: colours, dashes, markers, hatches, and the small print below. No torch.
 
-Black is uncompressed. The other colours are the palette of Okabe and Ito, which colour-blind readers can distinguish, and
-a dark red. Every variant also has a dash and a marker, and every part of an iteration a hatch, so figures can be printed
-in black and white.
+Black is uncompressed. The other colours are the palette of Okabe and Ito, which colour-blind readers can distinguish,
+and a dark red. Every variant also has a dash and a marker, and every part of an iteration a hatch, so figures can be
+printed in black and white.
 """
 
 import textwrap

@@ -36,7 +36,7 @@ def visible(table: pd.DataFrame) -> set[str]:
 
 
 def draw(axes, rows: pd.DataFrame) -> None:
-    """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time next to it."""
+    """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time."""
     shown_s = axis_s(rows)
     for y, row in enumerate(rows.to_dict("records")):
         left, whole = 0.0, row["iteration_s"]

@@ -1,11 +1,11 @@
 """Planners: the iteration with each plan for merging layers, predicted and measured.
 
-All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with several
-ways of merging layers. Speed-ups are over the fastest of these (column: uncompressed). Predicted: by the time model
-(equations 2 to 7 of the paper) from the calibration, plus the measured times of the optimizer, of the rest, and of the
-wait for slower workers. Planners with the same groups are timed once. Batch: samples per worker and step. Above exact: by how much the predicted iteration
-exceeds the prediction for the planner exact. Times and speed-ups are medians over blocks. Brackets: the 95 % interval
-of a repeat, from the blocks of one run (Student's t)."""
+All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with
+several ways of merging layers. Speed-ups are over the fastest of these (column: uncompressed). Predicted: by the time
+model (equations 2 to 7 of the paper) from the calibration, plus the measured times of the optimizer, of the rest, and
+of the wait for slower workers. Planners with the same groups are timed once. Batch: samples per worker and step.
+Above exact: by how much the predicted iteration exceeds the prediction for the planner exact. Times and speed-ups are
+medians over blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t)."""
 
 import json
 from pathlib import Path
