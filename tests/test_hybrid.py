@@ -1,5 +1,6 @@
 """Hybrid parallelism: what is learnt equals training on one device, and every message and byte the formulas."""
 
+import runpy
 import sys
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from dlgs_bench.comm.hybrid import Layout
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.data import load as data_set
+from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.hybrid import around_head, data_parallel_s, link_bytes
 from dlgs_bench.training import hybrid as training
@@ -296,6 +298,15 @@ def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, m
     assert shown.count("| 8, predicted") == 4 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
     assert "8 workers, hybrid" in text and "predicted" in text  # the diamond is in the legend
+
+
+def test_the_legend_leaves_out_parts_that_are_too_short_to_be_seen():
+    visible = runpy.run_path(str(ROOT / "workflow" / "studies" / "hybrid" / "figure.py"))["visible"]
+    one = {"title": "a", "way": "hybrid", "sender": "backbone", "iteration_s_high": 1.0, "predicted_s": 1.0}
+    parts = {"computing_s": 0.8, "features_s": 0.004, "columns_s": 0.0, "input_gradients_s": 0.02, "gradients_s": None}
+    assert visible(pd.DataFrame([one | parts])) == {"computing", "input gradients"}
+    short = {"title": "b", "iteration_s_high": 0.1, "predicted_s": 0.1}  # the same features fill 3 % of its axis
+    assert visible(pd.DataFrame([one | parts, one | parts | short])) >= {"features"}
 
 
 class Noise:

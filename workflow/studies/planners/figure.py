@@ -44,7 +44,7 @@ def main(snakemake: Script) -> None:
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
         rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
-        axes.set_title(f"{name}, batch {first['batch']}, {TOPOLOGIES[first['topology']].title}{rate}", fontsize=8)
+        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}{rate}, batch {first['batch']}", fontsize=8)
     for axes in panels[-2:]:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend(figure, *panels[0].get_legend_handles_labels())
