@@ -67,6 +67,7 @@ def _sizes(module: ModuleType) -> dict:
     if watch.named:
         _check_values(module)
     check_parameters(net)
+    built = trainable(net).keys()
     data_set = data.load(module.DATA)
     inputs = data_set.example()
     with evaluating(net), torch.no_grad():
@@ -76,6 +77,8 @@ def _sizes(module: ModuleType) -> dict:
         _check_loss(module.loss(outputs.float(), _targets(outputs), reduction="sum"))
         takes = [name for name in data.names() if _takes(net, name)]
     _train(module, net, torch.cat([inputs, inputs]), data_set)  # BatchNorm cannot train on one sample
+    if changed := sorted(built ^ trainable(net).keys()):
+        raise ValueError(f"build: {changed[0]} is added or frozen in forward; do this when the model is built")
     layers = [p.numel() for p in trainable(net).values()][::-1]
     matrices = len(hidden_matrices(net))
     with evaluating(net), torch.no_grad():

@@ -91,10 +91,34 @@ def odd(rank: int) -> dict:
     return {"start": start, "said": ""}
 
 
+def loaded_too_early(rank: int, stop: int) -> str:
+    """What is said if a worker loads its weights, and LocalSteps is made afterwards; ``stop``: the step of the save."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    model = built()
+    optimizer = adamw(model)
+    with LocalSteps(model, optimizer, "diloco", local_steps=EVERY) as sync:
+        for step in range(stop):
+            inner_step(model, optimizer, step, rank)
+            sync.step()
+        state = copy.deepcopy(sync.state_dict())
+    if sync.steps % EVERY == 0 and rank:
+        model.load_state_dict(built(7).state_dict())  # rank 0 alone has loaded the weights, which suffices then
+    with LocalSteps(model, optimizer, "diloco", local_steps=EVERY) as sync:
+        sync.load_state_dict(state)
+        try:
+            inner_step(model, optimizer, stop, rank)
+            sync.step()
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
 def observed(comm) -> dict:
     found: dict = {"odd": odd(comm.rank)}
     for name, (method, options) in CASES.items():
         whole, saved = trained(method, comm.rank, seed=comm.rank, **options)  # rank 0's weights count
         found[name] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
+    found["loaded too early"] = [loaded_too_early(comm.rank, stop) for stop in (EVERY - 1, EVERY)]
     found["bf16"] = trained("diloco", comm.rank, dtype=torch.bfloat16)[0]
     return found

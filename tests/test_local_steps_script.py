@@ -87,6 +87,15 @@ def test_a_layer_that_is_unfrozen_later_is_named_in_the_next_exchange(ranks):
         assert found["odd"]["said"].startswith("head.weight: diloco does not exchange it, so workers would drift apart")
 
 
+@pytest.mark.engine
+def test_weights_that_construction_replaces_on_a_resume_are_refused_on_all_ranks(ranks):
+    line = "model: its weights were loaded before LocalSteps was made, which replaced them by those of rank 0"
+    for rank, found in enumerate(ranks):
+        between, after = found["loaded too early"]
+        assert between.startswith(line if rank else f"rank 1: {line}") and "\n" not in between
+        assert after == ""
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize("variable", ["WORLD_SIZE", "HOROVOD_SIZE"])
 def test_processes_without_a_process_group_are_refused(variable, monkeypatch):

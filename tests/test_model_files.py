@@ -312,7 +312,22 @@ class AllFrozen(Net):
         self.requires_grad_(False)
 
 
+class Late(Net):
+    def forward(self, images):
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(10, 10)
+        return self.late(super().forward(images))
+
+
+class FreezesLate(Net):
+    def forward(self, images):
+        self.convolution.requires_grad_(False)
+        return super().forward(images)
+
+
 REFUSED = {
+    "late": (Late, "late.bias is added or frozen in forward; do this when the model is built"),
+    "freezes late": (FreezesLate, "convolution.bias is added or frozen in forward"),
     "tuple": (returning(lambda y: (y, y)), "returns a tuple in training, not one tensor"),
     "named tuple": (returning(lambda y: Outputs(y, None)), "returns a Outputs in training, not one tensor"),
     "dict": (returning(lambda y: {"out": y}), "returns a dict in training, not one tensor"),

@@ -65,8 +65,11 @@ class LocalSteps:
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
+        own = [p.detach().clone() for p in parameters]
         if self._comm.world_size > 1:
             broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
+        self._replaced = not all(map(torch.equal, own, parameters))  # the weights of this worker, by those of rank 0
+        self._lost = self._agreed = False
         self._model, self._known = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
@@ -89,6 +92,8 @@ class LocalSteps:
 
     def step(self) -> None:
         """Count a step of the optimizer. If the method acts at this step, exchange or adopt shared weights."""
+        if not self._agreed:
+            self._refuse_lost()
         self.steps += 1
         if not self.method.acts_at(self.steps):
             return
@@ -100,6 +105,17 @@ class LocalSteps:
             for parameter, view in self._pairs:
                 parameter.copy_(view)
             self._begin()
+
+    def _refuse_lost(self) -> None:
+        """ValueError in one line, on all workers, if a resumed worker has the weights of rank 0 and not its own."""
+        with agreement(self._comm, "load the state of LocalSteps on every worker, or on none") as same:
+            same["steps"] = self.steps
+            if self._lost:
+                raise ValueError(
+                    "model: its weights were loaded before LocalSteps was made, which replaced them by those of rank "
+                    "0; load them after that"
+                )
+        self._agreed = True
 
     def _refuse_unknown(self) -> None:
         """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
@@ -118,10 +134,18 @@ class LocalSteps:
                 )
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        """Check the first step: warn if the state was not loaded, and refuse weights that have changed."""
+        """Check the first step: warn if the state was not loaded, and refuse weights that have changed.
+
+        Right after an exchange, the weights of rank 0 are those of all workers.
+        """
         for handle in self._handles:
             handle.remove()
+        before = self._weights.clone()
+        self._read()
+        unchanged = torch.equal(before, self._weights)
         if self.steps:
+            shared = torch.cat([self.method.shared[index] for index in sorted(self.method.shared)])
+            self._lost = self._replaced and unchanged and not torch.equal(shared, self._weights)
             return
         if optimizer.state:
             warnings.warn(
@@ -129,9 +153,7 @@ class LocalSteps:
                 "load_state_dict of LocalSteps on every rank",
                 stacklevel=2,
             )
-        before = self._weights.clone()
-        self._read()
-        if not torch.equal(before, self._weights):
+        if not unchanged:
             raise ValueError(
                 "model: its weights have changed since LocalSteps was made; load weights before that, or load the "
                 "state of LocalSteps too"
