@@ -13,6 +13,7 @@ page.
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import pandas as pd
-from profiles_script import ALONE, ENGINE, PROBE, PROFILE, RECORDING, REPEATS, UNCOMPRESSED
+from profiles_script import ALONE, ENGINE, PROBE, PROFILE, RECORDING, UNCOMPRESSED
 
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.fingerprint import commit
@@ -36,7 +37,7 @@ from dlgs_bench.launch import hosts
 from dlgs_bench.launch.progress import clock
 from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.names import Names
-from dlgs_bench.stats import repeatable
+from dlgs_bench.stats import Estimate, repeatable
 from dlgs_bench.testbed.testbed import Testbed, available
 from dlgs_bench.timemodel import advice, job_advice
 from dlgs_bench.timemodel.checked_range import TIED
@@ -45,27 +46,32 @@ from dlgs_bench.timemodel.links import Network
 
 RUNS = Path("results/runs/profiles")
 SCRIPT = Path(__file__).with_name("profiles_script.py")
-MORE_WORKERS, LATENCY_MS = 3, 5.0
-MOST_BLOCKS = 12
+MORE_WORKERS, LATENCY_MS = (3, 4), 5.0
+MOST_BLOCKS = 16
+START_S = 15.0  # until the ranks of a launch can time
+LEAST_LAUNCH_S = 40.0  # with less time left, no launch is started
 GRACE_S = 60.0  # ranks that have not ended this long after the end of the budget are stopped
 CLOSE = 1.05  # a first choice is good if it takes at most this many times as long as the fastest
 BAND = 1.25  # the grey band of the figure
 CAPTION = f"""Measured iterations over predicted iterations. One profile of each job, recorded by 2 workers at one link
-rate, predicts the job at three other rates, with {MORE_WORKERS} workers, and with {LATENCY_MS:g} ms of latency.
+rate, predicts the job at three other rates, with {" and ".join(map(str, MORE_WORKERS))} workers, and with
+{LATENCY_MS:g} ms of latency.
 Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree. Grey: within a factor of {BAND}."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
-    rates that are predicted. ``weight``: the share of the budget, per case. ``steps``: the steps that are recorded."""
+    rates that are predicted. ``weight``: the share of the budget, per case, after what all starts and recordings take.
+    ``steps``: the steps that are recorded. ``recording_s``: how long a recording takes, about."""
 
     model: str
     script: str
     batch: int
     rates_mbit: tuple[float, ...]
     weight: float
-    steps: int = 12
+    steps: int
+    recording_s: float
 
     @property
     def name(self) -> str:
@@ -73,20 +79,20 @@ class Job:
 
 
 JOBS = (
-    Job("resnet20", "ddp", 32, (200, 100, 400, 1000), 1.1),
-    Job("language_model", "accelerate", 8, (300, 150, 600, 1000), 1.5),
-    Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 1.5),
-    Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 3),
-    Job("transformer", "ddp", 4, (400, 200, 700, 1000), 2.4),
-    Job("language_model", "ddp", 8, (300, 150, 600, 1000), 1.5),
-    Job("resnet50", "ddp", 8, (600, 400, 800, 1000), 4.5, steps=8),
+    Job("resnet20", "ddp", 32, (200, 100, 400, 1000), 1.5, 24, 25),
+    Job("language_model", "accelerate", 8, (300, 150, 600, 1000), 2.5, 16, 45),
+    Job("mobilenet_v2", "ddp", 16, (300, 150, 600, 1000), 2, 16, 30),
+    Job("transformer", "ddp", 4, (400, 200, 700, 1000), 3, 12, 55),
+    Job("vgg16", "ddp", 16, (400, 200, 700, 1000), 3.5, 12, 65),
+    Job("resnet50", "ddp", 4, (500, 400, 700, 1000), 4, 8, 65),
 )
 
 
 def cases_of(job: Job) -> list[dict]:
     """The networks that are predicted, and the file of each. At the highest rate, the probe is timed too."""
     recorded, *others = job.rates_mbit
-    networks = [(2, rate, 0.0) for rate in others] + [(MORE_WORKERS, recorded, 0.0), (2, recorded, LATENCY_MS)]
+    networks = [(2, rate, 0.0) for rate in others] + [(2, recorded, LATENCY_MS)]
+    networks += [(workers, recorded, 0.0) for workers in MORE_WORKERS]
     return [
         {"workers": workers, "rate_mbit": rate, "latency_ms": latency_ms, "probed": rate == max(others),
          "file": f"{workers}workers-{rate:g}mbit-{latency_ms:g}ms.json"}
@@ -95,22 +101,27 @@ def cases_of(job: Job) -> list[dict]:
 
 
 def launches(jobs: list[Job], runs: Path) -> list[tuple[Job, list[dict]]]:
-    """The unfinished cases, by the testbed that they need. The first ones of a job record its profile."""
-    return [
+    """The unfinished cases, by the testbed that they need. The first ones of a job record its profile.
+
+    Those with the most workers come last, so a budget that is too short leaves them out.
+    """
+    needed = [
         (job, left)
         for job in jobs
         for _, cases in groupby(cases_of(job), lambda case: (case["workers"], case["latency_ms"]))
         if (left := [case for case in cases if not (runs / job.name / case["file"]).exists()])
     ]
+    return sorted(needed, key=lambda launch: launch[1][0]["workers"] == max(MORE_WORKERS))
 
 
 def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
     """Measure what is not finished, within the budget. Return whether all ranks that were started succeeded."""
     end, failed, left = time.time() + budget_s, set(), launches(jobs, runs)
-    weights = [job.weight * (len(cases) + 1) for job, cases in left]  # a start takes about as long as a case
+    weights = [job.weight * len(cases) for job, cases in left]
+    starts_s = [START_S + job.recording_s * any(case["probed"] for case in cases) for job, cases in left]
     for number, (job, cases) in enumerate(left):
         left_s = end - time.time()
-        if left_s <= 0:
+        if left_s < LEAST_LAUNCH_S:
             print(f"The budget is spent before launch {number + 1} of {len(left)}. The same command continues.")
             break
         if job in failed:
@@ -119,7 +130,8 @@ def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
         networks = ", ".join(f"{case['rate_mbit']:g} Mb/s" for case in cases)
         networks += f", {cases[0]['workers']} workers, {cases[0]['latency_ms']:g} ms"
         print(f"{clock(left_s)} left; launch {number + 1} of {len(left)}: {job.name}, {networks}", flush=True)
-        until = time.time() + left_s * weights[number] / sum(weights[number:])
+        timing_s = max(0.0, left_s - sum(starts_s[number:])) * weights[number] / sum(weights[number:])
+        until = min(end, time.time() + starts_s[number] + timing_s)
         if not measure(job, cases, runs / job.name, until, end):
             print(f"{job.name}: the ranks failed, see above; the same command tries it again", flush=True)
             failed.add(job)
@@ -162,15 +174,20 @@ def tidy(jobs: list[Job], runs: Path) -> pd.DataFrame:
         row
         for job in jobs
         for found in finished(job, runs)
-        for row in rows_of(job, load(runs / job.name / PROFILE), found)
+        for row in rows_of(job, load(runs / job.name / PROFILE), recording(job, runs), found)
     )
     return table.assign(predicted_commit=commit())
 
 
-def rows_of(job: Job, profile: dict, found: dict) -> Iterator[dict]:
-    """The predicted and the measured iteration of each method in a case."""
+def recording(job: Job, runs: Path) -> dict:
+    """What was measured around the recording of a job's profile."""
+    return json.loads((runs / job.name / PROBE).read_text(encoding="utf-8"))
+
+
+def rows_of(job: Job, profile: dict, around: dict, found: dict) -> Iterator[dict]:
+    """The predicted and the measured iteration of each method in a case. ``around``: the recording of the profile."""
     case, seconds = found["case"], found["seconds"]
-    alone_s, recorded_alone_s = repeatable(seconds[ALONE]).value, job_advice.read_job(profile).alone_s
+    alone_s, recorded_alone_s = (repeatable(blocks).value for blocks in (seconds[ALONE], around["alone_s"]))
     speed, slowdown = alone_s / recorded_alone_s, 1.0
     if case["workers"] > found["cores"]:  # so they compute more slowly, as they would not on machines of their own
         slowdown = speed
@@ -180,18 +197,30 @@ def rows_of(job: Job, profile: dict, found: dict) -> Iterator[dict]:
     if there.latency_ms:
         network, kind = f"{network}, {there.latency_ms:g} ms", f"{there.latency_ms:g} ms of latency"
     predicted, at_speed = (predictions(profile, there, factor) for factor in (slowdown, speed))
+    fastest = min(predicted, key=lambda name: repeatable(seconds[name]).value)
     for name, (title, predicted_s) in predicted.items():
         own, at_speed_s = repeatable(seconds[name]), at_speed[name][1]
+        over_fastest, gain = (ratio(seconds, *names) for names in ((name, fastest), (UNCOMPRESSED, name)))
+        predicted_gain = predicted[UNCOMPRESSED][1] / predicted_s
         yield {
             "case": f"{job.name}, {network}", "kind": kind, "model": job.model, "script": job.script,
-            "workers": there.workers, "rate_mbit": there.rate_mbit, "latency_ms": there.latency_ms,
-            "recorded_mbit": job.rates_mbit[0], "method": name, "title": title,
+            "data": found["data"], "workers": there.workers, "rate_mbit": there.rate_mbit,
+            "latency_ms": there.latency_ms, "recorded_mbit": job.rates_mbit[0], "method": name, "title": title,
             "predicted_s": predicted_s, "at_speed_s": at_speed_s,
             "measured_s": own.value, "measured_s_low": own.low, "measured_s_high": own.high,
             "error": predicted_s / own.value - 1, "at_speed_error": at_speed_s / own.value - 1,
-            "blocks": len(seconds[name]), "alone_s": alone_s, "recorded_alone_s": recorded_alone_s,
-            "slowdown": slowdown, "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+            "over_fastest": over_fastest.value, "over_fastest_low": over_fastest.low,
+            "predicted_gain": predicted_gain, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high,
+            "gain_error": predicted_gain / gain.value - 1 if name != UNCOMPRESSED else math.nan,
+            "density": found["density"][name], "blocks": len(seconds[name]),
+            "alone_s": alone_s, "recorded_alone_s": recorded_alone_s, "slowdown": slowdown,
+            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
         }  # fmt: skip
+
+
+def ratio(seconds: dict[str, list[float]], one: str, other: str) -> Estimate:
+    """Iterations of ``one`` divided by iterations of ``other`` in the same blocks."""
+    return repeatable([own / base for own, base in zip(seconds[one], seconds[other], strict=True)])
 
 
 def predictions(profile: dict, there: Network, slowdown: float) -> dict[str, tuple[str, float]]:
@@ -206,26 +235,27 @@ def predictions(profile: dict, there: Network, slowdown: float) -> dict[str, tup
 
 def probes(jobs: list[Job], runs: Path) -> pd.DataFrame:
     """For each recorded job: whether the weights kept their bits, and ``overhead``, an iteration while the probe
-    records, divided by an iteration without the probe."""
+    records, divided by an iteration without the probe.
+
+    ``computing``: computing in the recorded iterations, which contain an exchange, divided by computing alone.
+    """
     rows = []
     for job in jobs:
-        path, cases = runs / job.name / PROBE, finished(job, runs)
-        pairs = [zip(*map(own["seconds"].get, (RECORDING, UNCOMPRESSED)), strict=True)
-                 for own in cases if RECORDING in own["seconds"]]  # fmt: skip
-        if path.exists() and pairs:
-            ratios = [recording / plain for own in pairs for recording, plain in own]
-            equal, overhead = json.loads(path.read_text(encoding="utf-8"))["equal_bits"], repeatable(ratios)
-            row = {"job": job.name, "recorded_mbit": job.rates_mbit[0], "equal_bits": equal, "blocks": len(ratios)}
-            ends = {"overhead_low": overhead.low, "overhead_high": overhead.high}
-            rows.append(row | {"overhead": overhead.value} | ends)
+        pairs = [own["seconds"] for own in finished(job, runs) if RECORDING in own["seconds"]]
+        if pairs:
+            around, overhead = recording(job, runs), ratio(pairs[0], RECORDING, UNCOMPRESSED)
+            recorded_s = job_advice.read_job(load(runs / job.name / PROFILE)).alone_s
+            rows.append({
+                "job": job.name, "recorded_mbit": job.rates_mbit[0], "equal_bits": around["equal_bits"],
+                "blocks": len(pairs[0][RECORDING]), "overhead": overhead.value, "overhead_low": overhead.low,
+                "overhead_high": overhead.high, "computing": recorded_s / repeatable(around["alone_s"]).value,
+            })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def first_choices(table: pd.DataFrame) -> pd.Series:
-    """For each case: the iteration of the method that was predicted to be the fastest, divided by the fastest."""
-    by_case = table.groupby("case", sort=False)
-    chosen = table.loc[by_case["predicted_s"].idxmin()].set_index("case")["measured_s"]
-    return chosen / by_case["measured_s"].min()
+def first_choices(table: pd.DataFrame) -> pd.DataFrame:
+    """For each case: the row of the method that was predicted to be the fastest."""
+    return table.loc[table.groupby("case", sort=False)["predicted_s"].idxmin()].set_index("case")
 
 
 def tie_factor(table: pd.DataFrame) -> float:
@@ -247,7 +277,8 @@ def ties(table: pd.DataFrame, factor: float) -> pd.DataFrame:
 
 def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
     """What the tables say, in sentences."""
-    worst, choices = table.loc[table["error"].abs().idxmax()], first_choices(table)
+    worst, chosen = table.loc[table["error"].abs().idxmax()], first_choices(table)
+    choices = chosen["over_fastest"]
     jobs = table.groupby(["model", "script"]).ngroups
     tied, factor = ties(table, TIED), tie_factor(table)
     fastest = tied.groupby("case")["measured_s"].min() / table.groupby("case")["measured_s"].min()
@@ -256,7 +287,9 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs. "
         f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). "
         f"The first choice was within 5 % of the fastest method in {(choices <= CLOSE).sum()} of {len(choices)} cases. "
-        f"In the worst case it took {choices.max():.2f} times as long. "
+        f"In the worst case it took {choices.max():.2f} times as long. The difference was significantly more than 5 % "
+        f"in {(chosen['over_fastest_low'] > CLOSE).sum()} cases. "
+        f"Error of the predicted gain over uncompressed: {captions.off(table, 'gain_error')}. "
         f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}. "
         f"Methods within a factor of {TIED} of the first choice cannot be told apart. In the mean, these are "
         f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
@@ -270,7 +303,8 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         text += (
             f" While the probe records, an iteration takes {ratios.median():.3f} times as long (median of "
             f"{len(probed)} jobs, {ratios.min():.3f} to {ratios.max():.3f}). The weights kept their bits in "
-            f"{probed['equal_bits'].sum()} of {len(probed)} jobs."
+            f"{probed['equal_bits'].sum()} of {len(probed)} jobs. Computing in the recorded iterations, while messages "
+            f"are sent, took {captions.least_to_most(probed['computing'], 2)} times as long as computing alone."
         )
     return text
 
@@ -279,9 +313,13 @@ def errors_by(table: pd.DataFrame, key: str, title: str) -> str:
     """The errors of the cases with the same ``key``, as a table. ``title``: of its first column."""
     rows = []
     for value, own in table.groupby(key, sort=False):
-        choices, off = first_choices(own), captions.off(own, "error")
+        choices, off = first_choices(own)["over_fastest"], captions.off(own, "error")
         good = f"{(choices <= CLOSE).sum()} of {len(choices)}"
-        rows.append({title: value, "Iterations": len(own), "Error": off, "First choice within 5 %": good})
+        at_speed = captions.off(own, "at_speed_error")
+        rows.append(
+            {title: value, "Iterations": len(own), "Error": off, "Error at the case's speed": at_speed,
+             "First choice within 5 %": good}
+        )  # fmt: skip
     return markdown(rows)
 
 
@@ -297,16 +335,17 @@ def page(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         {
             "Case": row["case"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}", "Method": row["title"],
             "Predicted (ms)": tables.number(1e3 * row["predicted_s"]),
-            "At the case's speed (ms)": tables.number(1e3 * row["at_speed_s"]),
             "Measured (ms)": tables.spread(row, "measured_s", 1e3, 0 if row["measured_s"] >= 0.1 else 1),
-            "Error": f"{100 * row['error']:+.0f} %", "n": row["blocks"],
+            "Error": f"{100 * row['error']:+.0f} %", "At the case's speed": f"{100 * row['at_speed_error']:+.0f} %",
+            "n": row["blocks"],
         }
         for row in table.to_dict("records")
     ]  # fmt: skip
     recorded = [
         {"Job": row["job"], "Recorded (Mb/s)": f"{row['recorded_mbit']:g}",
          "Same weights": "yes" if row["equal_bits"] else "no",
-         "Iteration while recording / without": tables.spread(row, "overhead", digits=3), "n": row["blocks"]}
+         "Iteration while recording / without": tables.spread(row, "overhead", digits=3), "n": row["blocks"],
+         "Computing while messages are sent / alone": f"{row['computing']:.2f}"}
         for row in probed.to_dict("records")
     ]  # fmt: skip
     words = f"n: blocks. Brackets: {captions.REPEAT}, from n = 3 on. {note(table)}."
@@ -369,33 +408,34 @@ the probe costs is in [probe.csv](probe.csv).
 
 ## How a case is measured
 
-- **Scripts.** `bench/profiles_script.py` is an ordinary training script with random data, under
-  DistributedDataParallel with its default buckets, or under Accelerate. `DDPHook` adds a method with the parameters
-  that the profile has.
+- **Scripts.** `bench/profiles_script.py` is an ordinary training script under DistributedDataParallel with its default
+  buckets, or under Accelerate. `DDPHook` adds a method with the parameters that the profile has. Each step has a new
+  batch, of the data in column `data`.
 - **Recording.** Two workers record a profile at one link rate. A script without the probe trains from the same seed,
   and we compare the weights.
-- **Timing.** Uncompressed, the methods, and an iteration without an exchange take turns. A block has {REPEATS} steps of
-  each phase of a method. The first block is a warm-up. Methods start with the residuals of a long training.
+- **Timing.** Uncompressed, the methods, and an iteration without an exchange take turns in the same processes. A block
+  has one step of each phase of a method. The first block is a warm-up. Methods start with the residuals of a long
+  training. Ratios of two methods are medians of the ratios in the same blocks.
 - **The probe.** At the highest rate, iterations while the probe records are one more turn.
 
 ## How the predictions were made
 
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
 {table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
-model](../../docs/time-model.md#from-a-profile-of-a-job) was found on three jobs: mobilenet_v2, vgg16 and
-language_model. The other jobs were held out. No cost was fitted to these cases, but the factor within which methods
-cannot be told apart was computed from them.
+model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
+language_model. No cost was fitted to the cases here, but the factor within which methods cannot be told apart was
+computed from them.
 
 ## What limits the comparison
 
 - **Shared cores.** More workers than cores compute more slowly than in the recording. The time model gets this measured
-  factor (column `slowdown`) for computing and selection.
-- **The speed of the machine.** It changed between the recording and the cases. The column `at_speed_s` is the
-  prediction with computing as fast as in the same case without an exchange, which is also measured in few blocks.
-- **Buffers.** A profile of version 1 does not contain the bytes of the buffers that DistributedDataParallel broadcasts
-  in each forward pass, so a prediction from it does not contain the broadcast.
-- **Drift of DLGS.** The scripts train on the same batch in each step. A fixed threshold then sends more or fewer
-  entries than in the probe, which draws a new gradient for each step.
+  factor (column `slowdown`) for computing and selection. With as many workers as cores, sending and receiving take
+  cores from computing. A profile contains this for the recorded network only (column `computing` of `probe.csv`).
+- **The speed of the machine.** It changes between the recording and the cases. Iterations without an exchange are timed
+  around the recording and in each block of a case. `at_speed_s` is the prediction with computing and selection scaled
+  by the ratio of both. `error` is without this factor, as a user would get it.
+- **Latency.** If the kernel has no netem, a program of the testbed forwards all packets in the cases with latency. It
+  takes cores from computing.
 - **One machine.** All workers share one machine without a GPU.
 """
 

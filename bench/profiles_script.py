@@ -25,6 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.data import DataSet, Shard
+from dlgs_bench.data.cifar10 import Cifar10
+from dlgs_bench.data.text import Text
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.probe import record
@@ -40,10 +43,11 @@ ENGINE = "torch_dist"
 ALONE, RECORDING = "alone", "recording"  # an iteration without an exchange, and one that the probe records
 PROFILE, PROBE = "profile.json", "probe.json"
 METHODS = ("topk", "dlgs")  # the probe always adds 16 bits
-REPEATS = 2  # steps of each phase of a method in a block
-TOKENS = {"transformer": 256, "language_model": 4000}
+ALONE_BLOCKS = 4  # iterations without an exchange before the recording, and after it
+TOKENS = {"transformer": Text.classes, "language_model": 4000}
 LENGTH = 64  # tokens of a sample
-SIDE = {"resnet20": 32, "vgg16": 32}  # of an image; 64 for other models
+SMALL_IMAGES = ("resnet20", "vgg16")  # 32x32 pixels; 64x64 for other models
+DATA = Path(__file__).resolve().parent.parent / "data"
 
 
 class LanguageModel(nn.Module):
@@ -73,26 +77,52 @@ def built(model: str) -> nn.Module:
     return plugins.load("models", model).build()
 
 
-def batch(model: str, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random inputs and targets, the same in every step: their values do not change any time."""
-    generator = torch.Generator().manual_seed(seed)
-    if model in TOKENS:
-        tokens = torch.randint(0, TOKENS[model], (samples, LENGTH + 1), generator=generator)
-        return tokens[:, :-1], tokens[:, 1:]
-    side = SIDE.get(model, 64)
-    return torch.randn(samples, 3, side, side, generator=generator), torch.arange(samples) % 10
+class Feed:
+    """A worker's data, with a new batch in every step: text, CIFAR-10 if its file is there, or random values.
+
+    ``title``: what the data are.
+    """
+
+    def __init__(self, model: str, samples: int, rank: int = 0, workers: int = 1):
+        self._model, self._shard, self.step = model, Shard(samples, workers, rank, seed=0), 0
+        self._data: DataSet | None = None
+        if model == "transformer":
+            self._data = Text(DATA, torch.device("cpu"))
+        elif model not in TOKENS and (DATA / "cifar10.npz").exists():
+            self._data = Cifar10(DATA, torch.device("cpu"))
+        self.title = self._data.title if self._data else "random"
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the next step."""
+        self.step += 1
+        inputs, targets = self._random() if self._data is None else self._data.batch(self.step - 1, self._shard)
+        if self._model not in (*TOKENS, *SMALL_IMAGES):
+            inputs = F.interpolate(inputs, scale_factor=2)
+        return inputs.contiguous(), targets
+
+    def _random(self) -> tuple[Tensor, Tensor]:
+        own, samples = self._shard, self._shard.batch
+        generator = torch.Generator().manual_seed(self.step * own.workers + own.rank)
+        if self._model in TOKENS:
+            tokens = torch.randint(0, TOKENS[self._model], (samples, LENGTH + 1), generator=generator)
+            return tokens[:, :-1], tokens[:, 1:]
+        targets = torch.randint(0, Cifar10.classes, (samples,), generator=generator)
+        return torch.randn(samples, 3, 32, 32, generator=generator), targets
 
 
 class Script:
-    """The training of one model in a kind of script: uncompressed, or by a method of ``DDPHook``."""
+    """The training of one model in a kind of script: uncompressed, or by a method of ``DDPHook``.
 
-    def __init__(self, job: dict[str, Any], name: str = UNCOMPRESSED, options: dict[str, Any] | None = None):
+    The learning rates are so small that gradients hardly change in the few steps of a launch.
+    """
+
+    def __init__(self, job: dict[str, Any], feed: Feed, name: str = UNCOMPRESSED, options: dict | None = None):
         torch.manual_seed(0)
         net = built(job["model"])
         if job["model"] in TOKENS:
-            optimizer: Optimizer = torch.optim.AdamW(net.parameters(), 1e-4)
+            optimizer: Optimizer = torch.optim.AdamW(net.parameters(), 1e-6)
         else:
-            optimizer = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9)
+            optimizer = torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9)
         if job["script"] == "accelerate":
             from accelerate import Accelerator  # takes seconds to import
 
@@ -102,7 +132,7 @@ class Script:
         else:
             self._backward = Tensor.backward
             self.model, self.optimizer = DistributedDataParallel(net), optimizer
-        self._inputs, self._targets = batch(job["model"], job["batch"], dist.get_rank())
+        self._feed = feed
         self.hook, self.method = None, method_class(name)(**(options or {}))
         if name != UNCOMPRESSED:
             self.hook = DDPHook(self.model, optimizer, name, **(options or {}))
@@ -110,8 +140,9 @@ class Script:
             self._warm_start()
 
     def gradients(self) -> None:
+        inputs, targets = self._feed.next()
         self.optimizer.zero_grad()
-        self._backward(F.cross_entropy(self.model(self._inputs), self._targets))
+        self._backward(F.cross_entropy(self.model(inputs), targets))
 
     def step(self) -> None:
         self.gradients()
@@ -125,6 +156,12 @@ class Script:
             view.copy_(parameter.grad / dist.get_world_size())
         for bucket in self.hook._exchange.buckets[: len(self.hook._sizes)]:
             self.method.warm_start(bucket)
+
+    def density(self) -> float:
+        """The part of the entries that rank 0 sent in the last step."""
+        if self.hook is None:
+            return 1.0
+        return sum(map(int, self.hook._exchange.sent_entries)) / sum(self.hook._sizes)
 
     def buckets(self) -> list[int]:
         """The entries of each bucket that the script exchanges, in their order."""
@@ -147,20 +184,29 @@ def hooked(script: Script, path: Path) -> Iterator[None]:
         raise Stop
 
 
-def recorded(job: dict[str, Any], folder: Path) -> Script:
-    """The script whose profile was recorded. Also trains it without the probe, and compares the weights."""
-    scripts = [Script(job), Script(job)]
-    probe = record(scripts[1].model, scripts[1].optimizer, folder / PROFILE, job["steps"], METHODS)
-    for script, inside in zip(scripts, (nullcontext(), probe), strict=True):
+def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
+    """The script whose profile was recorded. Also trains it without the probe, and compares the weights.
+
+    Iterations without an exchange are timed before the recording and after it, as in each case.
+    """
+    plain, script = Script(job, feed), Script(job, feed)
+
+    def train(trained: Script) -> None:
+        feed.step = 0
         torch.manual_seed(1 + dist.get_rank())  # dropout draws from the global generator
-        with inside:
-            for _ in range(WARM_UP + job["steps"] + 2):
-                script.step()
-    pairs = zip(*(script.model.parameters() for script in scripts), strict=True)
-    equal = torch.tensor([float(all(torch.equal(one, other) for one, other in pairs))])
+        for _ in range(WARM_UP + job["steps"] + 2):
+            trained.step()
+
+    train(plain)
+    weights = [parameter.detach().clone() for parameter in plain.model.parameters()]
+    alone_s = [alone(plain) for _ in range(ALONE_BLOCKS)]
+    with record(script.model, script.optimizer, folder / PROFILE, job["steps"], METHODS):
+        train(script)
+    alone_s += [alone(plain) for _ in range(ALONE_BLOCKS)]
+    equal = torch.tensor([float(all(map(torch.equal, weights, script.model.parameters())))])
     dist.all_reduce(equal, dist.ReduceOp.MIN)
-    keep(folder / PROBE, {"equal_bits": bool(equal.item()), "buckets": scripts[1].buckets()})
-    return scripts[1]
+    keep(folder / PROBE, {"equal_bits": bool(equal.item()), "buckets": script.buckets(), "alone_s": alone_s})
+    return script
 
 
 def keep(path: Path, found: dict[str, Any]) -> None:
@@ -172,10 +218,10 @@ def keep(path: Path, found: dict[str, Any]) -> None:
     dist.barrier()
 
 
-def timed(script: Script, block: int, inside=None) -> float:
+def timed(script: Script, block: int = 0, inside=None) -> float:
     """Seconds of an iteration on the slowest rank, amortised over the method's cycle, in block 0, 1, ..."""
     method = script.method
-    steps = timed_steps(method, REPEATS if block else 1)
+    steps = timed_steps(method, 1)
     if script.hook is not None:
         script.hook.step = block * method.cycle  # each block has the first steps of a cycle
     with inside or nullcontext():
@@ -189,6 +235,11 @@ def timed(script: Script, block: int, inside=None) -> float:
     return over_cycle(method, steps, seconds.tolist())
 
 
+def alone(script: Script) -> float:
+    """Seconds of an iteration of a script without a method, without its exchange."""
+    return timed(script, inside=script.model.no_sync())
+
+
 def in_turns(scripts: dict[str, Script], probe: Path | None, most_blocks: int, until: float) -> dict[str, list[float]]:
     """Seconds of an iteration by block, of all scripts and of an iteration without an exchange.
 
@@ -196,7 +247,7 @@ def in_turns(scripts: dict[str, Script], probe: Path | None, most_blocks: int, u
     ``probe``: if given, the plain script also takes a turn while the probe records it.
     """
     plain = scripts[UNCOMPRESSED]
-    turns: dict[str, Callable[[int], float]] = {ALONE: lambda block: timed(plain, block, plain.model.no_sync())}
+    turns: dict[str, Callable[[int], float]] = {ALONE: lambda block: alone(plain)}
     for name, script in scripts.items():
         turns[name] = lambda block, script=script: timed(script, block)
     if probe is not None:
@@ -220,9 +271,10 @@ def work(request: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     job, folder, cases = request["job"], Path(request["folder"]), request["cases"]
-    scripts = {UNCOMPRESSED: Script(job) if (folder / PROBE).exists() else recorded(job, folder)}
+    feed = Feed(job["model"], job["batch"], dist.get_rank(), dist.get_world_size())
+    scripts = {UNCOMPRESSED: Script(job, feed) if (folder / PROBE).exists() else recorded(job, feed, folder)}
     for row in load(folder / PROFILE)["methods"]:
-        scripts[row["name"]] = Script(job, row["name"], row["options"])
+        scripts[row["name"]] = Script(job, feed, row["name"], row["options"])
     for script in scripts.values():
         for _ in range(WARM_UP):  # DDP assigns its buckets again after the first step
             script.step()
@@ -236,7 +288,9 @@ def work(request: dict[str, Any]) -> None:
         probe = folder / PROFILE if case["probed"] else None
         seconds = in_turns(scripts, probe, request["most_blocks"], until)
         buckets = {name: script.buckets() for name, script in scripts.items()}
-        keep(folder / case["file"], {"case": case, "seconds": seconds, "buckets": buckets})
+        density = {name: script.density() for name, script in scripts.items()}
+        kept = {"case": case, "data": feed.title, "seconds": seconds, "buckets": buckets, "density": density}
+        keep(folder / case["file"], kept)
         if dist.get_rank() == 0:
             print(f"{case['rate_mbit']:g} Mb/s: {len(seconds[ALONE])} blocks", flush=True)
     dist.destroy_process_group()

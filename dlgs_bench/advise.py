@@ -166,12 +166,28 @@ def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
         _local_steps(dense, there),
         _unknown(dense, there),
     ]
+    if shared := _shared_cores(profile["job"]):
+        parts.append(shared)
     if reasons:
         parts.append(
             f"Warning: the estimate is less certain than where it was checked: {'; '.join(reasons)}. The intervals are "
             f"widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(parts)
+
+
+def _shared_cores(job: dict) -> str:
+    """A warning if no core was free to send and receive while the workers of a machine computed."""
+    machine, threads = job["machine"], job["threads"]
+    if job["device"] != "cpu" or not machine or machine["workers"] == 1:
+        return ""
+    if machine["workers"] * threads < machine["cores"]:
+        return ""
+    return (
+        f"Warning: workers share cores: {machine['workers']} workers with {threads} thread(s) each were recorded on a "
+        f"machine with {machine['cores']} cores. So exchanges slowed their computing, and every prediction contains "
+        "this. Workers on machines of their own compute faster; more workers on this machine compute more slowly."
+    )
 
 
 def _about(profile: dict, known: Sequence[JobModel], there: Network) -> str:

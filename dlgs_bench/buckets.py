@@ -40,7 +40,8 @@ def fill(lengths: Sequence[int], first: int, most: int) -> Plan:
 
     ``lengths``: bytes of each layer. ``first``: the bytes that fill the first bucket; ``most``: any other bucket.
     """
-    plan, start, held = [], 0, 0
+    plan: Plan = []
+    start, held = 0, 0
     for i, length in enumerate(lengths, start=1):
         held += length
         if held >= (most if plan else first) or i == len(lengths):

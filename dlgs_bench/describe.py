@@ -15,7 +15,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -58,7 +60,7 @@ def model(name: str) -> dict:
     )
 
 
-def _sizes(module) -> dict:
+def _sizes(module: ModuleType) -> dict:
     """Build the model on the default device, make one training step, and return the sizes of the model."""
     with _MetaWatch() as watch:
         net = build(module)
@@ -87,14 +89,16 @@ class _MetaWatch(TorchFunctionMode):
 
     named = False
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         devices = (one for one in (*args, *kwargs.values()) if isinstance(one, str | torch.device))
         self.named = self.named or "meta" in map(str, devices)
         return func(*args, **kwargs)
 
 
-def _check_values(module) -> None:
+def _check_values(module: ModuleType) -> None:
     """Raise ValueError in one line if the model of a run would have a tensor without values."""
     with torch.device("cpu"):
         net = build(module)
@@ -103,7 +107,7 @@ def _check_values(module) -> None:
             raise ValueError(f"build: {name} is on the meta device, so it has no values; make it on the CPU")
 
 
-def _train(module, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[data.DataSet]) -> None:
+def _train(module: ModuleType, net: torch.nn.Module, inputs: torch.Tensor, data_set: type[data.DataSet]) -> None:
     """Make one forward and backward pass in training mode."""
     outputs = net(inputs)
     _check_outputs(outputs, len(inputs), data_set, "in training")
@@ -119,7 +123,7 @@ def _targets(outputs: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(outputs[:, 0], dtype=torch.int64)
 
 
-def _check_outputs(outputs, samples: int, data_set: type[data.DataSet], when: str) -> None:
+def _check_outputs(outputs: Any, samples: int, data_set: type[data.DataSet], when: str) -> None:
     if not isinstance(outputs, torch.Tensor):
         raise ValueError(
             f"build: the model returns a {type(outputs).__name__} {when}, not one tensor; return the tensor of scores "
@@ -138,7 +142,7 @@ def _check_outputs(outputs, samples: int, data_set: type[data.DataSet], when: st
         )
 
 
-def _check_loss(loss) -> None:
+def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.dim():
         kind = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise ValueError(f"loss: returns {kind}, not one number; take the mean unless reduction says otherwise")

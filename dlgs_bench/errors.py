@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 BEYOND = {">=": operator.ge, ">": operator.gt}
 MOST_SHOWN = 200  # characters of a value in a message
-TYPES = {"int": int, "float": (int, float), "bool": bool, "str": str}
+TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
 
 class Ended(Exception):
@@ -80,7 +80,7 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
     return None
 
 
-def _right(field: dict, value) -> str | None:
+def _right(field: dict, value: Any) -> str | None:
     """A description of valid values, if ``value`` is invalid for a parameter; otherwise None."""
     if "choices" in field:
         fits = any(value == one and type(value) is type(one) for one in field["choices"])  # 2.0 is not the choice 2

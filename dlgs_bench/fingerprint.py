@@ -89,8 +89,10 @@ def digest(path: Path) -> str:
     for node in ast.walk(tree):
         if path == SPEC and isinstance(node, ast.ClassDef):
             node.body = [item for item in node.body if not isinstance(item, ast.AnnAssign)] or [ast.Pass()]
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if documented and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             node.body = node.body[1:] or [ast.Pass()]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 

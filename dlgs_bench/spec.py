@@ -7,6 +7,7 @@ from the defaults are written, so a new field does not repeat finished runs.
 
 import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,7 +148,7 @@ class RunSpec:
         """The requested ratio; None for methods without a ratio."""
         return self.scheme.options.get("ratio")
 
-    @property
+    @cached_property
     def members(self) -> dict[str, "RunSpec"]:
         """The schemes of this run, label -> a run of this scheme only. Timing runs include uncompressed."""
         first = ["none"] if self.kind == "timing" else []
@@ -178,7 +179,7 @@ class RunSpec:
 
     def asked(self) -> "RunSpec":
         """The spec as in the configuration, without the values that plans and calibrations add to a run."""
-        links = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
+        links: dict[str, Any] = {"rates_mbit": (), "calibrated_s": 0.0} if self.cluster.in_proportion else {}
         if self.cluster.latency_in_proportion:
             links["latency_ms"] = 0.0
         planned = ("groups", "ratios")
@@ -214,7 +215,7 @@ class RunSpec:
     @classmethod
     def from_dict(cls, values: dict) -> "RunSpec":
         """A spec from JSON values, as in the record of a run."""
-        parts = {f.name: f.default for f in fields(cls) if is_dataclass(f.default)}
+        parts: dict[str, Any] = {f.name: f.default for f in fields(cls) if is_dataclass(f.default)}
         read = {name: replace(part, **_read(values.get(name, {}))) for name, part in parts.items()}
         return cls(values["kind"], **read)
 
@@ -263,7 +264,7 @@ class LaunchSettings:
         return cls(**json.loads(text))
 
 
-def _written(part) -> dict:
+def _written(part: Any) -> dict:
     """The fields of a dataclass that differ from their defaults, parts as dictionaries."""
     written = {}
     for f in fields(part):
@@ -279,7 +280,7 @@ def _read(values: dict) -> dict:
     return {name: value if name == "options" else _frozen(value) for name, value in values.items()}
 
 
-def _frozen(value):
+def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):

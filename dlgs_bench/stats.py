@@ -7,6 +7,7 @@ from functools import cache
 from statistics import median
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 ANGLES = 20_000  # steps of the integral; the error of quantiles of Student's t is below 1e-4
 LEAST_BLOCKS = 3  # with fewer blocks or launches, there is no interval
@@ -101,7 +102,9 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
     return sum(share_of[phase] * median(own) for phase, own in by_phase.items()) / sum(share_of.values())
 
 
-def amortised_by(keys: Sequence, values, phases, shares) -> tuple[np.ndarray, np.ndarray]:
+def amortised_by(
+    keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
     """``amortised`` of each group of iterations with equal ``keys``, sorted by the keys.
 
     All arguments are columns with one entry per iteration. ``keys``: numbers; NaN is a key of its own and the last.
@@ -143,4 +146,4 @@ def _around(middle: float, margin: float, n: float) -> Estimate:
     """The estimate from a logarithm and the margin of a repeat; n: the number of blocks or launches."""
     if n < LEAST_BLOCKS:
         return Estimate(math.exp(middle), math.nan, math.nan, enough=False)
-    return Estimate(*(math.exp(middle + d) for d in (0.0, -margin, margin)))
+    return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

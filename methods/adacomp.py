@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, StepContext
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, StepContext
 from dlgs_bench.exchange.magnitudes import indices_at_least
 from dlgs_bench.exchange.packing import add_signs, pack_signs
 from dlgs_bench.exchange.quantisation import norms
@@ -28,7 +28,7 @@ class AdaComp(ErrorFeedback):
     bin: Annotated[int, ">= 1"] = 50
     bin_linear: Annotated[int, ">= 1"] = 500  # the bin of layers with two dimensions
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected = self.accumulate(bucket)
         length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
         largest = norms(corrected, length, math.inf)

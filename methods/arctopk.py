@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Ratio, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Ratio, Requests, StepContext, Sum
 from dlgs_bench.exchange.randomness import generator
 
 
@@ -32,7 +32,7 @@ class ARCTopK(Ratio):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if bucket.size > self.rank * _rows(bucket) else 1
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, out = self.accumulate(bucket).view(_rows(bucket), -1), bucket.gradient
         if corrected.shape[1] <= self.rank:
             out.copy_(corrected.view(-1))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Max, Ratio, Sum
+from dlgs_bench.exchange import Bucket, Gather, Max, Ratio, Requests, StepContext, Sum
 from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.selection.torch_backend import refuse_nan
 
@@ -33,10 +33,10 @@ class BlockTopK(Ratio):
     block: Annotated[int, ">= 1"] = 256
     over: Literal["gather", "union", "sum"] = "gather"
 
-    def num_requests(self, bucket, context):
+    def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if self.over == "union" else 1
 
-    def exchange(self, bucket, context):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, total = self.accumulate(bucket), bucket.gradient
         chosen = self.largest(corrected, bucket)
         indices = self.indices(chosen, bucket.size)

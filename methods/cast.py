@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Method, Requests, StepContext, Sum
 
 
 @dataclass
@@ -27,6 +27,6 @@ class Cast(Method):
 
     dtype: Literal["float16", "bfloat16"] = "float16"
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         total = yield Sum(bucket.gradient.to(getattr(torch, self.dtype)))
         return bucket.gradient.copy_(total)

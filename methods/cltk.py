@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum, TopK
+from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Sum, TopK
 
 
 @dataclass
@@ -22,7 +22,7 @@ class CLTk(Selects, Ratio):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected = self.accumulate(bucket)
         if context.step % context.workers == context.rank:
             values, mine = self.selector.take(corrected, TopK(self.k(bucket)))

@@ -1,12 +1,13 @@
 """DeMo: the largest cosine components of each worker's momentum are sent; the sign of their mean is applied."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext, Sum
 from dlgs_bench.exchange.magnitudes import largest_in_rows
 from dlgs_bench.exchange.packing import join, split
 from dlgs_bench.exchange.randomness import generator
@@ -43,7 +44,7 @@ class DeMo(Method):
     pick: Literal["dct", "random", "stride"] = "dct"
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         delta = (
             state_for(self.momenta, bucket.index, bucket.gradient)
             .mul_(self.decay)
@@ -55,7 +56,7 @@ class DeMo(Method):
             return bucket.gradient.sign_()
         return bucket.gradient.mul_(context.workers / context.lr if context.lr else 0.0)  # a warm-up may start at 0
 
-    def _send_waves(self, delta: Tensor, bucket: Bucket, context: StepContext):
+    def _send_waves(self, delta: Tensor, bucket: Bucket, context: StepContext) -> Generator[Gather, list[Tensor], None]:
         """Send components of ``delta``, and write their means over the workers that sent them to the bucket."""
         rows = bucket.shapes[0][0] if bucket.shapes and bucket.shapes[0] else 1
         chunks = self._chunks(delta.view(rows, -1))  # a view, shape (rows, columns, n, m)
@@ -77,7 +78,7 @@ class DeMo(Method):
             senders.scatter_add_(1, indices.long(), torch.ones_like(values))
         self._chunks(bucket.gradient.view(rows, -1)).copy_(decoded(total / senders.clamp(min=1)))
 
-    def _send_entries(self, delta: Tensor, bucket: Bucket, context: StepContext):
+    def _send_entries(self, delta: Tensor, bucket: Bucket, context: StepContext) -> Generator[Sum, Tensor, None]:
         """Send entries of ``delta``, and write their means over all workers to the bucket."""
         stride = min(max(1, self.chunk**2 // self.top), bucket.size)
         if self.pick == "stride":

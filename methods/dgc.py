@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Momentum, Ratio, Selects, StepContext, Sum, Threshold, TopK
+from dlgs_bench.exchange import Bucket, Momentum, Ratio, Requests, Selects, StepContext, Sum, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
 
 STRIDE = 101  # the sample is every 101st entry
@@ -40,7 +40,7 @@ class DGC(Momentum, Selects, Ratio):
     warmup: Annotated[int, ">= 0"] = 0
     clip: Annotated[float, "> 0"] = math.inf
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         bound = self.clip / context.workers**0.5
         if math.isfinite(bound):
             bucket.gradient.mul_((bound / bucket.gradient.norm().clamp(min=1e-30)).clamp(max=1))

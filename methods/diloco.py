@@ -5,7 +5,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, LocalSteps, StepContext, Sum
+from dlgs_bench.exchange import Bucket, LocalSteps, Requests, StepContext, Sum
 from dlgs_bench.exchange.steps import state_for
 
 
@@ -29,7 +29,7 @@ class DiLoCo(LocalSteps):
     outer_momentum: Annotated[float, ">= 0"] = 0.9
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         delta = yield Sum(bucket.gradient)
         velocity = state_for(self.velocities, bucket.index, delta).mul_(self.outer_momentum).add_(delta)
         return delta.add_(velocity, alpha=self.outer_momentum).mul_(self.outer_lr)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import _muon
 
-from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Method, Requests, StepContext, Sum
 from dlgs_bench.exchange.steps import state_for
 
 
@@ -42,7 +42,7 @@ class Dion2(Method):
     orthonormal: bool = True
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.fraction > 1:
             raise ValueError(f"fraction: {self.fraction!r} is not valid; give a number in (0, 1]")
 
@@ -50,7 +50,7 @@ class Dion2(Method):
         rows = len(_matrix(bucket.gradient, bucket))
         return 2 if self._k(rows) < rows else 1
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         momentum = _matrix(self.residual(bucket).add_(bucket.gradient), bucket)
         if (k := self._k(len(momentum))) < len(momentum):
             norms = yield Sum(momentum.abs().sum(1))

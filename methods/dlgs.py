@@ -1,11 +1,12 @@
 """DLGS: in each bucket, the entries that reach a threshold are sent; Top-K refreshes it every s iterations."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from torch import Tensor
 
-from dlgs_bench.exchange import Sparsifier, Threshold, TopK
+from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.sparsifier import share
@@ -44,18 +45,18 @@ class DLGS(Sparsifier):
     def cycle(self) -> int:
         return self.refresh_every
 
-    def phase(self, step):
+    def phase(self, step: int) -> str:
         turn = step if self.refresh == "literal" else step - 1
         return "refresh" if turn % self.refresh_every == 0 else "reuse"
 
-    def rule(self, bucket, context):
+    def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
         # A fixed threshold of the whole bucket without a cap does not depend on this step's gradient.
         depends = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
         if depends or self.phase(context.step) == "refresh":
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
-    def select(self, corrected, bucket, context):
+    def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Tensor | TopK | Threshold:
         sizes = bucket.sizes if self.within == "layer" else (bucket.size,)
         units = norms(corrected, sizes, 2).tolist() if self.reuse != "fixed" else [1.0] * len(sizes)
         last = self.thresholds.get(bucket.index, [0.0] * len(sizes))
@@ -72,12 +73,12 @@ class DLGS(Sparsifier):
         )
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
 
-    def _drifted(self, thresholds, parts, bucket):
+    def _drifted(self, thresholds: list[float], parts: Sequence[Tensor], bucket: Bucket) -> bool:
         """Whether the thresholds would send less than k / 2 or more than 2 k entries."""
         many = sum(count_at_least(part, h)[0] for part, h in zip(parts, thresholds, strict=True))
         return not self.k(bucket) / DRIFT <= many <= self.k(bucket) * DRIFT
 
-    def _capped(self, rule, corrected, bucket):
+    def _capped(self, rule: Tensor | Threshold, corrected: Tensor, bucket: Bucket) -> Tensor | TopK | Threshold:
         """``rule``, or a Top-K of the cap if ``rule`` would send more entries than the cap."""
         most = share(self.density_cap, bucket.size)
         chosen = len(rule) if isinstance(rule, Tensor) else count_at_least(corrected, rule.h)[0]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, StepContext
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, StepContext
 from dlgs_bench.exchange.quantisation import decode, encode, norms, subtract
 
 
@@ -18,7 +18,7 @@ class EFSign(ErrorFeedback):
     scope = "size"
     conserves_mass = "rounding"
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected = self.accumulate(bucket)
         means = norms(corrected, bucket.sizes, 1) / corrected.new_tensor(bucket.sizes)
         message = encode(corrected, means, bucket.sizes, bits=1)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from dlgs_bench.exchange import Estimator, Threshold, TopK
+from torch import Tensor
+
+from dlgs_bench.exchange import Bucket, Estimator, StepContext, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
 from dlgs_bench.exchange.quantisation import norms
 
@@ -21,7 +23,7 @@ class GaussianK(Estimator):
     title = "Gaussian-K"
     scope = "layer"
 
-    def select(self, corrected, bucket, context):
+    def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> TopK | Threshold:
         k = self.k(bucket)
         if bucket.size < self.fewest:
             return TopK(k)

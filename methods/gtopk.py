@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dlgs_bench.exchange import Bucket, PeerExchange, Ratio, Selects, StepContext, TopK
+from dlgs_bench.exchange import Bucket, PeerExchange, Ratio, Requests, Selects, StepContext, TopK
 from dlgs_bench.exchange.steps import restore_unsent, sum_messages
 from dlgs_bench.exchange.wire import Indices
 
@@ -26,7 +26,7 @@ class GTopK(Selects, Ratio):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 * len(_levels(context))
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, merged, k = self.residual(bucket), bucket.gradient, self.k(bucket)
         values, indices = self.selector.take(corrected, TopK(k), merged)
         message = Indices.pack(values, indices, bucket.size)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, Selects, StepContext, Sum, Threshold
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Requests, Selects, StepContext, Sum, Threshold
 
 
 @dataclass
@@ -24,7 +24,7 @@ class HardThreshold(ErrorFeedback, Selects):
 
     threshold: Annotated[float, ">= 0"] = 0.01
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         rule = Threshold(self.threshold / context.workers)
         values, indices = self.selector.take(self.residual(bucket), rule, bucket.gradient)
         return (yield Sum(values, indices, out=bucket.gradient))

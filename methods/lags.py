@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlgs_bench.exchange import Sparsifier, TopK
+from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, TopK
 
 
 @dataclass
@@ -13,5 +13,5 @@ class LAGS(Sparsifier):
     title = "LAGS"
     scope = "layer"
 
-    def rule(self, bucket, context):
+    def rule(self, bucket: Bucket, context: StepContext) -> TopK:
         return TopK(self.k(bucket))

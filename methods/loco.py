@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, StepContext
+from dlgs_bench.exchange import Bucket, Requests, StepContext
 from dlgs_bench.exchange.steps import state_for
 
 from .quantised import Quantised
@@ -38,7 +38,7 @@ class LoCo(Quantised):
         """The averaged error of the parts that this worker sends, shape (d,)."""
         return state_for(self.errors, bucket.index, bucket.gradient)
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         if (context.step - 1) % self.reset_every == 0:
             self.errors.pop(bucket.index, None)
             self.sum_errors.pop(bucket.index, None)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.steps import to_each
 
 
@@ -29,7 +29,7 @@ class Lossless(Method):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         parts = bucket.gradient.tensor_split(context.workers)
         messages, mine = [encode(part) for part in parts], parts[context.rank]
         received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=False)

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.packing import pack, unpack
 from dlgs_bench.exchange.randomness import uniform
 from dlgs_bench.exchange.steps import state_for, to_each
@@ -36,7 +36,7 @@ class Majority(Method):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         vector = bucket.gradient
         if self.momentum:
             vector = state_for(self.velocities, bucket.index, vector).mul_(self.momentum).add_(vector)

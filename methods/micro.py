@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Sum
 from dlgs_bench.exchange.magnitudes import indices_at_least
 
 MOST = 4.0  # a count above this multiple of k raises the threshold only as much as this multiple
@@ -32,7 +33,7 @@ class MiCRO(Selects, Ratio):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected = self.accumulate(bucket)
         part = (context.rank + context.step) % context.workers
         start, stop = (bucket.size * i // context.workers for i in (part, part + 1))
@@ -43,7 +44,7 @@ class MiCRO(Selects, Ratio):
         total = yield Sum(values)
         return bucket.gradient.zero_().index_copy_(0, chosen, total)
 
-    def _select(self, part, bucket):
+    def _select(self, part: Tensor, bucket: Bucket) -> Tensor:
         """The indices of the entries of ``part`` to send; their number adjusts the threshold."""
         if not len(part):
             return torch.empty(0, dtype=torch.int64, device=part.device)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlgs_bench.exchange import Bucket, Method, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Method, Requests, StepContext, Sum
 
 
 @dataclass
@@ -16,5 +16,5 @@ class Uncompressed(Method):
     elementwise = True
     exact_when = {}  # noqa: RUF012 - a constant, read by tests
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         return (yield Sum(bucket.gradient))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from dlgs_bench.exchange import Bucket, Gather, Ratio, Selects, StepContext, Threshold
+from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Threshold
 from dlgs_bench.exchange.steps import restore_unsent, sum_messages, to_each
 from dlgs_bench.exchange.wire import Indices
 
@@ -37,7 +37,7 @@ class OkTopk(Selects, Ratio):
     def cycle(self) -> int:
         return math.lcm(self.refresh_every, self.rebalance_every)
 
-    def phase(self, step):
+    def phase(self, step: int) -> str:
         refresh, rebalance = (step - 1) % self.refresh_every == 0, (step - 1) % self.rebalance_every == 0
         names = [name for name, now in (("refresh", refresh), ("rebalance", rebalance)) if now]
         return " and ".join(names) or "reuse"
@@ -45,7 +45,7 @@ class OkTopk(Selects, Ratio):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 + ("refresh" in self.phase(context.step)) + ("rebalance" in self.phase(context.step))
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(context.step)
         of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
         if "refresh" in phase:

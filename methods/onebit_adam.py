@@ -1,12 +1,13 @@
 """1-bit Adam: after a warm-up with dense Adam, workers send the signs of momenta, and the variance is frozen."""
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Gather, Method, PeerExchange, Requests, StepContext, Sum
 from dlgs_bench.exchange.quantisation import decode, encode, ends, norms, subtract
 from dlgs_bench.exchange.steps import state_for, to_each
 
@@ -49,7 +50,7 @@ class OneBitAdam(Method):
     sum_errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     warm: bool = field(default=False, init=False, repr=False)  # a timing run starts after the warm-up
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}: {getattr(self, name)!r} is not valid; give a number in [0, 1)")
@@ -57,7 +58,7 @@ class OneBitAdam(Method):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if self._compresses(context) else 1
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         mean, square = (state_for(memory, bucket.index, bucket.gradient) for memory in (self.means, self.squares))
         if self._compresses(context):
             yield from self._send_signs(bucket, mean, context)
@@ -71,7 +72,9 @@ class OneBitAdam(Method):
             update.div_(variance.sqrt_().add_(self.eps)).masked_fill_(square == 0, 0)
         return update
 
-    def _send_signs(self, bucket: Bucket, mean: Tensor, context: StepContext):
+    def _send_signs(
+        self, bucket: Bucket, mean: Tensor, context: StepContext
+    ) -> Generator[PeerExchange | Gather, Any, None]:
         """Write the new mean of momenta to ``mean``, shape (d,)."""
         own = self.residual(bucket).add_(bucket.gradient, alpha=1 - self.beta1)
         own.add_(mean, alpha=self.beta1 / context.workers)

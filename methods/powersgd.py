@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, StepContext
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Requests, StepContext
 from dlgs_bench.exchange.randomness import generator
 from dlgs_bench.exchange.steps import sum_of
 
@@ -35,7 +35,7 @@ class PowerSGD(ErrorFeedback):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if any(len(shape) > 1 for shape in bucket.shapes) else 1
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, shapes = self.accumulate(bucket), bucket.shapes or ((bucket.size,),)
         layers = list(zip(corrected.split(bucket.sizes), bucket.gradient.split(bucket.sizes), shapes, strict=True))
         matrices = [(m.view(shape[0], -1), out.view(shape[0], -1)) for m, out, shape in layers if len(shape) > 1]

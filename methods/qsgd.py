@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.quantisation import decode, encode, norms
 
 
@@ -25,7 +25,7 @@ class QSGD(Method):
     block: Annotated[int, ">= 1"] = 512
     seed: int = 0
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         gradient, levels = bucket.gradient, 2 ** (self.bits - 1) - 1
         units, seed = norms(gradient, self.block, 2) / levels, (self.seed, context.step, bucket.index, context.rank)
         message = encode(gradient, units, self.block, self.bits, seed)

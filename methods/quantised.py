@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Gather, Method, StepContext
+from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.quantisation import decode, encode, floats, norms, subtract
 from dlgs_bench.exchange.randomness import uniform
 from dlgs_bench.exchange.steps import to_each
@@ -43,7 +43,7 @@ class Quantised(Method):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         if self.rotated:
             signs = torch.where(uniform(bucket.gradient.device, bucket.size, bucket.index) < 0.5, -1.0, 1.0)
             rotate(bucket.gradient.mul_(signs))

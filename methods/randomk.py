@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from dlgs_bench.exchange import Bucket, Ratio, StepContext, Sum
+from dlgs_bench.exchange import Bucket, Ratio, Requests, StepContext, Sum
 
 
 @dataclass
@@ -21,7 +21,7 @@ class RandomK(Ratio):
 
     seed: int = 0
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         numbers = np.random.default_rng([self.seed, context.step, bucket.index])
         drawn = numbers.choice(bucket.size, self.k(bucket), replace=False, shuffle=False)
         chosen = torch.from_numpy(drawn).to(bucket.gradient.device)

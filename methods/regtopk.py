@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, Sparsifier, StepContext
+from dlgs_bench.exchange import Bucket, Requests, Sparsifier, StepContext
 
 
 @dataclass
@@ -29,7 +29,7 @@ class RegTopK(Sparsifier):
     # By bucket: the indices sent in the last step, and aggregate - sent value at these indices.
     last: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
-    def select(self, corrected, bucket, context):
+    def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Tensor:
         score = corrected.abs()
         if bucket.index in self.last:
             indices, others = self.last[bucket.index]
@@ -40,7 +40,7 @@ class RegTopK(Sparsifier):
         self.last[bucket.index] = chosen, -corrected[chosen]
         return chosen
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         aggregate = yield from super().exchange(bucket, context)
         self.last[bucket.index][1].add_(aggregate[self.last[bucket.index][0]])
         return aggregate

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from dlgs_bench.exchange import Estimator, Threshold, TopK
+from torch import Tensor
+
+from dlgs_bench.exchange import Bucket, Estimator, StepContext, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
 
 FIRST = 0.25  # the fraction of entries that should reach the threshold of the first stage
@@ -27,7 +29,7 @@ class SIDCo(Estimator):
     stages: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # by bucket
     sent: dict[int, list[float]] = field(default_factory=dict, init=False, repr=False)  # by bucket: recent counts / k
 
-    def select(self, corrected, bucket, context):
+    def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> TopK | Threshold:
         k = self.k(bucket)
         ratio = k / bucket.size
         if bucket.size < self.fewest or ratio >= FIRST:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import torch
 
-from dlgs_bench.exchange import Sparsifier, Sum, Threshold, TopK
+from dlgs_bench.exchange import Bucket, Requests, Sparsifier, StepContext, Sum, Threshold, TopK
 
 
 @dataclass
@@ -29,17 +29,17 @@ class SparseDense(Sparsifier):
     def cycle(self) -> int:
         return self.sparse_steps + 1
 
-    def phase(self, step):
+    def phase(self, step: int) -> str:
         return "sparse" if step % self.cycle else "dense"
 
-    def rule(self, bucket, context):
+    def rule(self, bucket: Bucket, context: StepContext) -> TopK | Threshold:
         if not self.threshold:
             return TopK(self.k(bucket))
         bounds = torch.tensor([self.threshold, torch.inf], dtype=torch.float32)
         above = torch.nextafter(*bounds)  # the smallest float32 above the threshold
         return Threshold(above.item())
 
-    def exchange(self, bucket, context):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         if self.phase(context.step) == "sparse":
             return (yield from super().exchange(bucket, context))
         residual = self.residual(bucket)
@@ -47,6 +47,6 @@ class SparseDense(Sparsifier):
         residual.zero_()
         return (yield Sum(total))
 
-    def warm_start(self, bucket):
+    def warm_start(self, bucket: Bucket) -> None:
         """A cycle begins without a residual."""
         self.residual(bucket).zero_()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, LocalSteps, StepContext
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, LocalSteps, Requests, StepContext
 from dlgs_bench.exchange.magnitudes import largest_in_rows
 from dlgs_bench.exchange.packing import blocks, join, pack, pack_indices, unpack, unpack_indices
 
@@ -32,7 +32,7 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
     decay: Annotated[float, ">= 0"] = 0.95
     bits: Literal[2, 32] = 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         error = self.residual(bucket).mul_(self.decay).add_(bucket.gradient)
         chunks = blocks(error, min(CHUNK, bucket.size))
         indices = largest_in_rows(chunks, self.top)

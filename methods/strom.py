@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Selects, StepContext, Threshold
+from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, Selects, StepContext, Threshold
 from dlgs_bench.exchange.packing import add_signs, pack_signs
 
 
@@ -23,7 +23,7 @@ class Strom(ErrorFeedback, Selects):
 
     threshold: Annotated[float, "> 0"] = 0.5
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         tau = self.threshold / context.workers
         corrected = self.residual(bucket)
         values, indices = self.selector.take(corrected, Threshold(tau), bucket.gradient)

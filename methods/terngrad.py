@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from dlgs_bench.exchange import Bucket, Gather, Max, Method, StepContext
+from dlgs_bench.exchange import Bucket, Gather, Max, Method, Requests, StepContext
 from dlgs_bench.exchange.quantisation import decode, encode, norms
 
 
@@ -29,7 +29,7 @@ class TernGrad(Method):
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
-    def exchange(self, bucket: Bucket, context: StepContext):
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         gradient, sizes = bucket.gradient, bucket.sizes
         deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
         scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)

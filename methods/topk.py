@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlgs_bench.exchange import Sparsifier, TopK
+from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, TopK
 
 
 @dataclass
@@ -12,5 +12,5 @@ class GlobalTopK(Sparsifier):
     title = "Top-K"
     scope = "model"
 
-    def rule(self, bucket, context):
+    def rule(self, bucket: Bucket, context: StepContext) -> TopK:
         return TopK(self.k(bucket))

@@ -23,7 +23,7 @@ HASH = 0x9E3779B1  # 2^32 / the golden ratio, as in Knuth's multiplicative hashi
 class EmbeddingBag(nn.Module):
     """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t)."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(2**ROW_BITS, WIDTH)
         self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, TOKENS)

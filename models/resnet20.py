@@ -14,7 +14,7 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = conv3x3(inputs, outputs, stride), nn.BatchNorm2d(outputs)
         self.conv2, self.bn2 = conv3x3(outputs, outputs), nn.BatchNorm2d(outputs)
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class ResNet20(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.conv, self.bn = conv3x3(3, 16), nn.BatchNorm2d(16)
         widths = [(16, 16, 1), (16, 32, 2), (32, 64, 2)]

@@ -18,7 +18,7 @@ BLOCKS = 6
 class Attention(nn.Module):
     """Causal self-attention."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -31,7 +31,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
@@ -44,7 +44,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Tokens (n, t), int64 -> scores of the next token (n, TOKENS, t), where t is at most LENGTH."""
 
-    def __init__(self, width: int, heads: int, blocks: int):
+    def __init__(self, width: int, heads: int, blocks: int) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(TOKENS, width), nn.Embedding(LENGTH, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))

@@ -8,15 +8,35 @@ TITLE = "VGG16"
 DATA = "cifar10"
 loss = F.cross_entropy
 
-WIDTHS = [64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool"]
+WIDTHS: list[int | str] = [
+    64,
+    64,
+    "pool",
+    128,
+    128,
+    "pool",
+    256,
+    256,
+    256,
+    "pool",
+    512,
+    512,
+    512,
+    "pool",
+    512,
+    512,
+    512,
+    "pool",
+]
 
 
 class VGG16(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        layers, inputs = [], 3
+        layers: list[nn.Module] = []
+        inputs = 3
         for width in WIDTHS:
-            if width == "pool":
+            if isinstance(width, str):
                 layers.append(nn.MaxPool2d(2))
             else:
                 conv = nn.Conv2d(inputs, width, 3, padding=1)
@@ -29,7 +49,7 @@ class VGG16(nn.Module):
         return self.classifier(torch.flatten(self.features(x), 1))
 
 
-def build() -> nn.Module:
+def build() -> VGG16:
     model = VGG16()
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -75,7 +75,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # as ranks have, whose bits tests compare
 METHODS = plugins.names("methods")
 with alone("plugins"):  # one process describes all, before tests ask for one after another
-    plugins.look_at(("methods", name) for name in METHODS)
+    plugins.look_at((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
 CLASSES = {name: method_class(name) for name in METHODS}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
@@ -83,6 +83,9 @@ HOROVOD = find_spec("horovod") is not None
 needs_horovod = pytest.mark.skipif(not HOROVOD, reason="Horovod is not installed; `make env` builds it")
 NEEDS = {name: [needs_horovod] if name == "horovod" else [] for name in ENGINES}  # the marks of what starts its ranks
 every_engine = pytest.mark.parametrize("engine", [pytest.param(name, marks=NEEDS[name]) for name in ENGINES])
+horovod_is_slow = pytest.mark.parametrize(
+    "engine", ["torch_dist", pytest.param("horovod", marks=[pytest.mark.slow, *NEEDS["horovod"]])]
+)
 # More values may follow. The report must see the name: under the configuration's own there are no runs.
 TINY = ["--configfile", "config/tiny.yaml", "--config", "name=tested"]
 TIERS = ("workflow", "root", "engine", "unit")  # the slowest first
@@ -386,6 +389,8 @@ def tiny_source(tmp_path_factory) -> Path:
             made = copy_tiny(root / "tiny-source.partial")
             done = subprocess.run([sys.executable, "-c", LOOK_AT_PLUG_INS], cwd=made)
             assert done.returncode == 0
+            for folder in ("plugins", "engines"):  # for the next session: names of files hold digests of the sources
+                shutil.copytree(made / ".cache" / folder, ROOT / ".cache" / folder, dirs_exist_ok=True)
             made.rename(project)
     return project
 

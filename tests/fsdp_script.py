@@ -279,6 +279,23 @@ def frozen_later(mesh, rank: int) -> list[bool]:
     return stayed
 
 
+def inner_gradients(mesh, rank: int) -> list[bool]:
+    """Whether torch.autograd.grad leaves the hook's step, its residuals and the delivered gradients alone."""
+    model, _, hook = hooked(mesh, "topk", ratio=0.1)
+    model.set_reshard_after_backward(False)  # otherwise FSDP2 cannot differentiate twice
+    loss_of(model, 0, rank).backward()
+
+    def kept() -> list[torch.Tensor]:
+        grads = [p.grad.to_local() for p in hook._shards]  # the model holds whole parameters now
+        return [tensor.clone() for tensor in (*grads, *hook.method.residuals.values())]
+
+    before, inputs = kept(), torch.ones(5, 6, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    stayed = [hook.step == 1, *map(torch.equal, before, kept())]
+    slope.square().sum().backward()
+    return [*stayed, hook.step == 2]
+
+
 def hooks_of_one_model(mesh, rank: int) -> tuple[str, bool]:
     """What is said to a second hook, and whether a hook is gone once the script has deleted it and its model."""
     from dlgs_bench.hooks.fsdp import FSDPHook
@@ -334,6 +351,7 @@ def observed(comm, code: str, folder: str) -> dict:
     found["closed"] = after_close(mesh, rank)
     found["one bad entry"] = one_bad_entry(mesh, rank)
     found["frozen later"] = frozen_later(mesh, rank)
+    found["inner gradients"] = inner_gradients(mesh, rank)
     found["hooks of one model"] = hooks_of_one_model(mesh, rank)
     found["in turns"] = {
         method: in_turns(mesh, rank, method, **options)

@@ -379,7 +379,8 @@ def two_optimizers(comm, engine: str, given: str) -> tuple[list[Tensor], list[Te
 def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
     """By what the script does after three steps, what is said in each of five."""
     found = {}
-    for habit in ("loss module", "unfrozen", "added group", "new layer", "own optimizer", "frozen with zeros"):
+    habits = ("loss module", "unfrozen", "added group", "new layer", "assigned", "own optimizer", "frozen with zeros")
+    for habit in habits:
         net, temperature = Classifier(), nn.Parameter(torch.ones(()))
         net.second.bias.requires_grad_(habit not in ("unfrozen", "frozen with zeros"))
         none = habit != "frozen with zeros"
@@ -390,8 +391,9 @@ def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
         model, _ = hooked(engine, net, optimizer, "topk", ratio=0.5)
         temperature.requires_grad_(habit in ("loss module", "own optimizer"))
         lines: list[str] = []
+        steppers = [optimizer, *own]
 
-        def step(number: int, model=model, optimizers=(optimizer, *own), net=net, t=temperature, none=none) -> None:
+        def step(number: int, model=model, optimizers=steppers, net=net, t=temperature, none=none) -> None:
             inputs, labels = labelled(number, comm.rank)
             for one in optimizers:
                 one.zero_grad(set_to_none=none)
@@ -410,6 +412,9 @@ def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
             if number == 3 and habit == "new layer":
                 net.added = nn.Parameter(torch.zeros(5))
                 optimizer.add_param_group({"params": [net.added]})
+            if number == 3 and habit == "assigned":
+                net.load_state_dict({name: p.clone() for name, p in net.state_dict().items()}, assign=True)
+                steppers[:] = [sgd(net)]
             lines.append(said(lambda number=number: step(number)))
             if lines[-1]:
                 break

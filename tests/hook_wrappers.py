@@ -166,6 +166,20 @@ def joined_with_a_smaller_mean(comm) -> str:
     return said(train)
 
 
+def joined_horovod(comm, method: str, options: dict) -> tuple[str, list[Tensor]]:
+    """What is said to a rank with 1 or 3 batches, which ends in hvd.join, and its weights."""
+    import horovod.torch as hvd
+
+    net, model, optimizer, _hook = made("horovod", "plain", method, options)
+
+    def train() -> None:
+        for step in range(1 + 2 * comm.rank):
+            one_step(model, optimizer, step, comm.rank)
+        hvd.join()
+
+    return said(train), weights(net)
+
+
 def in_groups(comm) -> tuple[list[Tensor], list[Tensor], list[str]]:
     """With a group of each rank alone: the weights, those of the rank's own training, and the keys of the state."""
     groups = [dist.new_group([rank]) for rank in range(comm.world_size)]

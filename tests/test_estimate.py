@@ -90,8 +90,7 @@ def test_a_trial_is_read_from_its_table():
     spec = RunSpec("timing", Training("resnet20", batch=16))
     run = {"spec": json.loads(spec.to_json()), "wall_s": 84.0, "launched": 3, "train_samples": 640}
     found = estimate.measured(run, iterations)
-    # 16 s of iterations in two blocks, and a third that is not kept; launched three times.
-    assert found.start_s == pytest.approx(84 / 3 - 16 * 1.5)
+    assert found.start_s == pytest.approx(84 / 3 - 16)  # launched three times, 16 s of iterations
     assert found.sample_s == pytest.approx(0.05)
     assert found.step("none") == Cost(2.0, 100.0)
     assert found.step("dlgs") == Cost(0.25 * 4 + 0.75 * 2, 25.0)

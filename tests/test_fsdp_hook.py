@@ -86,6 +86,11 @@ def test_one_entry_that_is_not_finite_makes_the_step_bad_in_all_shards(ranks):
         assert found["one bad entry"] == [(1, True), (1, False), (2, True)]
 
 
+def test_gradients_that_autograd_returns_are_not_exchanged(ranks):
+    for found in ranks:
+        assert all(found["inner gradients"])
+
+
 def test_a_layer_that_is_frozen_later_stays_as_it_is(ranks):
     for found in ranks:
         assert found["frozen later"] == [False, False, True, True]

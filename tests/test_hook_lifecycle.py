@@ -6,7 +6,7 @@ import hook_lifecycle as script
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import every_engine
+from conftest import every_engine, horovod_is_slow
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -18,20 +18,20 @@ from dlgs_bench.hooks.local_steps import LocalSteps
 pytestmark = pytest.mark.engine
 
 
-@every_engine
+@horovod_is_slow
 @pytest.mark.parametrize("how", ["close", "with", "delete"])
 def test_descriptors_and_threads_go_with_the_hook(engine, how, worlds):
     for early, late in worlds(engine).run(script.kept, engine, how):
         assert late[0] <= early[0] and late[1] <= early[1]
 
 
-@every_engine
+@horovod_is_slow
 def test_a_closed_hook_leaves_the_model_as_it_was(engine, worlds):
     for closed, plain in worlds(engine).run(script.after_close, engine):
         assert torch.equal(closed, plain)
 
 
-@every_engine
+@horovod_is_slow
 def test_a_model_has_one_hook_and_another_one_once_the_first_is_closed(engine, worlds):
     for second, found, only in worlds(engine).run(script.another, engine):
         assert second.endswith("call close of that hook first") and "\n" not in second
@@ -43,13 +43,13 @@ def test_every_rank_saves_and_loads_a_file(engine, worlds, tmp_path):
     assert worlds(engine).run(script.in_files, engine, str(tmp_path)) == [(2, True)] * 2
 
 
-@every_engine
+@horovod_is_slow
 def test_a_hook_lives_as_long_as_its_model(engine, worlds):
     first, second = worlds(engine).run(script.unnamed, engine)
     assert torch.equal(first, second)
 
 
-@every_engine
+@horovod_is_slow
 def test_a_model_with_a_hook_can_be_copied_and_averaged(engine, worlds):
     for before, copied, average, trained, alone in worlds(engine).run(script.copied, engine):
         assert torch.equal(before, copied) and torch.equal(before, average[: len(before)])

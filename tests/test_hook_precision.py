@@ -3,10 +3,10 @@
 import hook_parts as parts
 import pytest
 import torch
-from conftest import every_engine
+from conftest import horovod_is_slow
 from test_hook_scripts import EXCHANGED, OPTIONS, equal, few_or_others
 
-pytestmark = [pytest.mark.engine, every_engine]
+pytestmark = [pytest.mark.engine, horovod_is_slow]
 
 
 @pytest.mark.slow

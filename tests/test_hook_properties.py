@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from conftest import every_engine, examples
+from conftest import every_engine, examples, horovod_is_slow
 from hook_habits import HEADS, WORKERS, alone, play
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-pytestmark = [pytest.mark.engine, every_engine]
+pytestmark = pytest.mark.engine
 RATIO = 0.2
 
 steps = st.fixed_dictionaries({
@@ -56,6 +56,7 @@ def agree(ranks: list[list[torch.Tensor]], expected: list[torch.Tensor], dtype: 
         torch.testing.assert_close(ours, theirs, rtol=8 * bits, atol=8 * bits)
 
 
+@horovod_is_slow
 @examples(0.75)
 @given(script=scripts)
 @example(script=BAD_AND_UNUSED)
@@ -67,6 +68,7 @@ def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
             assert all(map(torch.equal, ours, plain))
 
 
+@every_engine
 @examples(0.75)
 @given(script=scripts)
 @example(script=BAD_AND_UNUSED)

@@ -4,7 +4,7 @@ import hook_wrappers as script
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import every_engine
+from conftest import NEEDS, every_engine
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.hooks.ddp import DDPHook
@@ -87,6 +87,31 @@ def test_uneven_inputs_in_join_are_those_of_plain_ddp(unused, worlds):
 def test_a_mean_over_the_workers_that_have_inputs_is_refused_on_all_ranks(worlds):
     for line in worlds("torch_dist").run(script.joined_with_a_smaller_mean):
         assert line.startswith("join: divide_by_initial_world_size=False is not possible") and "\n" not in line
+
+
+def after_join() -> list[torch.Tensor]:
+    """The weights of rank 1, on this process: rank 0 has one batch, and zeros count for it afterwards."""
+    net = script.Blocks()
+    optimizer = script.sgd(net)
+    for step in range(3):
+        optimizer.zero_grad()
+        for rank in range(0 if step == 0 else 1, 2):
+            (net(script.batch(step, rank)) / 2).backward()
+        optimizer.step()
+    return script.weights(net)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("engine", [pytest.param("horovod", marks=NEEDS["horovod"])])
+@pytest.mark.parametrize("method", METHODS)
+def test_horovods_join_counts_zeros_without_compression_and_is_refused_otherwise(engine, method, worlds):
+    (first, _), (second, ours) = worlds(engine).run(script.joined_horovod, method, METHODS[method])
+    assert first == ""  # it waits in hvd.join, which returns
+    if method == "none":
+        assert second == ""
+        close(ours, after_join(), method)
+    else:
+        assert second.startswith(f"hvd.join: {method} needs every worker in every pass; ") and "\n" not in second
 
 
 @pytest.mark.engine

@@ -67,7 +67,7 @@ def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dt
         "version": VERSION,
         "job": {"steps": 3, "passes": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
                 "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {},
-                "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
+                "machine": {"cores": 64, "workers": workers}, "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
         "parameters": [
             {"shape": [size], "dtype": dtype, "arrived_s": float(at)} for size, at in zip(sizes, arrived, strict=True)
         ],
@@ -297,6 +297,19 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     assert factor > 10 and "recorded" in reason
 
 
+@pytest.mark.parametrize(
+    ("device", "threads", "machine", "shared"),
+    [("cpu", 1, {"cores": 2, "workers": 2}, True), ("cpu", 4, {"cores": 8, "workers": 2}, True),
+     ("cpu", 1, {"cores": 3, "workers": 2}, False), ("cpu", 2, {"cores": 2, "workers": 1}, False),
+     ("cuda", 1, {"cores": 2, "workers": 2}, False), ("cpu", 1, None, False)],
+)  # fmt: skip
+def test_workers_that_shared_cores_are_named(device, threads, machine, shared):
+    profile = profile_of()
+    profile["job"] |= {"device": device, "threads": threads, "machine": machine}
+    check(profile)
+    assert ("workers share cores" in advise._report(profile, job_advice.models(profile), Network(2, 500))) == shared
+
+
 @examples(1)
 @given(st.integers(2, 8), st.floats(10, 10_000), st.floats(0, 10), st.floats(1e-4, 1))
 def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate_mbit, latency_ms, part_s):
@@ -409,7 +422,7 @@ BAD_PROFILES = {
     "no version": (changed(version=None), "version: None is not 2"),
     "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
     "DDP without its settings": (
-        lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None}}),
+        lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None, "machine": None}}),
         "job.ddp: None is not valid for a job of kind ddp",
     ),
     "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import NEEDS, PATIENCE_S, ROOT, every_engine, of_run, until
+from conftest import PATIENCE_S, ROOT, every_engine, horovod_is_slow, of_run, until
 
 from dlgs_bench import fingerprint
 from dlgs_bench.engines import ENGINES
@@ -30,9 +30,6 @@ def run_spec(engine: str = "torch_dist") -> RunSpec:
 
 
 slow = pytest.mark.slow
-horovod_is_slow = pytest.mark.parametrize(
-    "engine", ["torch_dist", pytest.param("horovod", marks=[slow, *NEEDS["horovod"]])]
-)
 
 
 def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:

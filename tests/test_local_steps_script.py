@@ -125,6 +125,16 @@ def test_muon_may_be_the_inner_optimizer():
 
 
 @pytest.mark.unit
+def test_parameters_that_were_replaced_are_refused_in_the_next_exchange():
+    model = built()
+    sync = LocalSteps(model, adamw(model), "diloco", local_steps=2)
+    model.load_state_dict({name: tensor.clone() for name, tensor in model.state_dict().items()}, assign=True)
+    sync.step()
+    with pytest.raises(ValueError, match=r"^model: its parameters have been replaced since diloco began.*LocalSteps"):
+        sync.step()
+
+
+@pytest.mark.unit
 def test_the_documentation_says_how():
     model, batches = built(), [(torch.randn(5, 6), torch.randint(0, 3, (5,))) for _ in range(30)]
     names = {"model": model, "optimizer": adamw(model), "batches": batches}

@@ -408,34 +408,6 @@ def test_a_file_that_ends_python_is_named_and_touches_no_other(tiny_project):
     assert "is float64, not float32" in found["noisy"]["error"]
 
 
-CONFIGURED = """
-import json, os, sys, yaml
-from dlgs_bench.config import load
-values = yaml.safe_load(open("config/tiny.yaml", encoding="utf-8"))
-for changes in json.loads(sys.argv[1]):
-    try:
-        print(len(load.load(values | changes, "mine.yaml").runs))
-    except load.ConfigError as error:
-        print(error)
-    print(os.path.exists("ran"))
-"""
-
-
-def test_a_model_file_is_run_only_if_a_configuration_names_it(tiny_project):
-    source = f"open({str(tiny_project / 'ran')!r}, 'w', encoding='utf-8').close()\nimport os\nos._exit(1)\n"
-    (tiny_project / "models" / "mine.py").write_text(source, encoding="utf-8")
-    (tiny_project / "methods" / "mine.py").write_text("raise SystemExit\n", encoding="utf-8")
-    recipe = {"mine": {"batch": 8, "epochs": 1, "lr": 0.1}}
-    changes = [{}, {"methods": ["none", "mine"]}, {"methods": "all"}, {"models": recipe}]
-    lines = python_in(tiny_project, "-c", CONFIGURED, json.dumps(changes)).splitlines()
-    sound, method, every, model = lines[::2]
-    assert lines[1::2] == ["False", "False", "False", "True"]
-    assert int(sound) > 0
-    assert method.startswith("mine.yaml: methods: methods/mine.py cannot be used: it ends Python (SystemExit")
-    assert "methods/mine.py cannot be used" in every
-    assert model.startswith("mine.yaml: models: models/mine.py cannot be used: it ends Python (status 1)")
-
-
 def test_somebody_reads_what_takes_long_to_describe(capfd, monkeypatch):
     monkeypatch.setattr(describe, "NOTICE_S", 0.2)
     monkeypatch.setattr(describe, "described", lambda kind, name: time.sleep(0.6) or "{}")

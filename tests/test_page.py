@@ -113,7 +113,12 @@ def browse(report: Path, script: str, width: int):
     return json.loads(unescape(re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)))
 
 
-browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+
+
+def browser(test):
+    """Mark a test that starts a browser, which takes seconds."""
+    return pytest.mark.slow(needs_chromium(test))
 
 
 # All that a browser is asked, in this order: the page is loaded once at each width.

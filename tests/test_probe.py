@@ -10,7 +10,7 @@ import sys
 import jsonschema
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, every_engine, examples
+from conftest import PATIENCE_S, ROOT, examples, horovod_is_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from probe_parts import compiled_outside, ddp_settings, plain, trained, with_and_without
@@ -84,7 +84,7 @@ def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
 
 
 @pytest.mark.engine
-@every_engine
+@horovod_is_slow
 def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     ranks = worlds(engine).run(with_and_without, engine, str(tmp_path / "profile"))
     for (without, _), (weights, left) in ranks:
@@ -93,6 +93,7 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     found = load(tmp_path / "profile.0", workers=2)
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
+    assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
     with pytest.raises(ValueError, match=r"job.workers: 2 is not 3"):
         load(tmp_path / "profile.0", workers=3)
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.unit
 def test_no_two_of_280_variants_look_the_same():
     looks_of = [style.line(i, "") for i in range(280)]
     assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
+    assert [i for i, look in enumerate(looks_of) if look["color"] == style.BLACK] == [0]  # uncompressed
 
 
 def test_areas_differ_in_a_grey_print():

@@ -32,8 +32,28 @@ SPEC = RunSpec("timing", Training("resnet20", batch=4), SCHEME, Cluster(workers=
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict:
-    return run_workers(2, lambda comm: timing(SPEC, comm, Images(), CPU, lambda done, total: None, LaunchSettings()))[0]
+def reports() -> list[tuple[int, int]]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def batches() -> list[int]:
+    """The step of every batch that a worker has drawn."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tables(reports, batches) -> dict:
+    class Counted(Images):
+        def batch(self, step, shard):
+            batches.append(step)
+            return super().batch(step, shard)
+
+    def work(comm):
+        report = (lambda *progress: reports.append(progress)) if comm.rank == 0 else lambda *progress: None
+        return timing(SPEC, comm, Counted() if comm.rank == 0 else Images(), CPU, report, LaunchSettings())
+
+    return run_workers(2, work)[0]
 
 
 def test_every_block_times_every_variant_in_every_phase(tables):
@@ -42,6 +62,13 @@ def test_every_block_times_every_variant_in_every_phase(tables):
     assert turns == [(b, *turn) for b in (1, 2) for turn in [("none", "step", 1), ("topk-0.1", "step", 1), *others]]
     sent = {row["variant"]: row["sent_bytes"] for row in tables["iterations"]}
     assert sent["none"] == 2 * sent["cast"] and sent["topk-0.1"] < sent["cast"]
+
+
+def test_every_iteration_is_reported_and_the_warm_up_computes_no_gradient(tables, reports, batches):
+    warm_up, timed = 5, len(tables["iterations"])
+    assert [done for done, _ in reports] == list(range(1, warm_up + timed + 1))
+    assert {total for _, total in reports} == {warm_up + timed}
+    assert len(batches) == 1 + timed  # the first allocates the gradients
 
 
 def test_rows_of_each_variant_read_as_if_it_had_a_run_of_its_own(tables, tmp_path):

@@ -66,7 +66,6 @@ def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch)
     one_second_short = LaunchSettings(share_s=44.0)
     assert remaining_blocks(one_second_short, spent_s=10.0, blocks=2) == 0
     assert remaining_blocks(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
-    assert remaining_blocks(LaunchSettings(share_s=100.0), spent_s=10.0, blocks=0) == 0  # the first block warms up
 
 
 @given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))

@@ -219,6 +219,7 @@ properties:
 
 
 @workflow
+@slow
 def test_every_study_is_a_target_of_its_own_name(tiny_source):
     listed = run(tiny_source, "--nolock", "--list-target-rules", *TINY)
     assert set(studies.names()) <= set(listed.split())

@@ -9,18 +9,18 @@ INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # b
 
 
 @njit(cache=True, nogil=True)
-def _mark(bits, block, nonzero):
+def _mark(bits: np.ndarray, block: int, nonzero: np.ndarray) -> None:
     """Write to ``nonzero`` whether each block of ``bits`` has a bit that is set.
 
     In most blocks that are not zero, the first element is enough to decide this.
     """
     # Unsigned: for signed counters numba adds a test for negative indices to every access.
-    size, block = np.uint64(bits.size), np.uint64(block)
+    size, width = np.uint64(bits.size), np.uint64(block)
     for number in range(np.uint64(nonzero.size)):
-        start = number * block
+        start = number * width
         seen = bits[start]
         if seen == 0:
-            for i in range(start, min(start + block, size)):
+            for i in range(start, min(start + width, size)):
                 seen |= bits[i]
         nonzero[number] = seen != 0
 

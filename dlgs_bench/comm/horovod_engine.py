@@ -3,7 +3,9 @@
 import itertools
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -27,7 +29,7 @@ def connect(device: torch.device, shared: bool) -> "Horovod":
 class _Handle:
     """An operation in flight. ``watched``: whether a thread polls it; then ``done`` does not."""
 
-    def __init__(self, handle, finish, watched: bool):
+    def __init__(self, handle: int, finish: Callable[..., Any], watched: bool) -> None:
         self._handle, self._finish, self._watched = handle, finish, watched
         self._result = None
         self.ended_at: float | None = None
@@ -41,7 +43,7 @@ class _Handle:
     def done(self) -> bool:
         return self.ended_at is not None if self._watched else self.poll()
 
-    def wait(self):
+    def wait(self) -> Any:
         if self._handle is not None:  # a handle is invalid after ``synchronize``
             # Horovod's ``synchronize`` spins. On few cores, it would occupy the core that Horovod's threads need.
             while not self.done():
@@ -57,7 +59,7 @@ class Horovod(Communicator):
     polled = True
     _made = itertools.count()  # numbers the communicators; all workers make them in the same order
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self.rank, self.world_size, self.device = hvd.rank(), hvd.size(), device
         # All workers make the same calls in the same order, so a call has the same unique name on all workers.
         number = next(self._made)
@@ -65,14 +67,14 @@ class Horovod(Communicator):
         self._calls = CommThread(device)
         self._watched: list[_Handle] | None = None  # the operations in flight, while a thread polls them
 
-    def _in_flight(self, handle, finish) -> _Handle:
+    def _in_flight(self, handle: int, finish: Callable[..., Any]) -> _Handle:
         pending = _Handle(handle, finish, self._watched is not None)
         if self._watched is not None:
             self._watched.append(pending)
         return pending
 
     @contextmanager
-    def record_completion_times(self):
+    def record_completion_times(self) -> Iterator[None]:
         """While the context is open, poll all operations in a thread: Horovod has no callback for their end."""
         self._watched, ended = [], threading.Event()
 
@@ -97,7 +99,7 @@ class Horovod(Communicator):
     def start_max(self, tensor: Tensor) -> _Handle:
         return self._reduce(tensor, hvd.Max)
 
-    def _reduce(self, tensor: Tensor, op) -> _Handle:
+    def _reduce(self, tensor: Tensor, op: int) -> _Handle:
         # Each tensor is a group, because the launcher disables fusion across groups. Which tensors Horovod fuses
         # depends on timing, and fusion changes the order of additions. All-gathers add nothing and may be fused.
         handle = hvd.grouped_allreduce_async_([tensor], op=op, name=next(self._names))

@@ -24,7 +24,7 @@ class Layout:
     heads: int
     rows: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.heads < self.workers:
             fix = f"use 1 to {self.workers - 1}" if self.workers > 1 else "use at least 2 workers"
             raise ValueError(f"heads: {self.heads} of {self.workers} workers cannot hold the head; {fix}")

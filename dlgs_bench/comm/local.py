@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from dlgs_bench.comm.thread import CommThread
 class _Meeting:
     """A slot for the tensor of each thread of a world, and a barrier for all threads."""
 
-    def __init__(self, world_size: int):
+    def __init__(self, world_size: int) -> None:
         self.slots: list = [None] * world_size
         self.barrier = threading.Barrier(world_size, timeout=600)
 
@@ -26,7 +27,7 @@ class _Meeting:
 class Local(Communicator):
     """The communicator of one thread."""
 
-    def __init__(self, rank: int, meeting: _Meeting):
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.world_size = rank, len(meeting.slots)
         self.device = torch.device("cpu")
         self._meeting = meeting
@@ -43,7 +44,7 @@ class Local(Communicator):
             raise ValueError(complaint)
         return lambda: {peer: everyone[peer].sends[self.rank] for peer in peer_exchange.receives}
 
-    def _meet(self, mine) -> list:
+    def _meet(self, mine: Any) -> list:
         self._meeting.slots[self.rank] = mine
         self._meeting.barrier.wait()
         everyone = list(self._meeting.slots)
@@ -86,7 +87,7 @@ def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list
     """
     meeting = _Meeting(world_size)
 
-    def worker(rank: int):
+    def worker(rank: int) -> object:
         comm = Local(rank, meeting)
         try:
             return work(comm)

@@ -17,7 +17,7 @@ class CommThread:
     the thread has its own stream. The stream waits for what the caller's stream held when the call was submitted.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._device = self._stream.device if self._stream else device  # with its index, which a thread needs
@@ -44,7 +44,7 @@ class _Future:
 
     ended_at: float | None = None
 
-    def __init__(self, pool: ThreadPoolExecutor, call: Callable, *args: Any):
+    def __init__(self, pool: ThreadPoolExecutor, call: Callable, *args: Any) -> None:
         self._future = pool.submit(self._run, call, *args)
 
     def _run(self, call: Callable, *args: Any) -> Any:
@@ -62,7 +62,7 @@ class _Future:
 class _StreamFuture(_Future):
     """A call in the thread whose work is queued on the thread's CUDA stream."""
 
-    def __init__(self, device: torch.device, *submitted: Any):
+    def __init__(self, device: torch.device, *submitted: Any) -> None:
         super().__init__(*submitted)
         self._device = device
 

@@ -31,7 +31,7 @@ class PendingMessages:
 
     def __init__(
         self, works: Sequence[dist.Work], received: dict[int, Tensor], dtype: torch.dtype, device: torch.device
-    ):
+    ) -> None:
         self._works, self._received = works, received
         self._dtype, self._device = dtype, device
 
@@ -50,7 +50,7 @@ class TorchDist(Communicator):
 
     requires_all_ranks = False  # a message involves two ranks only
 
-    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None):
+    def __init__(self, device: torch.device, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self._group = group
         self._calls = CommThread(device)
@@ -71,7 +71,7 @@ class TorchDist(Communicator):
     def _starter(self) -> Start:
         return lambda peer_exchange: self._round(peer_exchange).wait
 
-    def _reduce(self, tensor: Tensor, op) -> Tensor:
+    def _reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         dist.all_reduce(tensor, op, self._group)
         return tensor
 

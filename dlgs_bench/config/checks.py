@@ -28,7 +28,8 @@ PER_CORE = 16  # processes per core: with more, they mostly wait for each other
 
 def models(values: dict) -> str | None:
     """The models exist, can be described, and have different titles, by which tables and figures distinguish them."""
-    known, owners = plugins.names("models"), {}
+    known = plugins.names("models")
+    owners: dict[str, str] = {}
     for name in values["models"]:
         if name not in known:
             return f"models: no file models/{name}.py{meant(name, known)}; {listed(known)}"

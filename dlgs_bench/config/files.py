@@ -9,7 +9,7 @@ import yaml
 class _Loader(yaml.SafeLoader):
     """Refuses a duplicate key in a mapping. Other loaders silently use the last value."""
 
-    def compose_mapping_node(self, anchor):
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         node, seen = super().compose_mapping_node(anchor), set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:

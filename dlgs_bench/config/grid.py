@@ -6,6 +6,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import FIXED, fixed, planner_of
@@ -20,7 +21,7 @@ IMAGENET, TIMED_STAND_IN = "imagenet100", "images224"
 PLANNED = "planned"  # the bucketing of a baseline by the configuration's planner
 LONGEST_NAME = 100  # characters of the variants' names in the name of a run's folder
 # The keys of a recipe that only some optimizers have, with their defaults.
-OF_OPTIMIZER = {
+OF_OPTIMIZER: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9},
     "adamw": {"betas": [0.9, 0.999]},
     "muon": {"momentum": 0.95, "betas": [0.9, 0.999]},
@@ -99,7 +100,7 @@ def _timing(values: dict) -> dict[str, RunSpec]:
             for spec in every:
                 if spec not in shared:
                     runs.setdefault(spec.variant, []).append(spec)
-            # A study sets the budget to 0 for all models.
+            # A budget of 0 holds for all models.
             budget_s = values["timing"]["budget_s"]
             budget_s = budget_s and values["models"][model].get("budget_s", budget_s)
             for name, specs in (runs or {UNCOMPRESSED: []}).items():
@@ -366,12 +367,9 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration: the fixed numbers of blocks and repeats of studies, in one launch."""
-    return (
-        values["timing"]
-        | {key: values["studies"][key] for key in ("blocks", "repeats")}
-        | {"launches": 1, "budget_s": 0}
-    )
+    """``timing`` of a changed configuration: the blocks, repeats and budget of studies, in one launch."""
+    own = {key: values["studies"][key] for key in ("blocks", "repeats", "budget_s")}
+    return values["timing"] | own | {"launches": 1}
 
 
 def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
@@ -396,7 +394,7 @@ def _at(spec: RunSpec) -> str:
     return f"-{spec.ratio}" if spec.ratio else ""
 
 
-def _training(values: dict, model: str, stand_in: str, **more) -> Training:
+def _training(values: dict, model: str, stand_in: str, **more: Any) -> Training:
     """The training of a model's run: the fields that all its runs share, and ``more``.
 
     ``stand_in``: the data set that replaces a missing ImageNet-100.
@@ -410,7 +408,7 @@ def _training(values: dict, model: str, stand_in: str, **more) -> Training:
     return Training(model, stand_in if stands_in else data, stands_in, **shared | more)
 
 
-def _timed(values: dict, model: str, **more) -> Training:
+def _timed(values: dict, model: str, **more: Any) -> Training:
     """The training of a model's timed run: the fields that all its timed runs share, and ``more``."""
     timed_batch = values["models"][model].get("timed_batch")
     return _training(values, model, TIMED_STAND_IN, **({"batch": timed_batch} if timed_batch else {}), **more)

@@ -24,7 +24,7 @@ from dlgs_bench.testbed import testbed
 from dlgs_bench.topology import TOPOLOGIES
 
 
-def _is_integer(_, value) -> bool:
+def _is_integer(_: object, value: object) -> bool:
     """Whether a value is an integer. jsonschema itself accepts 2.0 as well."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -152,7 +152,7 @@ def _explain(error: jsonschema.ValidationError, schema: dict) -> str:
     return f"{key}: {shown(error.instance)} is not valid; give {expected}{hint}"
 
 
-def invalid_value(values, key: str = "") -> str | None:
+def invalid_value(values: object, key: str = "") -> str | None:
     """The first key that is not text or number that is not finite, in one line, or None. A schema cannot check them."""
     if isinstance(values, dict):
         for name, value in values.items():

@@ -116,7 +116,7 @@ def _unfit_titles(every: dict[str, Variant]) -> str | None:
 
 def _same_titles(every: dict[str, Variant]) -> str | None:
     """No two variants have the same title, by which tables and figures distinguish them."""
-    owners = {}
+    owners: dict[str, str] = {}
     for name, one in every.items():
         other = owners.setdefault(one.title, name)
         if other != name:

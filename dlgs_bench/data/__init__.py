@@ -46,7 +46,7 @@ class DataSet(ABC):
     test_size: int
 
     @abstractmethod
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         """``root``: the folder that holds the files of the data set."""
 
     @abstractmethod
@@ -102,8 +102,8 @@ def normalise(images: Tensor, mean: tuple[float, ...], deviation: tuple[float, .
     ``mean``, ``deviation``: of each channel, after scaling to values from 0 to 1.
     """
     images = images.float().div_(255)
-    mean, deviation = (images.new_tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
-    return images.sub_(mean).div_(deviation)
+    centre, scale = (images.new_tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
+    return images.sub_(centre).div_(scale)
 
 
 def names() -> list[str]:

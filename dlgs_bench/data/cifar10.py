@@ -47,13 +47,14 @@ class Cifar10(DataSet):
     classes = 10
     train_size, test_size = 50_000, 10_000
 
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         with np.load(root / "cifar10.npz") as arrays:
             self._tensors = {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
         for split in ("train", "test"):
             self._tensors[f"{split}_labels"] = self._tensors[f"{split}_labels"].long()
         self._device = device
-        self._generator, self._generator_is_at = None, None
+        self._generator: torch.Generator | None = None
+        self._generator_is_at: tuple[int, Shard] | None = None
 
     def batch(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(training_indices(self.train_size, step, shard)).to(self._device)

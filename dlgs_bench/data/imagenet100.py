@@ -1,7 +1,7 @@
 """ImageNet-100, read from a copy of decoded images by processes that prefetch batches."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class Cropped(torch.utils.data.Dataset):
     and flip.
     """
 
-    def __init__(self, images: Images, crop):
+    def __init__(self, images: Images, crop: Callable[[Tensor], Tensor]) -> None:
         self._images, self._crop = images, crop
 
     def __getitem__(self, key: int | tuple[int, int, int]) -> tuple[Tensor, int]:
@@ -50,7 +50,7 @@ class ImageNet100(DataSet):
     classes = len(CLASSES)
     PROCESSES = min(4, len(os.sched_getaffinity(0)))  # they read and crop images
 
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         from torchvision.transforms import v2
 
         train, test = (Images(root / "imagenet100", split) for split in ("train", "val"))
@@ -60,7 +60,8 @@ class ImageNet100(DataSet):
         # The images are sorted by class, but the first test images must have all classes.
         self._test_order = np.random.default_rng(0).permutation(self.test_size)
         self._device = device
-        self._stream, self._stream_is_at = None, None
+        self._stream: Iterator[tuple[Tensor, Tensor]] | None = None
+        self._stream_is_at: tuple[int, Shard] | None = None
 
     def batch(self, step: int, shard: Shard) -> tuple[Tensor, Tensor]:
         if self._stream_is_at != (step, shard):
@@ -77,7 +78,7 @@ class ImageNet100(DataSet):
         indices = evaluation_indices(self.test_size, batch, shard, limit)
         return self._load(self._test, [self._test_order[part].tolist() for part in indices])
 
-    def _load(self, images: torch.utils.data.Dataset, batches) -> Iterator[tuple[Tensor, Tensor]]:
+    def _load(self, images: torch.utils.data.Dataset, batches: Iterable[list]) -> Iterator[tuple[Tensor, Tensor]]:
         loader = torch.utils.data.DataLoader(
             images,
             batch_sampler=batches,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ class Images224(DataSet):
     classes = CLASSES
     train_size, test_size = 130_000, 5_000
 
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (KEPT, 3, self.side, self.side), dtype=torch.uint8, generator=generator)
         self._images = images.to(device, memory_format=torch.channels_last)
@@ -35,7 +36,7 @@ class Images224(DataSet):
     def test(self, batch: int, shard: Shard, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
         return map(self._chosen, evaluation_indices(self.test_size, batch, shard, limit))
 
-    def _chosen(self, indices) -> tuple[Tensor, Tensor]:
+    def _chosen(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(indices % KEPT).to(self._images.device)
         return normalise(self._images[chosen], (0.5,) * 3, (0.25,) * 3), self._labels[chosen]
 

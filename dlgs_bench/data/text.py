@@ -25,7 +25,7 @@ class Text(DataSet):
     metric = "perplexity"
     classes = 256
 
-    def __init__(self, root: Path, device: torch.device):
+    def __init__(self, root: Path, device: torch.device) -> None:
         text = "".join(topics[name] for name in sorted(topics)).encode()
         tokens = torch.from_numpy(np.frombuffer(text, np.uint8).astype(np.int64)).to(device)
         border = int(TRAINING * len(tokens))

@@ -2,7 +2,7 @@
 
 from dlgs_bench.exchange.feedback import ErrorFeedback, Momentum
 from dlgs_bench.exchange.local_steps import LocalSteps
-from dlgs_bench.exchange.method import Bucket, Gather, Max, Method, PeerExchange, Request, StepContext, Sum
+from dlgs_bench.exchange.method import Bucket, Gather, Max, Method, PeerExchange, Request, Requests, StepContext, Sum
 from dlgs_bench.exchange.selection import Threshold, TopK
 from dlgs_bench.exchange.sparsifier import Estimator, Ratio, Selects, Sparsifier
 
@@ -18,6 +18,7 @@ __all__ = [
     "PeerExchange",
     "Ratio",
     "Request",
+    "Requests",
     "Selects",
     "Sparsifier",
     "StepContext",

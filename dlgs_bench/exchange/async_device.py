@@ -27,7 +27,7 @@ def catch_up(device: torch.device) -> None:
 class DeferredScalar:
     """A number, shape (1,), that the host reads one step later, when its copy to the host is complete."""
 
-    def __init__(self, number: Tensor):
+    def __init__(self, number: Tensor) -> None:
         self._number, self._copied = number, None
         if number.is_cuda:
             on_host = torch.empty(number.shape, dtype=number.dtype, device="cpu", pin_memory=True)

@@ -11,18 +11,29 @@ The exchange of a bucket is in one of three states: *waiting* (its next request 
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.comm import Pending
 from dlgs_bench.exchange.local_steps import LocalSteps
-from dlgs_bench.exchange.method import Bucket, Method, Request, StepContext
+from dlgs_bench.exchange.method import Bucket, Method, Request, Requests, StepContext
 from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
+
+Clock = Callable[[str], AbstractContextManager]  # assigns the time in its context to a label
+
+
+class ServerOptimizer(Protocol):
+    """What a parameter server needs of an optimizer: ``step`` updates ``parameters[start:stop]``."""
+
+    parameters: Tensor
+
+    def step(self, gradient: Tensor, start: int, stop: int) -> None: ...
 
 
 class Exchange(ABC):
@@ -32,7 +43,12 @@ class Exchange(ABC):
     ``transport``: answers the method's requests, and counts what is sent.
     """
 
-    def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport):
+    communications: list[tuple[int, float, float]]
+    sent_entries: list[int | Tensor]
+
+    def __init__(
+        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
+    ) -> None:
         self.method, self.groups, self.buckets, self.transport = method, groups, buckets, transport
 
     def move(self, index: int, gradient: Tensor) -> None:
@@ -68,7 +84,7 @@ class Exchange(ABC):
 class _Open:
     """A bucket whose exchange has begun. ``request`` is waiting if ``pending`` is None."""
 
-    segments: Generator[Request, Any, Tensor]
+    segments: Requests
     request: Request
     bucket: Bucket
     num_requests: int
@@ -86,7 +102,14 @@ class WorkerExchange(Exchange):
     ``bucket_of``: the bucket of each layer.
     """
 
-    def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
+    def __init__(
+        self,
+        method: Method,
+        groups: Sequence[tuple[int, int]],
+        buckets: list[Bucket],
+        transport: Transport,
+        clock: Clock,
+    ) -> None:
         super().__init__(method, groups, buckets, transport)
         self._clock = clock
         self.bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
@@ -97,8 +120,8 @@ class WorkerExchange(Exchange):
         self._missing = [stop - start for start, stop in self.groups]
         self._next = 0
         self._open: deque[_Open] = deque()
-        self.communications: list[tuple[int, float, float]] = []
-        self.sent_entries: list[int | Tensor] = [0] * len(self.buckets)
+        self.communications = []
+        self.sent_entries = [0] * len(self.buckets)
         self.transport.reset()
 
     def warm_start(self) -> None:
@@ -136,7 +159,7 @@ class WorkerExchange(Exchange):
             if item.posted < item.num_requests:
                 return
 
-    def _counting(self, item: _Open, call: Callable, *request):
+    def _counting(self, item: _Open, call: Callable, *request: Any) -> Any:
         """Return the result of ``call``, and add the entries that it counts as sent to the bucket's."""
         before = self.transport.sent_entries
         result = call(*request)
@@ -191,8 +214,14 @@ class LocalExchange(WorkerExchange):
     method: LocalSteps
 
     def __init__(
-        self, method: LocalSteps, groups, buckets: list[Bucket], transport: Transport, clock, parameters: Tensor
-    ):
+        self,
+        method: LocalSteps,
+        groups: Sequence[tuple[int, int]],
+        buckets: list[Bucket],
+        transport: Transport,
+        clock: Clock,
+        parameters: Tensor,
+    ) -> None:
         super().__init__(method, groups, buckets, transport, clock)
         self._weights = parameters.split([bucket.size for bucket in buckets])
 
@@ -251,17 +280,17 @@ class ServerExchange(Exchange):
     def __init__(
         self,
         method: Method,
-        groups,
+        groups: Sequence[tuple[int, int]],
         buckets: list[Bucket],
         transport: ParameterServerTransport,
         gradients: Tensor,
-        optimizer,
-    ):
+        optimizer: ServerOptimizer | None,
+    ) -> None:
         super().__init__(method, groups, buckets, transport)
         self._gradients, self._optimizer = gradients, optimizer
         self._ranges = list(pairwise(accumulate((b.size for b in buckets), initial=0)))
-        self.communications: list[tuple[int, float, float]] = []
-        self.sent_entries: list[int | Tensor] = []
+        self.communications = []
+        self.sent_entries = []
 
     def begin(self, context: StepContext) -> None:
         self.transport.reset()

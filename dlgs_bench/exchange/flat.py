@@ -21,7 +21,7 @@ class FlatGradients:
     ``views``: (parameter, slice of ``gradients`` with the parameter's shape and ``layout``) per layer.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], dtype: torch.dtype | None = None):
+    def __init__(self, parameters: Iterable[Tensor], dtype: torch.dtype | None = None) -> None:
         layers = list(parameters)[::-1]
         self.sizes = [p.numel() for p in layers]
         self.shapes = [_memory_shape(p) for p in layers]

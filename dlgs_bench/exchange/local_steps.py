@@ -34,7 +34,7 @@ class LocalSteps(Method):
     mixing: Annotated[float, ">= 0"] = field(default=0.0, kw_only=True)
     shared: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.delay >= self.local_steps:
             raise ValueError(f"delay: {self.delay} is not below local_steps={self.local_steps}; give a smaller delay")
         if self.mixing >= 1:

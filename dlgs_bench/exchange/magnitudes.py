@@ -68,8 +68,8 @@ def largest_in_rows_by_torch(rows: Tensor, k: int) -> Tensor:
 
 # "reassoc" allows another order of additions, so the compiler can vectorise the sum.
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _count_at_least(vector, h):
-    many, total = 0.0, 0.0
+def _count_at_least(vector: np.ndarray, h: np.float32) -> tuple[int, float]:
+    many, total = np.float64(0), 0.0
     for start in range(0, vector.size, CACHED):
         part = vector[start : start + CACHED]
         n, some = np.float32(0), 0.0  # the sum has 64 bits, as in torch, so large entries do not overflow
@@ -83,7 +83,7 @@ def _count_at_least(vector, h):
 
 
 @njit(cache=True, nogil=True)
-def _indices_at_least(vector, thresholds, ends, indices):
+def _indices_at_least(vector: np.ndarray, thresholds: np.ndarray, ends: np.ndarray, indices: np.ndarray) -> np.uint64:
     n = np.uint64(0)
     start = 0
     for piece in range(ends.size):
@@ -96,7 +96,7 @@ def _indices_at_least(vector, thresholds, ends, indices):
 
 
 @njit(cache=True, nogil=True)
-def _largest_in_rows(rows, indices):
+def _largest_in_rows(rows: np.ndarray, indices: np.ndarray) -> None:
     """Write the sorted indices of the k largest magnitudes of each row to ``indices``.
 
     A row is split into groups. The k-th largest of the groups' maxima is a lower bound of the k-th largest entry, so

@@ -104,6 +104,8 @@ class Gather:
 
 # A PeerExchange is one round of messages between peers; the answer is {peer: tensor}.
 Request = Sum | Max | Gather | PeerExchange
+# An exchange yields requests, gets their answers, and returns the aggregate.
+Requests = Generator[Request, Any, Tensor]
 
 
 class Method:
@@ -192,7 +194,7 @@ class Method:
         """
         return 1
 
-    def exchange(self, bucket: Bucket, context: StepContext) -> Generator[Request, Any, Tensor]:
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         """Yield requests, and return the aggregate: shape (d,), with the same bits on all workers."""
         raise NotImplementedError
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import typing
+from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.errors import TITLE, is_title, shown
@@ -74,7 +75,7 @@ def _check_declarations(cls: type[Method], parameters: list[str]) -> None:
             )
 
 
-def _parameter(hint) -> dict:
+def _parameter(hint: Any) -> dict:
     """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, bound = typing.get_args(hint)[:2]

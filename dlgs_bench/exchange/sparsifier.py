@@ -1,8 +1,8 @@
 """Sparsifiers: base classes of methods that send some entries uncompressed and keep the others in a residual."""
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from dlgs_bench.exchange import selection
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.method import Bucket, Method, Request, StepContext, Sum
+from dlgs_bench.exchange.method import Bucket, Method, Requests, StepContext, Sum
 from dlgs_bench.exchange.selection import MANY, NAN, Threshold, TopK
 from dlgs_bench.exchange.stationary import stationary_residual
 
@@ -34,7 +34,7 @@ class Ratio(ErrorFeedback):
 
     ratio: float  # requested k / d, in (0, 1]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise ValueError(f"ratio: {self.ratio!r} is not valid; give a number in (0, 1]")
 
@@ -58,7 +58,7 @@ class Selects(Method):
     selection: Literal["torch", "compiled"] = field(default="torch", kw_only=True)  # the paper used torch
 
     @cached_property
-    def selector(self):
+    def selector(self) -> ModuleType:
         """The module that implements selection: ``take``, ``kth_magnitude`` and ``workspace``."""
         return selection.implementation(self.selection)
 
@@ -90,7 +90,7 @@ class Sparsifier(Selects, Ratio):
         """A rule that does not depend on ``corrected``, so one pass accumulates and selects; None to use ``select``."""
         return None
 
-    def exchange(self, bucket: Bucket, context: StepContext) -> Generator[Request, Any, Tensor]:
+    def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, gradient = self.residual(bucket), bucket.gradient
         rule = self.rule(bucket, context)
         if rule is not None and is_async(corrected):
@@ -110,7 +110,7 @@ class Sparsifier(Selects, Ratio):
         self.workspaces[bucket.index] = workspace
         return aggregate
 
-    def _exchange_without_sync(self, rule: TopK | Threshold, bucket: Bucket) -> Generator[Request, Any, Tensor]:
+    def _exchange_without_sync(self, rule: TopK | Threshold, bucket: Bucket) -> Requests:
         """An exchange on an asynchronous device in which the host waits for nothing.
 
         The length of messages is predicted from the previous step's counts. Entries that do not fit stay in the

@@ -32,7 +32,7 @@ class Transport:
     for the device.
     """
 
-    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
+    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices") -> None:
         self.topology, self.comm, self._format = topology, comm, FORMATS[wire]
         self.reset()
 
@@ -46,7 +46,7 @@ class Transport:
         """Pass a request to the engine."""
         raise NotImplementedError
 
-    def finish(self, request: Request, pending: Pending):
+    def finish(self, request: Request, pending: Pending) -> Any:
         """Wait for ``pending`` and return the answer to the request."""
         raise NotImplementedError
 
@@ -81,14 +81,14 @@ class CollectiveTransport(Transport):
     of a collective whose message sizes depend on the tensor's entries.
     """
 
-    def __init__(self, topology: Topology, comm: Communicator, wire: str, collective: str, streams: Mapping):
+    def __init__(self, topology: Topology, comm: Communicator, wire: str, collective: str, streams: Mapping) -> None:
         super().__init__(topology, comm, wire)
         self._dense_sum = _dense_sum(collective, comm.world_size, streams)
 
     def start(self, request: Request) -> Pending:
         return self._operation(request).start(self, request)
 
-    def finish(self, request: Request, pending: Pending):
+    def finish(self, request: Request, pending: Pending) -> Any:
         return self._operation(request).finish(self, request, pending.wait())
 
     def _operation(self, request: Request) -> "Operation":
@@ -129,7 +129,7 @@ class EngineSum(Operation):
 class PlainSum(EngineSum):
     """A dense sum by a plain collective of this package, such as a ring."""
 
-    def __init__(self, collective: ModuleType):
+    def __init__(self, collective: ModuleType) -> None:
         self._collective = collective
 
     def start(self, transport: CollectiveTransport, request: Sum) -> Pending:
@@ -143,7 +143,7 @@ class PlainSum(EngineSum):
 class StreamedSum(Operation):
     """A dense sum by a collective with streams. Their counts are known when they have ended."""
 
-    def __init__(self, collective: ModuleType, options: Mapping):
+    def __init__(self, collective: ModuleType, options: Mapping) -> None:
         self._collective, self._options = collective, options
 
     def start(self, transport: CollectiveTransport, request: Sum) -> Pending:
@@ -270,7 +270,7 @@ class ParameterServerTransport(Transport):
     worker's push and then sends one answer to each worker.
     """
 
-    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices"):
+    def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices") -> None:
         super().__init__(topology, comm, wire)
         self._workers = range(comm.world_size - topology.servers)
         self._server = comm.world_size - topology.servers
@@ -322,7 +322,7 @@ def _message_bytes(message: Tensor) -> int:
 class PushPull:
     """A push and a pull in flight; the pull brings the answer."""
 
-    def __init__(self, push: Pending, pull: Pending):
+    def __init__(self, push: Pending, pull: Pending) -> None:
         self._push, self._pull = push, pull
 
     @property
@@ -332,7 +332,7 @@ class PushPull:
     def done(self) -> bool:
         return self._push.done() and self._pull.done()
 
-    def wait(self):
+    def wait(self) -> dict[int, Tensor]:
         self._push.wait()
         return self._pull.wait()
 

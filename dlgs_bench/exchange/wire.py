@@ -10,6 +10,8 @@ For entries at random indices, the smallest code is the bitmap above a density o
 down to about 1/150, and 16 bits down to 1/65,000. ``smallest`` and ``run-length`` work on CPUs only.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numba import njit
@@ -115,7 +117,7 @@ def _in_order(values: Tensor, indices: Tensor, size: int) -> tuple[Tensor, np.nd
 
 
 @njit(cache=True, nogil=True)
-def _rise(indices, size):
+def _rise(indices: np.ndarray, size: int) -> bool:
     """Whether ``indices`` rise strictly and are all in [0, size)."""
     rising, last = True, -1
     for index in indices:
@@ -125,11 +127,11 @@ def _rise(indices, size):
 
 
 @njit(cache=True, nogil=True)
-def _count_gaps(indices):
+def _count_gaps(indices: np.ndarray) -> tuple[int, int]:
     """The number of bytes, and of 16-bit numbers, that encode the gaps."""
     in_bytes, in_shorts, last = indices.size, indices.size, -1
     for index in indices:
-        gap = np.uint32(index - last - 1)
+        gap: Any = np.uint32(index - last - 1)
         in_bytes += gap // np.uint32(255)
         in_shorts += gap // np.uint32(65535)
         last = index
@@ -137,25 +139,25 @@ def _count_gaps(indices):
 
 
 @njit(cache=True, nogil=True)
-def _write_indices(indices, words):
+def _write_indices(indices: np.ndarray, words: np.ndarray) -> None:
     for i in range(indices.size):
         words[i] = indices[i]
 
 
 @njit(cache=True, nogil=True)
-def _add_indices(out, values, words):
+def _add_indices(out: np.ndarray, values: np.ndarray, words: np.ndarray) -> None:
     for i in range(values.size):
         out[words[i]] += values[i]
 
 
 @njit(cache=True, nogil=True)
-def _write_bitmap(indices, bitmap):
+def _write_bitmap(indices: np.ndarray, bitmap: np.ndarray) -> None:
     for index in indices:
         bitmap[index >> 3] |= np.uint8(1 << (index & 7))
 
 
 @njit(cache=True, nogil=True)
-def _add_bitmap(out, values, bitmap):
+def _add_bitmap(out: np.ndarray, values: np.ndarray, bitmap: np.ndarray) -> None:
     n = 0
     for i in range(bitmap.size):
         byte = bitmap[i]
@@ -166,7 +168,7 @@ def _add_bitmap(out, values, bitmap):
 
 
 @njit(cache=True, nogil=True)
-def _write_gaps(indices, codes, largest):
+def _write_gaps(indices: np.ndarray, codes: np.ndarray, largest: int) -> None:
     n, last = 0, -1
     for index in indices:
         gap = index - last - 1
@@ -180,8 +182,8 @@ def _write_gaps(indices, codes, largest):
 
 
 @njit(cache=True, nogil=True)
-def _add_gaps(out, values, codes, largest):
-    c, index = 0, -1
+def _add_gaps(out: np.ndarray, values: np.ndarray, codes: np.ndarray, largest: int) -> None:
+    c, index = 0, np.int64(-1)
     for value in values:
         while codes[c] == largest:
             index += largest

@@ -39,7 +39,7 @@ class DDPHook(Hook):
     def __init__(
         self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
         if not isinstance(model, DistributedDataParallel):
             kind = type(model).__qualname__
@@ -190,7 +190,7 @@ class DDPHook(Hook):
 class _Registered:
     """The object that DistributedDataParallel keeps of its hook, for ever. A copy of the model has no hook."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None):
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
         self.hook: DDPHook | None = None
 

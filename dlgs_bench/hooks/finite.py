@@ -1,5 +1,6 @@
 """Exchanges in a user's script that survive gradients which are not finite."""
 
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
-from dlgs_bench.exchange.driver import WorkerExchange, _Open
+from dlgs_bench.exchange.driver import Clock, WorkerExchange, _Open
 from dlgs_bench.exchange.transport import Transport
 
 
@@ -16,12 +17,20 @@ class FiniteExchange(WorkerExchange):
     """An exchange in which a step fails on all workers if a gradient is not finite on any worker.
 
     The method gets zeros instead of such a gradient. The maximum of the workers' flags is exchanged after the last
-    bucket, as an additional bucket without layers. After a failed step the aggregates are NaN, and the method has the
+    bucket, as an additional bucket without layers. A flag is 1 if a gradient is not finite, and -1 otherwise. Horovod
+    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``. After a failed step the aggregates are NaN, and the method has the
     state from before the step, which is copied when a step begins. The flag of a GPU is read when the next step begins,
     so that the host never waits.
     """
 
-    def __init__(self, method: Method, groups, buckets: list[Bucket], transport: Transport, clock):
+    def __init__(
+        self,
+        method: Method,
+        groups: Sequence[tuple[int, int]],
+        buckets: list[Bucket],
+        transport: Transport,
+        clock: Clock,
+    ) -> None:
         layers = groups[-1][1]
         self._flag = buckets[0].gradient.new_zeros(1)
         super().__init__(
@@ -29,10 +38,11 @@ class FiniteExchange(WorkerExchange):
         )
         self._before: dict[str, Any] = {}
         self._failed: DeferredScalar | None = None
+        self.incomplete = False
 
     def begin(self, at: StepContext) -> None:
         self._before = _copied(self.method.state_dict(), self._before)
-        self._flag.zero_()
+        self._flag.fill_(-1)
         super().begin(at)
 
     def conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
@@ -47,7 +57,7 @@ class FiniteExchange(WorkerExchange):
         if is_async(self._flag):
             for tensor in delivered:
                 tensor.masked_fill_(self._flag > 0, torch.nan)
-        elif self._flag:
+        elif self._flag > 0:
             for tensor in delivered:
                 tensor.fill_(torch.nan)
         self._failed = DeferredScalar(self._flag.clone())
@@ -55,7 +65,9 @@ class FiniteExchange(WorkerExchange):
     def restore(self) -> bool:
         """Whether the last step failed. If it did, restore the method's state from before this step."""
         failed, self._failed = self._failed, None
-        if failed is None or not failed.read():
+        flag = -1 if failed is None else failed.read()
+        self.incomplete = flag == 0
+        if flag <= 0:
             return False
         self.method.load_state_dict(self._before)
         self._before = {}  # the method holds these tensors now
@@ -74,7 +86,7 @@ class FiniteExchange(WorkerExchange):
         """Set the flag if ``tensor`` is not finite, and return whether the caller must clear the tensor."""
         if is_async(tensor):
             finite = tensor.isfinite()
-            self._flag.copy_(self._flag.maximum((~finite.all()).float()))
+            self._flag.copy_(torch.where(finite.all(), self._flag, 1))
             tensor.masked_fill_(~finite, 0)
             return False
         if tensor.sum().isfinite() or tensor.isfinite().all():  # a sum is fast, but can overflow
@@ -83,7 +95,7 @@ class FiniteExchange(WorkerExchange):
         return True
 
 
-def _largest(flag: Tensor):
+def _largest(flag: Tensor) -> Generator[Max, Tensor, Tensor]:
     return (yield Max(flag))
 
 

@@ -35,7 +35,7 @@ class FSDPHook(ParameterHook):
     def __init__(
         self, model: nn.Module, replicas: DeviceMesh, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         _refuse_other_models(model)
         _refuse_other_meshes(model, replicas)
         refuse_sparse(model)
@@ -105,8 +105,10 @@ class FSDPHook(ParameterHook):
         """Wait for the exchanges after backward, and deliver the aggregate."""
         if not self._syncs:
             return
-        if not self._arrived:
-            self._begin()
+        if not self._arrived:  # torch.autograd.grad returned the gradients
+            for layer, earlier in self._earlier.items():
+                self._shards[layer].grad = earlier
+            return
         for layer in range(len(self._shards)):
             if layer not in self._arrived:
                 self._bring(layer, None)

@@ -52,7 +52,7 @@ class Hook:
         self, model: nn.Module, parameters: Mapping[str, Parameter], optimizer: Optimizer | Sequence[Optimizer],
         comm: Communicator, method: str, options: dict[str, Any], bucket_cap_mb: float,
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
         with agreement(comm, "give every worker the same arguments") as same:
             self.name, self.method, self.step = method, _made(method, options), 0
@@ -106,7 +106,7 @@ class Hook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple:
@@ -213,9 +213,10 @@ class Hook:
         if isinstance(self._exchange, FiniteExchange) and self._exchange.restore():
             self.step -= 1
 
-    def _updates_exchanged(self, optimizer: Optimizer) -> bool:
-        """Whether an optimizer updates a parameter whose gradient this hook exchanges."""
-        return any(id(p) in self._exchanged for group in optimizer.param_groups for p in group["params"])
+    def _updates_model(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer updates a parameter that this hook exchanges, or that the model has by now."""
+        own = self._exchanged | set(map(id, self._model.parameters()))
+        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """ValueError in one line if a step of ``optimizer`` would let the weights of workers diverge."""
@@ -329,7 +330,7 @@ def _watch_steps(hook: Hook) -> RemovableHandle:
 
     def before_step(optimizer: Optimizer, positional: tuple, named: dict) -> None:
         alive = weak()
-        if alive is not None and (optimizer in alive._optimizers or alive._updates_exchanged(optimizer)):
+        if alive is not None and (optimizer in alive._optimizers or alive._updates_model(optimizer)):
             alive._check_step(optimizer, positional, named)
 
     _HOOKS.add(hook)

@@ -1,14 +1,18 @@
 """A method that replaces Horovod's DistributedOptimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import horovod.torch as hvd
 import torch
+from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
+from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
 
@@ -30,7 +34,7 @@ class HorovodHook(ParameterHook):
     def __init__(
         self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
         for one in listed_optimizers(optimizer):
@@ -63,7 +67,7 @@ class HorovodHook(ParameterHook):
         gradient = parameter.grad.detach()
         if gradient.layout != torch.strided:
             raise ValueError(f"{self._name_of(parameter)}: its gradient is sparse; give sparse=False")
-        with plain_context(self._comm.device):
+        with plain_context(self._comm.device), self._all_workers():
             if not self._arrived:
                 self._begin()
             self._arrived.add(layer)
@@ -77,14 +81,15 @@ class HorovodHook(ParameterHook):
             for layer, earlier in self._earlier.items():
                 self._flat.views[layer][0].grad = earlier
             return
-        for layer, (parameter, view) in enumerate(self._flat.views):
-            if layer not in self._arrived:
-                self._set_aside(layer, parameter)
-                view.zero_()
-                if parameter.requires_grad:
-                    self._add_decay(layer, self._flat.slice(layer, layer + 1))
-                self._exchange.ready(layer)
-        self._finish()
+        with self._all_workers():
+            for layer, (parameter, view) in enumerate(self._flat.views):
+                if layer not in self._arrived:
+                    self._set_aside(layer, parameter)
+                    view.zero_()
+                    if parameter.requires_grad:
+                        self._add_decay(layer, self._flat.slice(layer, layer + 1))
+                    self._exchange.ready(layer)
+            self._finish()
         aggregates = [view.to(parameter.dtype) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *(a for a in aggregates if a.dtype != torch.float32)])
         for layer, ((parameter, view), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
@@ -95,6 +100,28 @@ class HorovodHook(ParameterHook):
                 parameter.grad = earlier.add_(aggregate)
             else:  # the script may keep this tensor, and the next pass writes to the view
                 parameter.grad = aggregate.clone() if aggregate is view else aggregate
+
+    @contextmanager
+    def _all_workers(self) -> Iterator[None]:
+        """ValueError in one line if Horovod cannot gather because a worker is in hvd.join."""
+        try:
+            yield
+        except HorovodInternalError as error:
+            if "with Join" not in str(error):
+                raise
+            self._refuse_join()
+
+    def _restore(self) -> None:
+        super()._restore()
+        if isinstance(self._exchange, FiniteExchange) and self._exchange.incomplete:
+            self._refuse_join()
+
+    def _refuse_join(self) -> None:
+        hvd.join()  # returns on all workers, so none waits for the others
+        raise ValueError(
+            f"hvd.join: {self.name} needs every worker in every pass; give all workers the same number of batches, or "
+            'use the method "none"'
+        ) from None
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         _refuse_horovods(optimizer)

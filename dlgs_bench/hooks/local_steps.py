@@ -48,7 +48,7 @@ class LocalSteps:
     def __init__(
         self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, group: dist.ProcessGroup | None = None, **options: Any,
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or isinstance(model, nn.parallel.DistributedDataParallel):
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a plain torch.nn.Module; give the model without a wrapper")
@@ -104,6 +104,11 @@ class LocalSteps:
     def _refuse_unknown(self) -> None:
         """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
         names = {id(p): name for name, p in self._model.named_parameters()}
+        if not self._known <= names.keys():
+            raise ValueError(
+                f"model: its parameters have been replaced since {self.name} began, as load_state_dict(assign=True) "
+                "does; make LocalSteps after that"
+            )
         for p in (p for one in self._optimizers for group in one.param_groups for p in group["params"]):
             if p.requires_grad and p.numel() and id(p) not in self._known:
                 name = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")

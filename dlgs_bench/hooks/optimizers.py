@@ -59,7 +59,7 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
 class JoinedDecay:
     """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step."""
 
-    def __init__(self, optimizers: Iterable[Optimizer]):
+    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
         self._optimizers = list(optimizers)
         self._off: list[tuple[dict, float]] = []
         self.handles: list[RemovableHandle] = []  # remove them, and the optimizers apply weight decay again
@@ -77,12 +77,12 @@ class JoinedDecay:
                 self._before_step(optimizer)
         return {parameter: decay for group, decay in pairs for parameter in group["params"]}
 
-    def _before_step(self, optimizer: Optimizer, *_) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
         for group, _decay in coupled_decays(optimizer):
             self._off.append((group, group["weight_decay"]))
             group["weight_decay"] = 0.0
 
-    def _after_step(self, *_) -> None:
+    def _after_step(self, *_: object) -> None:
         for group, decay in self._off:
             group["weight_decay"] = decay
         self._off.clear()

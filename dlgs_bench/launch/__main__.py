@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 def clean_up_when_ended() -> None:
     """Make the signals ``ENDS`` exit this process through the launcher's clean-up, which later signals do not stop."""
 
-    def leave(*_) -> None:
+    def leave(*_: object) -> None:
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)
         sys.exit(1)

@@ -17,7 +17,7 @@ MAX_SPEED_CHANGE = float(os.environ.get("DLGS_BENCH_MAX_SPEED_CHANGE", 0.25))  #
 class OtherWork:
     """Measures the work of other processes on the cores of this process, from now on."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
         self._begun, self._all, self._own = time.monotonic(), self._worked_s(), _own_s()
 

@@ -36,7 +36,7 @@ RUN = [sys.executable, "-m", "dlgs_bench.training.run"]
 class RunLogger:
     """Prints messages about one run, with the progress of its workflow."""
 
-    def __init__(self, spec: RunSpec, folder: Path):
+    def __init__(self, spec: RunSpec, folder: Path) -> None:
         self._title, self._folder, self._begun = spec.title(), folder, time.monotonic()
 
     def spent_s(self) -> float:

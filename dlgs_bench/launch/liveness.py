@@ -44,7 +44,7 @@ class Progress:
     A thread writes the file, so that a rank that hangs has reported the step at which it hangs.
     """
 
-    def __init__(self, folder: Path, rank: int):
+    def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
         with suppress(OSError):
             _process_of(folder, rank).write_text(f"{socket.gethostname()} {os.getpid()}", encoding="utf-8")
@@ -154,14 +154,14 @@ class Heartbeat:
     is not writable.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self._file, self._launch, self._over = folder / HEARTBEAT, secrets.token_hex(8), threading.Event()
         self._say(0)
 
     def __enter__(self) -> None:
         self._thread = _in_background(self._beat)
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(HEARTBEAT_INTERVAL_S)  # otherwise it could write to a folder that is being removed
 
@@ -179,7 +179,7 @@ class Heartbeat:
 class Ranks:
     """The launcher's view of the ranks: their progress, their messages, and the first error."""
 
-    def __init__(self, folder: Path, ranks: int):
+    def __init__(self, folder: Path, ranks: int) -> None:
         self._folder = folder
         self._done: list[tuple[int, int] | None] = [None] * ranks
         self._read = [0] * ranks  # lines of messages

@@ -16,12 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from dlgs_bench.launch.processes import TERM_GRACE_S
 from dlgs_bench.testbed.namespaces import die_with_parent
 
 # Arguments of Popen for workers that are passed to ``wait``.
-LINES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+LINES: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
 # Matches the output if a signal other than SIGTERM killed a rank.
 KILLED = re.compile(r"^rank (\d+) ended with status -(?!15\b)\d", re.MULTILINE)
 
@@ -36,7 +37,7 @@ def wait(workers: list[subprocess.Popen], what: str, stop: Callable[[], None]) -
     ]
     for reader in readers:
         reader.start()
-    ended = [None]
+    ended: list[int | None] = [None]
     while None in ended and not any(ended):
         time.sleep(0.1)
         ended = [worker.poll() for worker in workers]
@@ -58,7 +59,7 @@ def _forward(number: int, worker: subprocess.Popen) -> None:
 
 def run(commands: Sequence[Sequence[str]], what: str) -> int:
     """Run ``commands`` as ``wait`` does, each until this process ends at the latest. Return the status."""
-    workers = []
+    workers: list[subprocess.Popen] = []
 
     def stop() -> None:
         for worker in workers:

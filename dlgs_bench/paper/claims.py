@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import exp, log
+from typing import Any
 
 import pandas as pd
 
@@ -66,16 +67,16 @@ def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
     return UNKNOWN, f"a repeat may lie on either side of {bound:g}"
 
 
-def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **about) -> Comparison:
+def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **about: Any) -> Comparison:
     """The comparison on "above ``bound``", or on "below ``bound``" if ``below``; ``n``: blocks or seeds."""
     verdict, why = judge(estimate, bound)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
-    values = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return Comparison(**about, **values, n=n, verdict=verdict, why=why)
+    value, low, high = estimate.value, estimate.low, estimate.high
+    return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
 
-def at_most(differences: pd.Series, bound: float, **about) -> Comparison:
+def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:
     """The comparison on "the mean is at most ``bound``", from one difference per seed.
 
     Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
@@ -93,7 +94,7 @@ def at_most(differences: pd.Series, bound: float, **about) -> Comparison:
 class Timing:
     """The timing runs of the paper's methods, from the tidy table of one configuration."""
 
-    def __init__(self, timing: pd.DataFrame):
+    def __init__(self, timing: pd.DataFrame) -> None:
         rows = timing[timing["variant"].isin(PAPERS)]
         self._settings = dict(iter(rows.groupby(SETTING, sort=False)))
         self._usual = usual_workers(rows)
@@ -171,7 +172,9 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
     return f"disturbed: {' and '.join(disturbed)}" if disturbed else ""
 
 
-def between(timing: Timing, one: str, other: str, quantity=speedups, which: str = "", **bound) -> list[Comparison]:
+def between(
+    timing: Timing, one: str, other: str, quantity: Quantity = speedups, which: str = "", **bound: Any
+) -> list[Comparison]:
     """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
     comparisons = []
     for about, runs in timing.cells:
@@ -292,11 +295,11 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
 class Merging:
     """The tidy table of the study of planners: iterations of one method under each plan, timed in turns."""
 
-    def __init__(self, planners: pd.DataFrame):
+    def __init__(self, planners: pd.DataFrame) -> None:
         self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
         self.batches = planners.groupby("model")["batch"].first().to_dict()
 
-    def between(self, one: str, other: str, **bound) -> list[Comparison]:
+    def between(self, one: str, other: str, **bound: Any) -> list[Comparison]:
         """The iteration under one plan divided by the iteration under another plan, in every run."""
         comparisons = []
         for rows in self._runs:

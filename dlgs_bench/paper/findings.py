@@ -1,7 +1,7 @@
 """The findings: a few sentences made from the tidy tables, each with the settings of its numbers. No torch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +10,7 @@ from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
 from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import TOPOLOGIES
@@ -68,7 +68,7 @@ def compressed(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["variant"] != "none") & table["disturbed"].isna()]
 
 
-def pays(tables, names: Names) -> str:
+def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The models that gain over all-gather, with their most significant gain, and the most significant loss.
 
     A line for each model. Each gain is also compared with the gain of 16 bits.
@@ -128,7 +128,7 @@ def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> 
     return None if half.empty else repeats.quotient(here[here["run"] == best["run"]], half, speedups)
 
 
-def to_gain(tables, names: Names) -> str:
+def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """How long uncompressed waits for communication after backward, and the gain of an iteration that only computes.
 
     The wait is the number of the claim ``communicating``.
@@ -154,7 +154,7 @@ def to_gain(tables, names: Names) -> str:
     )
 
 
-def selection(tables, names: Names) -> str:
+def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """DLGS compared with Top-K, with each kind of selection, at every ratio."""
     timing = tables.get("selections_timing", tables["timing"])
     torch, compiled = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "compiled"))
@@ -199,7 +199,7 @@ def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate
     return gains
 
 
-def order(tables, names: Names) -> str:
+def order(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """How often the measured order of the methods agrees with the paper's order."""
     pairs = {statement: claims.TIMED[statement] for statement in claims.ORDER}
     verdicts = [row["verdict"] for row in claims.compare_statements(pairs, claims.Timing(tables["timing"]))]
@@ -214,7 +214,7 @@ def order(tables, names: Names) -> str:
     )
 
 
-def server(tables, names: Names) -> str:
+def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The most significant gain with a parameter server that returns dense weights."""
     table = compressed(tables["summary"])
     served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
@@ -231,7 +231,7 @@ def server(tables, names: Names) -> str:
     )
 
 
-def rates(tables, names: Names) -> str:
+def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The highest link rate at which DLGS gains, for each model."""
     table = compressed(summarise(tables["rates_timing"]))
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
@@ -248,10 +248,11 @@ def rates(tables, names: Names) -> str:
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
 
 
-def stall(tables, names: Names) -> str:
+def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The models on which DLGS sends far fewer entries than it is asked for, and how well the methods learn there."""
     points = tables["kept"]
-    last, least = last_points(points), {}
+    last = last_points(points)
+    least: dict[tuple[str, float | None], float] = {}
     for one in claims.steady_density(points):
         if one.model in names.models and one.verdict == FAILS and one.value < 1:
             least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))
@@ -268,7 +269,7 @@ def stall(tables, names: Names) -> str:
     return " ".join(words)
 
 
-def learnt(tables, names: Names) -> str:
+def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The final training accuracies of uncompressed and DLGS, and the models that trained too few epochs."""
     last = last_points(tables["accuracy"])
     words, short = [], []
@@ -300,14 +301,14 @@ FINDINGS: dict[Callable, str] = {
 }
 
 
-def makes_faster(row, names: Names, shared=()) -> str:
+def makes_faster(row: Row, names: Names, shared: Container[str] = ()) -> str:
     """A clause such as "DLGS makes an iteration of VGG16 1.5 [1.4, 1.6] times as fast (ratio 0.01, ...)"."""
     speedup, settings = factor(row, names, shared)
     method, model = names.variant(row["variant"]), names.model(row["model"])
     return f"{method} makes an iteration of {model} {speedup} times as fast ({settings})"
 
 
-def factor(row, names: Names, shared=()) -> tuple[str, str]:
+def factor(row: Row, names: Names, shared: Container[str] = ()) -> tuple[str, str]:
     """A variant's speed-up with its interval, and the settings that decide it, without the settings in ``shared``."""
     settings = [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
     settings += [f"batch {row['batch']:g}"]
@@ -323,7 +324,7 @@ def in_launches(launches: int) -> str:
     return f" in {launches} launches" if launches > 1 else ""
 
 
-def links(row) -> list[str]:
+def links(row: Row) -> list[str]:
     """The rate and the latency of the links in words, as far as they are known."""
     words = [] if pd.isna(row["rate_mbit"]) else [f"links of {row['rate_mbit']:g} Mb/s"]
     return words + ([f"{row['latency_ms']:g} ms from host to host"] if row.get("latency_ms", 0) > 0 else [])

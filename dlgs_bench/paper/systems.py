@@ -6,7 +6,7 @@ judged as in ``dlgs_bench.paper.claims``. A count is exact.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -31,7 +31,9 @@ OLD = {"equal": "bytes", "lr": float("nan")}  # of tables of alternating steps w
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
 
-def measured(statement: str, published: str, where: str, value: Estimate, n: int, disturbed=None) -> dict:
+def measured(
+    statement: str, published: str, where: str, value: Estimate, n: int, disturbed: str | float | None = None
+) -> dict:
     """The row of a statement that a measured value is above 1."""
     judged = judge(replace(value, enough=n >= LEAST_BLOCKS))
     verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judged
@@ -264,11 +266,18 @@ def alternating(points: pd.DataFrame) -> Iterator[dict]:
             yield row
 
 
-def compare(sums, training, layers, points=None, hybrids=None) -> pd.DataFrame:
+def compare(
+    sums: pd.DataFrame,
+    training: pd.DataFrame,
+    layers: pd.DataFrame,
+    points: pd.DataFrame | None = None,
+    hybrids: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """One row per comparison, from the tables of the studies.
 
     ``points``: of the study ``sparse_dense``; ``hybrids``: of the study ``hybrid``. Both are None if they did not run.
     """
+    sources: list[tuple[str, Iterable[dict]]]
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
     sources += [(HYBRID, hybrid(hybrids))] if hybrids is not None else []
     none = untested(KEEPS.format(equal="bytes"), "", "no methods/sparse_dense.py here")

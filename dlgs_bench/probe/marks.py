@@ -11,7 +11,7 @@ import torch
 class Marks:
     """Takes time stamps: events on the current CUDA stream, or the host's clock on a CPU."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
 

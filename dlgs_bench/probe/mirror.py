@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ class _Answered:
 
     ended_at = None
 
-    def __init__(self, answer: Any):
+    def __init__(self, answer: Any) -> None:
         self._answer = answer
 
     def done(self) -> bool:
@@ -45,7 +46,7 @@ class _Answered:
 class Mirror(Communicator):
     """Rank 0 of a world in which all ranks have this rank's tensors. Nothing is sent, so only local work takes time."""
 
-    def __init__(self, workers: int, device: torch.device):
+    def __init__(self, workers: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = 0, workers, device
 
     def start_allreduce(self, tensor: Tensor) -> _Answered:
@@ -68,7 +69,7 @@ class Mirror(Communicator):
     def close(self) -> None:
         pass
 
-    def _starter(self):
+    def _starter(self) -> NoReturn:
         raise NotImplementedError("a mirror has no streams")
 
 
@@ -213,14 +214,24 @@ def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dic
 
     generator = torch.Generator(device).manual_seed(entries)
     gradient = torch.randn(entries, generator=generator, device=device)
+
+    def select(take: Callable[..., Any], rule: TopK | Threshold) -> Any:
+        return take(gradient.clone(), rule)
+
+    def round_to(dtype: torch.dtype) -> Tensor:
+        return gradient.to(dtype).float()
+
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name in IMPLEMENTATIONS:
         take = implementation(name).take
-        rules = {"top-k": TopK(max(1, entries // 100)), "threshold": Threshold(2.576)}  # 1 % of normal entries reach it
+        rules: dict[str, TopK | Threshold] = {
+            "top-k": TopK(max(1, entries // 100)),
+            "threshold": Threshold(2.576),  # 1 % of normal entries reach it
+        }
         for operation, rule in rules.items():
-            works[operation, name] = lambda take=take, rule=rule: take(gradient.clone(), rule)
+            works[operation, name] = partial(select, take, rule)
     for dtype in ("float16", "bfloat16"):
-        works[dtype, "torch"] = lambda dtype=dtype: gradient.to(getattr(torch, dtype)).float()
+        works[dtype, "torch"] = partial(round_to, getattr(torch, dtype))
     rows = []
     for (operation, name), work in works.items():
         with suppress(ImportError, NotImplementedError, torch.OutOfMemoryError):

@@ -1,8 +1,13 @@
 """Measures the job's process group, between two steps."""
 
+import os
+import platform
 import sys
 import time
+import zlib
+from pathlib import Path
 from statistics import median
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -32,7 +37,7 @@ def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> t
     from dlgs_bench.comm.torch_dist_engine import TorchDist
 
     parallel = isinstance(model, DistributedDataParallel)
-    group = model.process_group if parallel else None
+    group = cast(dist.ProcessGroup, model.process_group) if parallel else None
     if dist.get_world_size(group) == 1:
         return "single", "none", None
     return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
@@ -47,6 +52,17 @@ def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
         "bucket_bytes": most,
         "buffer_bytes": sum(buffer.nbytes for buffer in buffers),
     }
+
+
+def machine(comm: Communicator | None) -> dict[str, int]:
+    """The cores of this machine, and the number of the job's workers on it."""
+    workers = 1
+    if comm is not None:
+        running = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
+        name = running.read_text(encoding="ascii") if running.exists() else platform.node()
+        own = torch.tensor([zlib.crc32(name.encode())], device=comm.device)
+        workers = sum(torch.equal(own, other) for other in comm.allgather(own))
+    return {"cores": os.cpu_count() or 1, "workers": workers}
 
 
 def leave(comm: Communicator | None) -> None:

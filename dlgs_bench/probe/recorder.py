@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class Recorder:
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
-    ):  # fmt: skip
+    ) -> None:  # fmt: skip
         self._parameters = _recordable(model, optimizer, path, steps, methods)
         # torch.compile around DistributedDataParallel: the wrapper has the hooks, and the module in it the settings.
         self._model, self._wrapped = model, getattr(model, "_orig_mod", model)
@@ -188,6 +188,7 @@ class Recorder:
         order = sorted(used, key=lambda index: arrived[index])
         kind, backend, comm = network.job_group(self._wrapped, self._optimizer, self._device)
         try:
+            machine = network.machine(comm)
             rows = network.measure(comm) if comm else []
             methods, left_out = mirror.measure(
                 self._methods, [shapes[index] for index in order], self._marks, self._device
@@ -204,7 +205,8 @@ class Recorder:
             "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
-            "ddp": network.ddp_settings(self._wrapped) if kind == "ddp" else None,
+            "machine": machine,
+            "ddp": network.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
         }  # fmt: skip
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}

@@ -5,6 +5,8 @@ import re
 import pandas as pd
 
 from dlgs_bench.report.load_runs import WHEN
+from dlgs_bench.report.log import Script
+from dlgs_bench.report.names import Row
 
 REPEAT = "the 95 % interval of a repeat in the same session"
 WHISKERS = f"whiskers: {REPEAT}, from the blocks of one run"
@@ -12,7 +14,7 @@ SHORT_EPOCHS = 20  # of the recipes' 80 to 140: after fewer epochs, variants can
 PERPLEXITY = "Test perplexity is the exponential of the test loss per token; the title of the data names the token."
 
 
-def of_script(snakemake) -> str:
+def of_script(snakemake: Script) -> str:
     """The caption in the rule's parameters, on one line."""
     return " ".join(snakemake.params.caption.split())
 
@@ -67,7 +69,7 @@ def latency(rows: pd.DataFrame) -> str:
     return f", {words} ms from host to host (round trips of {least_to_most(rows['round_trip_ms'], 1)} ms)"
 
 
-def too_short(row) -> bool:
+def too_short(row: Row) -> bool:
     """Whether a run trained too few epochs of its recipe to rank variants."""
     return row["train_epochs"] < min(SHORT_EPOCHS, row["epochs"])
 

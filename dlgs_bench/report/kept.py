@@ -32,7 +32,9 @@ def longest(tables: list[pd.DataFrame], model: str, ratios: set[float], names: N
     return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else pd.DataFrame()
 
 
-def instead_of(points: pd.DataFrame, tables: list[pd.DataFrame], model: str, ratios: set[float], names: Names):
+def instead_of(
+    points: pd.DataFrame, tables: list[pd.DataFrame], model: str, ratios: set[float], names: Names
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of the model in ``points`` that are worth showing, and the kept rows to show next to them.
 
     Either can be empty. If the model has no kept run, all its rows are shown.

@@ -10,7 +10,7 @@ from dlgs_bench import plugins
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import amortised, amortised_by
 
-SPEC = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
+SPEC: tuple[str, ...] = ("model", "method", "variant", "ratio", "data", "stand_in", "batch", "epochs", "train_epochs")
 SPEC += ("optimizer", "precision", "topology", "collective", "bucketing", "engine", "workers", "threads", "seed")
 OPTIONS = ("selection", "refresh_every")  # options of methods; empty for a method without the option
 # Of a testbed: the slowest link, the fastest link, the slowest measured rate, the latency and the measured round trip.

@@ -4,14 +4,24 @@ import atexit
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Protocol
 
 from dlgs_bench import checksums
 from dlgs_bench.report import runs
 from dlgs_bench.spec import RunSpec
 
 
-def log_errors(snakemake) -> None:
+class Script(Protocol):
+    """The object ``snakemake`` in a script: the files and parameters of its rule."""
+
+    input: Any
+    output: Any
+    params: Any
+    log: Any
+
+
+def log_errors(snakemake: Script) -> None:
     """Prepare a script: every script calls it first.
 
     Standard error goes to the log of the rule. If the script fails, one line is also printed for the user. The script
@@ -21,7 +31,7 @@ def log_errors(snakemake) -> None:
     log = Path(snakemake.log[0])
     sys.stderr = log.open("w", encoding="utf-8", buffering=1)
 
-    def failed(kind, error, trace) -> None:
+    def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         traceback.print_exception(kind, error, trace)
         print(f"{kind.__name__}: {error}; more in {log}", file=sys.__stderr__)
 

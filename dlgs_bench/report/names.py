@@ -1,8 +1,14 @@
 """The titles of variants and models, and their order, as in the configuration. No torch."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pandas as pd
+
+from dlgs_bench.report.log import Script
+
+Row: TypeAlias = pd.Series | Mapping[str, Any]  # a row of a tidy table or of a summary
 
 
 @dataclass(frozen=True)
@@ -13,7 +19,7 @@ class Names:
     models: dict[str, str]
 
     @classmethod
-    def of(cls, snakemake) -> "Names":
+    def of(cls, snakemake: Script) -> "Names":
         """The names in the parameters of a script."""
         return cls(dict(snakemake.params.variants), dict(snakemake.params.models))
 
@@ -25,11 +31,11 @@ class Names:
         """The title of a model, or its name if the configuration does not have it."""
         return self.models.get(name, name)
 
-    def variants_in(self, present) -> list[str]:
+    def variants_in(self, present: Iterable[str]) -> list[str]:
         """The names of the variants in ``present``, in the configuration's order."""
         return _in_order(self.variants, present)
 
-    def models_in(self, present) -> list[str]:
+    def models_in(self, present: Iterable[str]) -> list[str]:
         """The names of the models in ``present``, in the configuration's order."""
         return _in_order(self.models, present)
 
@@ -46,28 +52,28 @@ class Names:
         return table.loc[order.sort_values(keys, na_position="first", kind="stable").index].reset_index(drop=True)
 
 
-def _in_order(known: dict[str, str], present) -> list[str]:
+def _in_order(known: dict[str, str], present: Iterable[str]) -> list[str]:
     """The configuration's names that are in ``present``, in its order, then the others by name."""
     present = set(present)
     return [name for name in known if name in present] + sorted(present - known.keys())
 
 
-def data_title(row) -> str:
+def data_title(row: Row) -> str:
     """The title of the data in a row of a tidy table, marked if the data set is a stand-in."""
     return f"{row['data_title']} (stand-in)" if row["stand_in"] else row["data_title"]
 
 
-def label(row, names: Names) -> str:
+def label(row: Row, names: Names) -> str:
     """The label of a row's run in figures: its variant with the options that decide its time, without the topology."""
     refresh = "" if pd.isna(row["refresh_every"]) else f", s = {row['refresh_every']:g}"
     return method_title(row, names) + refresh + at_ratio(row["ratio"])
 
 
-def method_title(row, names: Names) -> str:
+def method_title(row: Row, names: Names) -> str:
     """The title of the variant in a row of a tidy table, marked if its selection is compiled."""
     return names.variant(row["variant"]) + (" (compiled)" if row.get("selection") == "compiled" else "")
 
 
-def at_ratio(ratio) -> str:
+def at_ratio(ratio: float | None) -> str:
     """The end of a title, such as ", ratio 0.1"; empty without a ratio."""
     return "" if ratio is None or pd.isna(ratio) else f", ratio {ratio:g}"

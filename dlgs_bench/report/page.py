@@ -33,7 +33,7 @@ def write(
     """
     existing = [path for path in map(Path, files) if path.exists()]
     opening = {"sentences": list(map(captions.unbroken, findings)), "caption": terms}
-    sections = [{"name": "findings", "label": "Findings"} | opening]
+    sections: list[dict[str, Any]] = [{"name": "findings", "label": "Findings"} | opening]
     sections += [table(path) for path in existing if path.suffix == ".csv" and path.with_suffix(".html").exists()]
     drawn = [path for path in existing if path.suffix == ".svg"]
     sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
@@ -93,7 +93,7 @@ def facts(results: Path) -> dict[str, str]:
     return {key.replace("_", " ").capitalize(): words(value) for key, value in merged.items()}
 
 
-def words(value) -> str:
+def words(value: Any) -> str:
     """A value of the provenance as text."""
     if isinstance(value, list):
         return "; ".join(map(words, value))

@@ -1,19 +1,27 @@
 """The style of figures: colours, dashes, markers, hatches, and the small print below. No torch.
 
-The colours are the palette of Okabe and Ito, which colour-blind readers can distinguish. Every variant also has a dash
-and a marker, and every part of an iteration a hatch, so figures can be printed in black and white.
+Black is uncompressed. The other colours are the palette of Okabe and Ito, which colour-blind readers can distinguish, and
+a dark red. Every variant also has a dash and a marker, and every part of an iteration a hatch, so figures can be printed
+in black and white.
 """
 
 import textwrap
+from collections.abc import Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import ArrayLike
 
 from dlgs_bench.report import captions
+from dlgs_bench.report.log import Script
 from dlgs_bench.report.names import Names
 
 # Ignore a user's matplotlibrc, so that the same data give the same figure on every machine.
@@ -21,8 +29,9 @@ matplotlib.rcdefaults()
 matplotlib.use("Agg")
 plt.rcParams["svg.hashsalt"] = "figure"  # the ids in an SVG are random otherwise
 
+BLACK = "#000000"
 # The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
-COLOURS = ["#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"]
+COLOURS = ["#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#882255"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
 COMMON = ["none", "topk", "lags", "dlgs", "cast", "powersgd"]  # methods with the same look in every figure
@@ -47,10 +56,15 @@ PRINT_POINTS = 8  # font size of the small print
 LEGEND_INCHES = 2.4  # width of an entry of the legend
 
 
+def colour(number: int) -> str:
+    """The colour of variant ``number``; black only for the first, which is uncompressed."""
+    return COLOURS[(number - 1) % len(COLOURS)] if number else BLACK
+
+
 def line(number: int, label: str, ratio: int = 0) -> dict:
     """Matplotlib's keywords for line ``number``; ``ratio``: the index of the ratio among the variant's ratios."""
     return {
-        "color": COLOURS[number % len(COLOURS)],
+        "color": colour(number),
         "linestyle": DASHES[number % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
         "fillstyle": FILLS[ratio % len(FILLS)],
@@ -74,11 +88,11 @@ def number(variant: str, names: Names) -> int:
 def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
     """variant -> the colour of its area. The colours differ in lightness, so that areas differ in a grey print."""
     shades = np.linspace(*SHADES, len(variants))
-    hues = [COLOURS[number(variant, names) % len(COLOURS)] for variant in variants]
+    hues = [colour(number(variant, names)) for variant in variants]
     return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
 
 
-def grey(colour) -> float:
+def grey(colour: str | tuple[float, float, float]) -> float:
     """The lightness of a colour in a grey print, from 0 (black) to 1 (white)."""
     return float(np.array(to_rgb(colour)) @ GREY)
 
@@ -90,7 +104,7 @@ def _shaded(colour: str, shade: float) -> tuple[float, ...]:
     return tuple(shaded.tolist())
 
 
-def panels(number: int, width: float, height: float, most: int = 3):
+def panels(number: int, width: float, height: float, most: int = 3) -> tuple[Figure, np.ndarray]:
     """A figure with ``number`` panels of this size in inches, at most ``most`` in a row, and the list of its panels."""
     rows = -(-number // most)
     columns = -(-number // rows)
@@ -101,19 +115,19 @@ def panels(number: int, width: float, height: float, most: int = 3):
     return figure, grid.flat[:number]
 
 
-def legend(figure, handles, labels) -> None:
+def legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
     """Draw a legend above the panels, in as few rows as possible, with rows of about equal length."""
     rows = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
     columns = -(-len(labels) // rows)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
 
 
-def open_frame(axes) -> None:
+def open_frame(axes: Axes) -> None:
     """Remove the frame above and on the right."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def plain_log(axis, subs=(1, 2, 5)) -> None:
+def plain_log(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
     """Label a logarithmic axis with plain numbers at 1, 2, 5, 10, ..."""
     axis.set_major_locator(LogLocator(base=10, subs=subs))
     axis.set_major_formatter("{x:g}")
@@ -125,18 +139,18 @@ def whiskers(value: pd.Series, least: pd.Series, most: pd.Series) -> np.ndarray:
     return np.array([value - least, most - value]).clip(min=0)
 
 
-def measured(axes, look: dict, x, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
+def measured(axes: Axes, look: dict, x: ArrayLike, rows: pd.DataFrame, column: str, scale: float = 1) -> None:
     """Draw points with whiskers: ``column`` of the rows, with whiskers from ``_low`` to ``_high``."""
     value, low, high = (rows[f"{column}{end}"] * scale for end in ("", "_low", "_high"))
     axes.errorbar(x, value, yerr=whiskers(value, low, high), capsize=2, elinewidth=0.8, **look | {"linestyle": ""})
 
 
-def predicted(axes, look: dict, x, y) -> None:
+def predicted(axes: Axes, look: dict, x: ArrayLike, y: ArrayLike) -> None:
     """Draw the line of a model: thin, without markers, and without an entry in the legend."""
     axes.plot(x, y, **look | {"marker": "", "label": None, "linewidth": 1})
 
 
-def rate_axis(axes, ticks: list[float]) -> None:
+def rate_axis(axes: Axes, ticks: list[float]) -> None:
     """Make the x axis a logarithmic axis of link rates, with ticks at the measured rates."""
     axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -149,7 +163,7 @@ def between(ticks: list[float]) -> np.ndarray:
     return np.geomspace(ticks[0] / 1.5, ticks[-1] * 1.5, 60)
 
 
-def save(figure, note: str, snakemake) -> None:
+def save(figure: Figure, note: str, snakemake: Script) -> None:
     """Add the small print, and save the figure as SVG and PNG. The SVG contains its caption.
 
     The files contain no date, so the same data give the same file.

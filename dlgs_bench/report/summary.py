@@ -39,7 +39,7 @@ class Repeats:
     from its blocks. Two schemes that took turns in the same launches are compared block by block.
     """
 
-    def __init__(self, timing: pd.DataFrame):
+    def __init__(self, timing: pd.DataFrame) -> None:
         methods = timing[timing["variant"] != "none"]
         launched = "timed_in" if "timed_in" in timing else "run"  # schemes that took turns share their launches
         self._alike = {

@@ -4,11 +4,12 @@ import re
 import textwrap
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from dlgs_bench.report import captions
-from dlgs_bench.report.names import Names, data_title, method_title
+from dlgs_bench.report.names import Names, Row, data_title, method_title
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 ENGINE_SUMS = "engine"  # dlgs_bench.spec.Scheme.collective: the engine makes dense sums
@@ -16,7 +17,7 @@ USUAL_PRECISION = "float32"  # dlgs_bench.spec.Training.precision
 OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}  # older tables have no such column
 
 
-def run_columns(row, names: Names) -> dict[str, str]:
+def run_columns(row: Row, names: Names) -> dict[str, str]:
     """The columns that identify the run of a row. ``save_table`` drops columns that say nothing."""
     return {
         "Model": names.model(row["model"]),
@@ -58,7 +59,7 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
     return shown.drop(columns=[name for name, is_usual in usual.items() if name in shown and is_usual(shown[name])])
 
 
-def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths) -> None:
+def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths: Any) -> None:
     """Write ``full`` as CSV, and ``shown`` (text, short headings) as Markdown, LaTeX and HTML with the caption."""
     shown = _without_the_usual(shown)
     full.to_csv(paths.csv, index=False, float_format="%.6g")
@@ -86,9 +87,9 @@ LONG_CELL = 60  # characters: a column with longer cells is text, whose lines wr
 BROKEN_CELL = 24  # characters: longer cells are broken into lines
 MOST_ROWS = 30  # rows of a page in landscape format
 NUMBERED = re.compile(r"^Table \d+: ")  # removed, since LaTeX numbers tables itself
-AGAIN = re.compile(r"^\\caption\[\].*\n", re.M)  # the caption that pandas repeats on every further page
-SPECIAL = {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
-SPECIAL = str.maketrans(SPECIAL)
+SPECIAL = str.maketrans(
+    {c: rf"\{c}" for c in "%_#&${}"} | {"\u00a0": "~", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+)
 
 
 def latex(shown: pd.DataFrame, caption: str) -> str:
@@ -102,8 +103,7 @@ def latex(shown: pd.DataFrame, caption: str) -> str:
     lengths = shown.astype(str).map(len).max()
     if (lengths > LONG_CELL).any():
         return f"{NEEDS}\n{_wrapping(shown, lengths, title, note)}"
-    tabular = shown.to_latex(index=False, escape=True)
-    narrow = max(len(line) for line in tabular.splitlines()) <= NARROW
+    narrow = max(map(len, _rows(_escaped(shown)))) <= NARROW
     pages = 1 if narrow else -(-len(shown) // MOST_ROWS)
     rows = -(-len(shown) // pages)
     parts = []
@@ -112,11 +112,16 @@ def latex(shown: pd.DataFrame, caption: str) -> str:
         filled = {
             "ENVIRONMENT": "table" if narrow else "sidewaystable",
             "CAPTION": title if page == 0 else f"{title} (Continued.)",
-            "TABULAR": _stacked(part).to_latex(index=False, escape=False),
+            "TABULAR": _tabular(_stacked(part)),
             "NOTE": rf"\par\medskip\parbox{{\linewidth}}{{{note}}}" if note and page == pages - 1 else "",
         }
-        parts.append(re.sub("|".join(filled), lambda match, filled=filled: filled[match.group()], LATEX))
+        parts.append(_filled(LATEX, filled))
     return f"{NEEDS}\n" + "\\addtocounter{table}{-1}\n".join(parts)
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    """The template with its words in capitals replaced by their values."""
+    return re.sub("|".join(values), lambda match: values[match.group()], template)
 
 
 def _stacked(shown: pd.DataFrame) -> pd.DataFrame:
@@ -138,13 +143,41 @@ def _wrapping(shown: pd.DataFrame, lengths: pd.Series, title: str, note: str) ->
     """A table over several pages whose lines of text wrap."""
     widths = lengths.clip(35, 150) / lengths.clip(35, 150).sum()
     columns = "".join(rf">{{\raggedright\arraybackslash}}p{{{0.9 * width:.3f}\linewidth}}" for width in widths)
-    cells = shown.astype(str).map(lambda text: captions.unbroken(text).translate(SPECIAL))
-    cells.columns = [name.translate(SPECIAL) for name in cells]
-    table = cells.to_latex(index=False, escape=False, longtable=True, caption=title, column_format=columns)
-    return f"{{\\footnotesize\\setlength{{\\tabcolsep}}{{3pt}}\n{AGAIN.sub('', table)}\\noindent {note}\\par}}\n"
+    heading, *rows = _rows(_escaped(shown.astype(str).map(captions.unbroken)))
+    lines = [
+        r"{\footnotesize\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{longtable}}{{{columns}}}",
+        rf"\caption{{{title}}} \\",
+        *(r"\toprule", heading, r"\midrule", r"\endfirsthead"),
+        *(r"\toprule", heading, r"\midrule", r"\endhead"),
+        *(r"\midrule", rf"\multicolumn{{{len(widths)}}}{{r}}{{Continued on next page}} \\", r"\midrule", r"\endfoot"),
+        *(r"\bottomrule", r"\endlastfoot"),
+        *rows,
+        r"\end{longtable}",
+        rf"\noindent {note}\par}}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def spread(row, column: str, scale: float = 1, digits: int = 2) -> str:
+def _escaped(shown: pd.DataFrame) -> pd.DataFrame:
+    """The table with cells and headings as LaTeX prints them."""
+    cells = shown.astype(str).map(lambda text: text.translate(SPECIAL))
+    return cells.rename(columns=lambda name: name.translate(SPECIAL))
+
+
+def _tabular(cells: pd.DataFrame) -> str:
+    """A table on one page, without its caption."""
+    heading, *rows = _rows(cells)
+    begin = rf"\begin{{tabular}}{{{'l' * len(cells.columns)}}}"
+    return "\n".join([begin, r"\toprule", heading, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _rows(cells: pd.DataFrame) -> list[str]:
+    """The headings and the rows. ``DataFrame.to_latex`` is not used, because it imports matplotlib, which is slow."""
+    return [rf"{' & '.join(row)} \\" for row in (cells.columns, *cells.itertuples(index=False))]
+
+
+def spread(row: Row, column: str, scale: float = 1, digits: int = 2) -> str:
     """A value with its interval, if it has one, from ``<column>``, ``<column>_low`` and ``<column>_high``.
 
     An interval without width is not printed. A row divided by itself has one, and so has a single seed.

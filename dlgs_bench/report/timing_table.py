@@ -3,12 +3,12 @@
 import pandas as pd
 
 from dlgs_bench.report import captions, sessions, tables
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     """Write the table from the tidy table of iterations, with one row per run. The scripts of the tables call it.
 
     If the rule has kept sessions, the table shows the range of the speed-ups over them.

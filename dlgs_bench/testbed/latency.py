@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 
 MOST_MBIT = 1000  # the largest rate of a link at which this program can forward all packets in time
@@ -25,7 +26,7 @@ QUEUE_S = 0.1  # a packet that would wait longer for the link is dropped, as on 
 class Way:
     """The packets in flight to one host. They arrive in the order in which they were sent."""
 
-    def __init__(self, latency_s: float, bytes_s: float):
+    def __init__(self, latency_s: float, bytes_s: float) -> None:
         self._latency_s, self.bytes_s = latency_s, bytes_s
         self._free = 0.0  # the time at which the link is free for the next packet
         self._packets: deque[tuple[float, bytes]] = deque()
@@ -81,7 +82,7 @@ def carry(ways: list[Way], devices: list[int], pause_s: float) -> None:
                 os.write(device, packet)
 
 
-def _packets(device: int):
+def _packets(device: int) -> Iterator[bytes]:
     """The packets that wait in a device."""
     with suppress(BlockingIOError):
         while True:

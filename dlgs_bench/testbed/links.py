@@ -5,6 +5,10 @@ No torch.
 
 import os
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlgs_bench.testbed.testbed import Testbed
 
 SOCKET = "TESTBED_LINKS"  # an environment variable of rank 0: the number of the socket to that process
 
@@ -17,7 +21,7 @@ def scale(factor: float) -> None:
             raise RuntimeError("the testbed could not change its links; see the error above")
 
 
-def serve(testbed, server: socket.socket) -> None:
+def serve(testbed: "Testbed", server: socket.socket) -> None:
     """Change the links at every call of ``scale``, until the ranks have ended."""
     with server:
         while factor := server.recv(64):

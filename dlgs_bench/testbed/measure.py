@@ -12,6 +12,7 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from dlgs_bench.testbed.namespaces import join, numbers
 
@@ -65,8 +66,8 @@ def round_trip(spaces: list[int], where: str) -> float:
 
 def main(what: str, spaces: str, where: str, *seconds: str) -> None:
     socket.setdefaulttimeout(TIMEOUT_S)
-    measured = {"stream": stream, "round_trip": round_trip}[what]
-    print(measured(numbers(spaces), where, *map(float, seconds)), flush=True)
+    programs: dict[str, Callable[..., float]] = {"stream": stream, "round_trip": round_trip}
+    print(programs[what](numbers(spaces), where, *map(float, seconds)), flush=True)
     os._exit(0)
 
 

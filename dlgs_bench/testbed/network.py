@@ -14,8 +14,12 @@ import os
 import socket
 import struct
 import sys
+from typing import TYPE_CHECKING
 
 from dlgs_bench.testbed.namespaces import NEWNET, NEWUTS, current, join, numbers, own_network, unshare
+
+if TYPE_CHECKING:
+    from pyroute2 import IPRoute
 
 LINK = "eth0"  # the name of a host's end of its link
 MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and the packets would occupy a core
@@ -104,11 +108,11 @@ def _port(host: int) -> str:
     return f"port{host}"
 
 
-def _index(ip, name: str) -> int:
+def _index(ip: "IPRoute", name: str) -> int:
     return ip.link_lookup(ifname=name)[0]
 
 
-def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
+def _shape(ip: "IPRoute", how: str, name: str, rate_mbit: float, latency_s: float = 0.0) -> None:
     """Limit the rate of what leaves by this interface, after a delay of ``latency_s``; ``how``: "add" or "change"."""
     index, rate, burst_bytes = _index(ip, name), bytes_s(rate_mbit), burst(rate_mbit)
     parent = {"parent": "1:1"} if latency_s else {}
@@ -118,7 +122,7 @@ def _shape(ip, how: str, name: str, rate_mbit: float, latency_s: float = 0.0) ->
     ip.tc(how, "tbf", index, handle="10:0", rate=rate, burst=burst_bytes, limit=limit, **parent)
 
 
-def _has_netem(ip) -> bool:
+def _has_netem(ip: "IPRoute") -> bool:
     """Whether the kernel has netem, which delays packets; tested on the switch's loopback, which carries none."""
     from pyroute2 import NetlinkError
 

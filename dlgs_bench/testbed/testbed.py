@@ -18,8 +18,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -48,7 +50,7 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(self, rates_mbit: list[float], latency_ms: float = 0.0):
+    def __init__(self, rates_mbit: list[float], latency_ms: float = 0.0) -> None:
         self.rates_mbit, self.latency_ms = list(rates_mbit), latency_ms
         self._user: list[int] = []  # the user namespace, if one was needed
         self._hosts: list[list[int]] = []
@@ -82,7 +84,7 @@ class Testbed:
         for device in devices:
             os.close(device)
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         for descriptor in self._open:
             os.close(descriptor)
@@ -101,7 +103,7 @@ class Testbed:
     def address(host: int) -> str:
         return network.address(host)
 
-    def popen(self, host: int, command: list[str], **settings) -> subprocess.Popen:
+    def popen(self, host: int, command: list[str], **settings: Any) -> subprocess.Popen:
         """Start ``command`` on ``host``, in a new process group. The kernel kills it when this process ends.
 
         Call this from the main thread: the kernel also kills it when the thread that started it ends.
@@ -111,10 +113,12 @@ class Testbed:
         call = [sys.executable, namespaces.__file__, ",".join(map(str, spaces)), *map(str, command)]
         return self._start(call, [*spaces, *more], environment, **settings)
 
-    def _start(self, call: list[str], files: list[int], environment, **settings) -> subprocess.Popen:
+    def _start(
+        self, call: list[str], files: list[int], environment: Mapping[str, str], **settings: Any
+    ) -> subprocess.Popen:
         """Start a program with the open files ``files``, and mark it as part of this testbed."""
         owner = os.getpid()
-        marked = environment | {MARK: f"{owner} {start_time(owner)}"}
+        marked = {**environment, MARK: f"{owner} {start_time(owner)}"}
         process = subprocess.Popen(call, pass_fds=files, env=marked, start_new_session=True, **settings)
         self._started.append(process)
         return process
@@ -153,7 +157,7 @@ class Testbed:
             raise TestbedError(f"nothing came from host {sender} to {receiver}: {error}") from error
 
 
-def _run(program: str, *arguments: str, **settings) -> str:
+def _run(program: str, *arguments: str, **settings: Any) -> str:
     """The output of a program in this folder; TestbedError with the last line of its errors if it fails."""
     call = [sys.executable, "-m", f"dlgs_bench.testbed.{program}", *arguments]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, **settings)

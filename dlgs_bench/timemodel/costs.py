@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from dlgs_bench import stats
 from dlgs_bench.timemodel.curves import Curve
@@ -12,7 +13,7 @@ from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import Traffic
 
 
-def curve(entries, seconds) -> Curve:
+def curve(entries: ArrayLike, seconds: ArrayLike) -> Curve:
     """The curve through the median seconds of each number of entries."""
     points = pd.DataFrame({"entries": entries, "seconds": seconds})
     medians = points.groupby("entries")["seconds"].median()
@@ -80,7 +81,7 @@ def _isotonic(values: np.ndarray) -> list[float]:
     return [max(min(mean(i, j) for j in ends[k:]) for i in range(k + 1)) for k in range(len(values))]
 
 
-def slope(entries, values) -> float:
+def slope(entries: ArrayLike, values: ArrayLike) -> float:
     """The slope of the line with the least absolute relative error through positive values.
 
     Slope and intercept are not negative.

@@ -51,12 +51,11 @@ def _sum(parts: Iterable[tuple[float, Cost]]) -> Cost:
 def measured(run: dict, iterations: pd.DataFrame) -> Trial:
     """The result of a trial from its record ``run.json`` and its table ``iterations``.
 
-    It uses means instead of medians, since a long run also has all rare delays. The table lacks the first block, which
-    takes as long as the others. The rest of the wall time is start and end, which do not grow with the number of steps.
+    It uses means instead of medians, since a long run also has all rare delays. The rest of the wall time is start,
+    warm-up and end, which do not grow with the number of steps.
     """
     spec, dense = RunSpec.from_dict(run["spec"]), iterations[iterations["variant"] == "none"]
-    timed_s = iterations["iteration_s"].sum() * (1 + 1 / iterations["block"].max())
-    start_s = run["wall_s"] / run.get("launched", 1) - timed_s
+    start_s = run["wall_s"] / run.get("launched", 1) - iterations["iteration_s"].sum()
     variants = {variant: _phases(own) for variant, own in iterations.groupby("variant")}
     sample_s = dense["forward_s"].mean() / spec.training.batch
     return Trial(max(0.0, float(start_s)), float(sample_s), run["train_samples"], variants)

@@ -6,7 +6,7 @@ A model predicts iterations, from calibrations (``predict``) or from a job's pro
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
     link of infinite rate.
     """
     nothing = Curve((1.0,), (0.0,))
-    occupied = costs.communicate
+    occupied = cast(Curve, costs.communicate)
     without = {
         "selection": replace(costs, sparsify=nothing),
         "link": unlimited,

@@ -8,6 +8,7 @@ other numbers. ``models`` merges layers at will; ``script_models`` predicts the 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def _delivered(rows: list[dict], ddp: dict) -> tuple[list[dict], np.ndarray]:
     of model.parameters().
     """
     arriving = sorted(rows, key=lambda row: row["arrived_s"])
-    full_s = {}
+    full_s: dict[int, float] = {}
     for start, stop in fill(_lengths(arriving), ddp["first_bucket_bytes"], ddp["bucket_bytes"]):
         full_s |= dict.fromkeys(map(id, arriving[start:stop]), arriving[stop - 1]["arrived_s"])
     layers = rows[::-1]
@@ -170,7 +171,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
-        curves[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+        curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
     if job.backend == "gloo":
         summed = curves["all-reduce"]
         seconds = [
@@ -206,9 +207,10 @@ class JobModel:
     of the plans of the method's scope. ``hooked``: the method runs in a hook, which exchanges a flag at the end.
     """
 
-    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False):
+    def __init__(self, job: Job, method: dict | None = None, plans: Sequence[Plan] = (), hooked: bool = False) -> None:
         self.job = job
-        self.name, self.title = (method["name"], method["title"]) if method else (UNCOMPRESSED, "uncompressed")
+        self.name: str = method["name"] if method else UNCOMPRESSED
+        self.title: str = method["title"] if method else "uncompressed"
         self.options = method["options"] if method else {}
         ratio = self.options.get("ratio")
         self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title

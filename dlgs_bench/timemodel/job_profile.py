@@ -65,6 +65,8 @@ SCHEMA = {
                 {"type": "null"},
             ]
         },
+        # The cores of the machine of rank 0, and the number of workers on it. null in profiles of version 1.
+        machine={"anyOf": [_object(cores=_COUNT, workers=_COUNT), {"type": "null"}]},
     ),
     # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
     # gradient was ready, from the beginning of backward; null if a pass never uses the parameter.
@@ -99,7 +101,14 @@ SCHEMA = {
     left_out={"type": "object", "additionalProperties": _TEXT},  # method -> why it was not measured
 )  # fmt: skip
 
-_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+_TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+}
 
 
 def load(path: Path | str, workers: int | None = None) -> dict:
@@ -128,13 +137,13 @@ def load(path: Path | str, workers: int | None = None) -> dict:
 
 
 def _upgraded(profile: Any) -> Any:
-    """A profile of version 1 in the form of version 2. It does not tell the settings of DistributedDataParallel, so we
-    assume the defaults, and no buffers."""
+    """A profile of version 1 in the form of version 2. It does not tell the machine, nor the settings of
+    DistributedDataParallel, so we assume the defaults, and no buffers."""
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
     if version != 1 or isinstance(version, bool) or not isinstance(job, dict):
         return profile
     ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
-    return profile | {"version": VERSION, "job": job | {"ddp": ddp}}
+    return profile | {"version": VERSION, "job": {"machine": None} | job | {"ddp": ddp}}
 
 
 def _content(path: Path | str) -> bytes:

@@ -43,9 +43,9 @@ class Speed:
         return self.rest_s(spec) + spec.steps(self.train_samples) * self.step_s(spec)
 
     def timing_s(self, spec: RunSpec) -> float:
-        """Seconds of a timing run with the fewest blocks, if each scheme has one phase. One more block warms up."""
+        """Seconds of a timing run with the fewest blocks, if each scheme has one phase."""
         measurement = spec.measurement
-        steps = len(spec.members) * (1 + measurement.blocks * measurement.repeats)
+        steps = len(spec.members) * measurement.blocks * measurement.repeats
         return measurement.launches * (START_S + steps * self.step_s(spec))
 
     def epochs(self, spec: RunSpec) -> float:

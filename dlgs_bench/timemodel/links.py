@@ -9,6 +9,7 @@ of steps. On Gloo each wait takes a round trip, since the receiver first sends a
 """
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def project_costs(
     networks = tuple(zip((here, there), (sum_rounds, other_rounds or sum_rounds), strict=True))
     steps, other_steps = (topology.steps(traffic, n.workers, rounds) for n, rounds in networks)
     waiting_s, other_waiting_s = (n.waiting_s(topology, traffic, rounds) for n, rounds in networks)
-    occupied, latency = costs.communicate, costs.latency
+    occupied, latency = cast(Curve, costs.communicate), cast(Curve, costs.latency)
     smallest_s = occupied(0) + latency(0)  # a bucket with hardly any bytes mostly waits for the network
     step_s = max(0.0, smallest_s - waiting_s) / steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)

@@ -35,7 +35,7 @@ def read(layers: Path, iterations: Path, samples: Path, spec: RunSpec, cost: str
 class Calibrations:
     """The calibration runs in some folders, by what they measured."""
 
-    def __init__(self, folders: Iterable[Path]):
+    def __init__(self, folders: Iterable[Path]) -> None:
         specs = {folder: RunSpec.in_folder(folder) for folder in sorted(set(folders))}
         self._layers = {_model(s): f for f, s in specs.items() if s.kind == "layers"}
         self._exchanges = [(f, m) for f, s in specs.items() if s.kind == "exchanges" for m in s.members.values()]
@@ -90,7 +90,7 @@ class Projection:
     network counts as infinitely fast. ``collective``: makes the dense sums on other networks.
     """
 
-    def __init__(self, layers: Path, exchanges: Path, spec: RunSpec):
+    def __init__(self, layers: Path, exchanges: Path, spec: RunSpec) -> None:
         self.folder, self.spec, model = exchanges, spec, RunSpec.in_folder(layers)
         self.collective, self._layers = self.spec.scheme.collective, layers
         cluster = self.spec.cluster

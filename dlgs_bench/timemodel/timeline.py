@@ -4,12 +4,13 @@ Layers are in the order in which backward finishes them, so layer 0 is the paper
 (start, stop) ranges in that order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dlgs_bench.buckets import Plan
+from dlgs_bench.timemodel.curves import Cost, Number
 
 Interval = tuple[float, float]
 
@@ -19,7 +20,7 @@ class Costs:
     """The inputs of the time model, in seconds.
 
     ``forward_s``: t_f. ``backward_s``: t_b per layer. ``sparsify``, ``communicate``: t_s and t_c of a group, as
-    functions of its number of entries before sparsification, which also accept numpy arrays.
+    functions of its number of entries before sparsification.
 
     Three costs are not in the paper, whose nodes compute on GPUs; there they are 0:
 
@@ -36,22 +37,22 @@ class Costs:
 
     forward_s: float
     backward_s: Sequence[float]
-    sparsify: Callable[[float], float]
-    communicate: Callable[[float], float]
-    latency: Callable[[float], float] = lambda entries: 0.0 * entries
+    sparsify: Cost
+    communicate: Cost
+    latency: Cost = lambda entries: 0.0 * entries
     contention_s: float = 0.0
-    interference: Callable[[float], float] = lambda entries: 0.0 * entries
+    interference: Cost = lambda entries: 0.0 * entries
     per_layer: bool = False
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
         """t_s of a group of layers with these sizes."""
-        return sum(map(self.sparsify, sizes)) if self.per_layer else self.sparsify(sum(sizes))
+        return sum(self.sparsify(size) for size in sizes) if self.per_layer else self.sparsify(sum(sizes))
 
-    def contended(self, entries):
+    def contended(self, entries: Number) -> Number:
         """t_c of a group that is sent while the workers compute."""
         return self.contention_s + self.communicate(entries)
 
-    def core_free_at(self, began, computed):
+    def core_free_at(self, began: Number, computed: Number) -> Number:
         """The time at which a communication that begins at ``began`` gets a core; computing ends at ``computed``."""
         return np.minimum(began + self.contention_s, np.maximum(began, computed))
 

@@ -7,6 +7,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,11 +22,11 @@ from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
-from dlgs_bench.exchange.transport import transport
+from dlgs_bench.exchange.transport import ParameterServerTransport, transport
 from dlgs_bench.spec import LaunchSettings, RunSpec, Training
 from dlgs_bench.training.build import build, trained, without_values
 from dlgs_bench.training.clock import Clock, moment, seconds
-from dlgs_bench.training.optimizer import optimizer_of
+from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.rows import joined
 from dlgs_bench.training.session import Session, decide, make_method
 from dlgs_bench.training.timed import phase_share, since_start_s, timed_steps
@@ -43,11 +45,11 @@ PRODUCTS = 50  # products timed alone before each sample
 class LayerTimes:
     """Replaces an exchange, and records when the gradient of each layer is ready."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def start(self) -> None:
-        self._moments = [(None, moment(self._device))]
+        self._moments: list[tuple[int, torch.cuda.Event | float]] = [(-1, moment(self._device))]
 
     def ready(self, layer: int) -> None:
         self._moments.append((layer, moment(self._device)))
@@ -91,7 +93,7 @@ def layers(
                 backward_s = seconds_of.get(layer, 0.0)
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": backward_s})
         report(number, measurement.repeats + 1)
-        late = settings.share_s and since_start_s() > settings.share_s
+        late = settings.share_s > 0 and since_start_s() > settings.share_s
         if session.decide(late and len(iterations) >= FEWEST):
             break
     for buffer, saved in zip(flat.buffers(), saved_buffers, strict=True):
@@ -108,7 +110,7 @@ class SequentialExchange(WorkerExchange):
     ``taken_s``: how much communication slowed this computation in the last step, in seconds.
     """
 
-    def __init__(self, *exchange, overlapped: Callable[[], object] | None):
+    def __init__(self, *exchange: Any, overlapped: Callable[[], object] | None) -> None:
         super().__init__(*exchange)
         self._overlapped = overlapped
 
@@ -182,10 +184,10 @@ def exchanges(
 
     for done, (label, member, case) in enumerate(cases, start=1):
         if _entries(case) <= CHEAP or not late(len(cases)):
-            rows = _samples(member, comm, device, *case, late=lambda done=done: late(done))
+            rows = _samples(member, comm, device, *case, late=partial(late, done))
             samples += [{"variant": label} | row for row in rows]
         report(done, len(cases))
-    over_all_workers = {"communication_s": torch.amax, "taken_s": torch.mean}
+    over_all_workers: dict[str, Callable] = {"communication_s": torch.amax, "taken_s": torch.mean}
     return {"samples": joined(samples, over_all_workers, comm, spec.cluster.workers)}
 
 
@@ -279,8 +281,9 @@ def _exchange_without_model(
     groups = [(i, i + 1) for i in range(len(buckets))]
     own_transport = transport(spec.topology, comm, scheme.wire, scheme.collective, scheme.streams)
     if spec.topology.serves(comm.rank, spec.cluster.workers):
-        optimizer = optimizer_of(Training(lr=0.0, weight_decay=0.0), torch.zeros_like(flat))
-        return ServerExchange(method, groups, buckets, own_transport, flat, optimizer)
+        optimizer = SGD(torch.zeros_like(flat), lr=0.0, momentum=Training.momentum, weight_decay=0.0)
+        server_transport = cast(ParameterServerTransport, own_transport)
+        return ServerExchange(method, groups, buckets, server_transport, flat, optimizer)
     matrix = torch.randn(128, 128, device=flat.device)
 
     def product() -> None:  # about 0.1 ms

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,7 +39,7 @@ class Checkpoints:
     ``save_if_due`` after each step. Both methods communicate with the other ranks.
     """
 
-    def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]):
+    def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]) -> None:
         self._folder, self._every_s, self._run, self._say = folder, every_s, run, say
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()
@@ -150,7 +151,7 @@ def _head(run: bytes, content: bytes) -> bytes:
     return b"%08x %s" % (zlib.crc32(run + content), run)
 
 
-def _to_own_gpu(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
+def _to_own_gpu(storage: Any, device: str) -> Any:
     """Move what was saved from a GPU to this rank's GPU, which may have another number."""
     return storage.cuda() if device.startswith("cuda") else storage
 

@@ -2,7 +2,9 @@
 
 import itertools
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 
@@ -20,7 +22,9 @@ def moment(device: torch.device) -> torch.cuda.Event | float:
 
 def seconds(begun: torch.cuda.Event | float, ended: torch.cuda.Event | float) -> float:
     """The seconds between two moments of the same device."""
-    return ended - begun if isinstance(begun, float) else begun.elapsed_time(ended) / 1000
+    if isinstance(begun, float):
+        return cast(float, ended) - begun
+    return begun.elapsed_time(cast(torch.cuda.Event, ended)) / 1000
 
 
 class Clock:
@@ -31,7 +35,7 @@ class Clock:
     so that no synchronisation disturbs the overlap that is measured.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._labels: list[str] = []
         self._marks: list = []
@@ -45,7 +49,7 @@ class Clock:
         self._mark("other")
 
     @contextmanager
-    def __call__(self, label: str):
+    def __call__(self, label: str) -> Iterator[None]:
         self._labels.append(label)
         self._mark(label)
         try:

@@ -13,7 +13,7 @@ COLUMNS = ("squared_error", "squared_mean")  # of a step with a probe
 class ErrorProbe:
     """Copies the gradient of each layer in one step, and passes the layer on to the exchange."""
 
-    def __init__(self, exchange: Exchange, flat: FlatModel):
+    def __init__(self, exchange: Exchange, flat: FlatModel) -> None:
         self._exchange, self._flat = exchange, flat
         self._copies = torch.zeros_like(flat.gradients)
 

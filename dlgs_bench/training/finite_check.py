@@ -1,5 +1,7 @@
 """Checks that a worker's loss and gradient are finite. Accuracy runs check every step, since a NaN would spread."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -10,13 +12,20 @@ from dlgs_bench.training.flat import FlatModel
 HELP = "a lower learning rate or a warm-up may help"
 
 
+class Listener(Protocol):
+    """Sees the gradient of each layer during backward."""
+
+    def ready(self, layer: int) -> None:
+        """The gradient of a layer is in its bucket."""
+
+
 class FiniteCheck:
     """Checks the gradient of each layer in one step, and passes it on to the exchange.
 
     On a GPU it raises its error at the end of the step, before a checkpoint of the step is saved.
     """
 
-    def __init__(self, exchange, flat: FlatModel, step: int, worker: int):
+    def __init__(self, exchange: Listener, flat: FlatModel, step: int, worker: int) -> None:
         self._exchange, self._flat, self._where = exchange, flat, f"in step {step} on worker {worker}"
         self._unchecked: list[tuple[int, Tensor]] = []  # GPU: (layer, sum of its gradient), read at the end of the step
 

@@ -16,7 +16,7 @@ class FlatModel(FlatGradients):
     parameters are left out of both.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module) -> None:
         super().__init__(trained(model).values())
         self.model = model
         self.names = list(trained(model))[::-1]
@@ -30,7 +30,7 @@ class FlatModel(FlatGradients):
 
     def checksum(self) -> str:
         """CRC-32 of all parameters. Runs with equal checksums ended with the same bits."""
-        return f"{zlib.crc32(self.parameters.cpu().numpy()):08x}"
+        return f"{zlib.crc32(self.parameters.cpu().numpy().data):08x}"
 
     def buffers(self) -> list[Tensor]:
         """The floating-point buffers (BatchNorm's running statistics)."""

@@ -1,5 +1,7 @@
 """The head of a model: the fully connected layers at its end, removed from the backbone and cut by columns."""
 
+from typing import cast
+
 import torch
 from torch import nn
 
@@ -37,12 +39,17 @@ def cut_off(model: nn.Module) -> list[nn.Sequential]:
 
 def outputs(stage: nn.Sequential) -> int:
     """The number of columns of a stage's layer."""
-    return stage[0].out_features
+    return linear(stage).out_features
+
+
+def linear(stage: nn.Sequential) -> nn.Linear:
+    """The fully connected layer of a stage."""
+    return cast(nn.Linear, stage[0])
 
 
 def slice_of(stage: nn.Sequential, columns: slice) -> nn.Sequential:
     """A copy of the stage with only these columns of its layer."""
-    layer, *after = stage
+    layer, after = linear(stage), list(stage)[1:]
     part = nn.Linear(layer.in_features, columns.stop - columns.start, layer.bias is not None, device="meta")
     part.weight = nn.Parameter(layer.weight.detach()[columns].clone())
     if layer.bias is not None:

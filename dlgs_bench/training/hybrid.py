@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.flat import FlatModel
-from dlgs_bench.training.head import cut_off, outputs, slice_of
+from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
 from dlgs_bench.training.optimizer import optimizer_of
 
 KINDS = ("features", "columns", "input_gradients", "backbone_gradients")  # kinds of messages
@@ -33,12 +34,14 @@ class Worker:
 
     ``marks``: (begin, end) of every communication of the last step, by ``time.perf_counter``. All ranks have the same
     number of marks; they are ``NEVER`` for a communication without this rank. ``sent``: kind -> (messages, bytes) of
-    the last step.
+    the last step. ``head``: the number of columns of each layer of the head.
     """
 
     collective: ModuleType
+    head: list[int]
+    step: Callable[..., None]
 
-    def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training):
+    def __init__(self, part: nn.Module, layout: Layout, comm: Communicator, training: Training) -> None:
         self.layout, self.comm = layout, comm
         self.flat = FlatModel(part)
         self.optimizer = optimizer_of(training, self.flat.parameters)
@@ -49,7 +52,7 @@ class Worker:
         self.marks: list[tuple[float, float]] = []
         self.sent = dict.fromkeys(KINDS, (0, 0))
 
-    def communicate(self, kind: str, rounds: PeerExchanges, takes_part: bool = True):
+    def communicate(self, kind: str, rounds: PeerExchanges, takes_part: bool = True) -> Any:
         """Make the rounds of one communication, and return their result. ``takes_part``: whether this rank has data."""
         before, began = (self.comm.sent_messages, self.comm.sent_bytes), time.perf_counter()
         result = self.comm.start_rounds(rounds).wait()
@@ -75,7 +78,9 @@ class Worker:
 class Backbone(Worker):
     """A worker that holds the backbone. ``head``: the number of columns of each layer of the head."""
 
-    def __init__(self, model: nn.Module, head: list[int], layout, comm, training, collective: str):
+    def __init__(
+        self, model: nn.Module, head: list[int], layout: Layout, comm: Communicator, training: Training, collective: str
+    ) -> None:
         super().__init__(model, layout, comm, training)
         self.head, self.collective = head, collectives.load(collective, len(layout.backbone))
 
@@ -106,7 +111,15 @@ class Head(Worker):
     samples.
     """
 
-    def __init__(self, stages: list[nn.Sequential], layout, comm, training, collective: str, loss: Callable):
+    def __init__(
+        self,
+        stages: list[nn.Sequential],
+        layout: Layout,
+        comm: Communicator,
+        training: Training,
+        collective: str,
+        loss: Callable,
+    ) -> None:
         self.head = [outputs(stage) for stage in stages]
         slices = [slice_of(s, layout.columns(comm.rank, n)) for s, n in zip(stages, self.head, strict=True)]
         super().__init__(nn.ModuleList(slices), layout, comm, training)
@@ -117,7 +130,7 @@ class Head(Worker):
         """Make one iteration."""
         self.begin()
         position = self.layout, self.comm.rank
-        width = self.stages[0][0].in_features
+        width = linear(self.stages[0]).in_features
         rows = self.communicate("features", gather_rows(*position, None, width + 1))
         x, targets, passes = rows[:, :-1], rows[:, -1].long(), []
         for stage, columns in zip(self.stages, self.head, strict=True):

@@ -21,7 +21,7 @@ EPS = 1e-8  # of AdamW, torch's default
 class Optimizer(ABC):
     """Updates ``parameters``, shape (d,), in place. ``lr`` may change before each step."""
 
-    def __init__(self, parameters: Tensor, lr: float, weight_decay: float):
+    def __init__(self, parameters: Tensor, lr: float, weight_decay: float) -> None:
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Optimizer(ABC):
 class SGD(Optimizer):
     """w <- w - lr * v, v <- momentum * v + gradient + weight_decay * w, as ``torch.optim.SGD(fused=True)``."""
 
-    def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float):
+    def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(parameters, lr, weight_decay)
         self.momentum, self.velocity = momentum, torch.zeros_like(parameters)
 
@@ -84,7 +84,7 @@ class AdamW(Optimizer):
         betas: tuple[float, float],
         weight_decay: float,
         ranges: Sequence[tuple[int, int]] | None = None,
-    ):
+    ) -> None:
         super().__init__(parameters, lr, weight_decay)
         self.betas, self.ranges = betas, [(0, parameters.numel())] if ranges is None else ranges
         self.mean, self.square = torch.zeros_like(parameters), torch.zeros_like(parameters)
@@ -93,10 +93,12 @@ class AdamW(Optimizer):
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         self.steps += 1
-        tensors = self.parameters, gradient, self.mean, self.square
+        parameters, gradients, means, squares = (
+            [tensor[start:stop] for start, stop in self.ranges]
+            for tensor in (self.parameters, gradient, self.mean, self.square)
+        )
         torch._fused_adamw_(
-            *([tensor[start:stop] for start, stop in self.ranges] for tensor in tensors), [],
-            [self.steps] * len(self.ranges),
+            parameters, gradients, means, squares, [], [self.steps] * len(self.ranges),
             lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=self.weight_decay, eps=EPS,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -121,13 +123,13 @@ class Muon(Optimizer):
         momentum: float,
         betas: tuple[float, float],
         weight_decay: float,
-    ):
+    ) -> None:
         if not matrices:
             raise ValueError("optimizer: muon updates matrices of hidden layers, and the model has none; give adamw")
         super().__init__(parameters, lr, weight_decay)
         self.momentum, self.velocity = momentum, torch.zeros_like(parameters)
         self._matrices = sorted(matrices, key=Tensor.storage_offset)
-        edges = [(m.storage_offset(), m.storage_offset() + m.numel()) for m in self._matrices]
+        edges = [(int(m.storage_offset()), int(m.storage_offset()) + m.numel()) for m in self._matrices]
         around = [(0, 0), *edges, (len(parameters), len(parameters))]
         rest = [(stop, start) for (_, stop), (start, _) in pairwise(around) if stop < start]
         self._others = AdamW(parameters, lr, betas, weight_decay, rest)

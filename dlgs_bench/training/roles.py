@@ -7,17 +7,18 @@ collective calls at the same points, so no role depends on the work of another r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, LocalSteps, Method
 from dlgs_bench.exchange.driver import Exchange, LocalExchange, ServerExchange, WorkerExchange
-from dlgs_bench.exchange.transport import Transport
+from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
 from dlgs_bench.training.build import evaluating
+from dlgs_bench.training.optimizer import SGD
 
 if TYPE_CHECKING:
     from dlgs_bench.training.session import Session
@@ -39,11 +40,13 @@ class Outcome:
 class Role(ABC):
     """The work of one process of a session."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session) -> None:
         self.session = session
 
     @abstractmethod
-    def exchange(self, method: Method, groups, buckets: list[Bucket], transport: Transport) -> Exchange:
+    def exchange(
+        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
+    ) -> Exchange:
         """The exchange of a method, as this role takes part in it."""
 
     @abstractmethod
@@ -64,13 +67,15 @@ class Role(ABC):
 
 
 class Worker(Role):
-    def exchange(self, method, groups, buckets, transport):
+    def exchange(
+        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
+    ) -> Exchange:
         clock = self.session.clock
         if isinstance(method, LocalSteps):
             return LocalExchange(method, groups, buckets, transport, clock, self.session.flat.parameters)
         return WorkerExchange(method, groups, buckets, transport, clock)
 
-    def compute(self, begun):
+    def compute(self, begun: Callable[[], None]) -> Outcome:
         session = self.session
         inputs, targets = session.next_batch()
         with session.clock("forward"):
@@ -82,17 +87,17 @@ class Worker(Role):
         session.complete_gradient()
         return Outcome(outputs.detach(), targets, loss.detach())
 
-    def update(self):
+    def update(self) -> None:
         flat = self.session.flat
         if self.session.spec.topology.owner == "server":  # the server's new weights have replaced the gradients
             flat.parameters.copy_(flat.gradients)
         else:
             self.session.optimizer.step(flat.gradients)
 
-    def share(self, tensor):
+    def share(self, tensor: Tensor) -> Tensor:
         return tensor / self.session.spec.cluster.workers
 
-    def test_sums(self, limit):
+    def test_sums(self, limit: int) -> Tensor:
         session = self.session
         sums = torch.zeros_like(session.sums)
         with evaluating(session.flat.model), torch.no_grad():
@@ -105,20 +110,23 @@ class Worker(Role):
 class Server(Role):
     """A parameter server. It has the same model and optimizer as the workers, and answers their pushes with them."""
 
-    def exchange(self, method, groups, buckets, transport):
+    def exchange(
+        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
+    ) -> Exchange:
         session = self.session
-        return ServerExchange(method, groups, buckets, transport, session.flat.gradients, session.optimizer)
+        server_transport, optimizer = cast(ParameterServerTransport, transport), cast(SGD, session.optimizer)
+        return ServerExchange(method, groups, buckets, server_transport, session.flat.gradients, optimizer)
 
-    def compute(self, begun):
+    def compute(self, begun: Callable[[], None]) -> None:
         """Do nothing: a server has no data."""
 
-    def update(self):
+    def update(self) -> None:
         """Do nothing: the server updates each bucket when it answers the workers."""
 
-    def share(self, tensor):
+    def share(self, tensor: Tensor) -> Tensor:
         return torch.zeros_like(tensor)
 
-    def test_sums(self, limit):
+    def test_sums(self, limit: int) -> Tensor:
         return torch.zeros_like(self.session.sums)
 
 

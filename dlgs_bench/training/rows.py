@@ -1,6 +1,7 @@
 """Rows of tables that several kinds of runs write: the buckets, the entries sent, and a trace of one iteration."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -10,7 +11,7 @@ from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.training.clock import PARTS, Clock
 
 
-def sent_row(exchange: Exchange, **about) -> dict:
+def sent_row(exchange: Exchange, **about: Any) -> dict:
     """A row with the columns ``about``, and by index of a bucket the number of its entries sent in the last step."""
     return about | {str(bucket): n for bucket, n in enumerate(async_device.read(exchange.sent_entries))}
 

@@ -6,7 +6,7 @@ The work of a process at each point of the schedule depends on its role (``dlgs_
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,10 +23,9 @@ from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.clock import Clock
-from dlgs_bench.training.error_probe import ErrorProbe
-from dlgs_bench.training.finite_check import FiniteCheck
+from dlgs_bench.training.finite_check import Listener
 from dlgs_bench.training.flat import FlatModel
-from dlgs_bench.training.optimizer import optimizer_of
+from dlgs_bench.training.optimizer import SGD, optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
 
 _SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
@@ -42,7 +41,7 @@ class Session:
     ``state_dict`` holds everything that changes. A session that loads it continues as if it had never stopped.
     """
 
-    def __init__(self, spec: RunSpec, comm: Communicator, data: DataSet | None, device: torch.device):
+    def __init__(self, spec: RunSpec, comm: Communicator, data: DataSet | None, device: torch.device) -> None:
         self.spec, self.comm, self.data = spec, comm, data
         training, workers = spec.training, spec.cluster.workers
         self.model = plugins.load("models", training.model)
@@ -61,7 +60,7 @@ class Session:
         self.done = self.drawn = self.sent_bytes = 0
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)
         self.rows: dict[str, list[dict]] = {}
-        self._listener = None
+        self._listener: Listener | None = None
         self._arrived: set[int] = set()  # layers whose gradient is ready in this backward pass
         self._begun = time.perf_counter()
         role = Server if spec.topology.serves(comm.rank, workers) else Worker
@@ -76,7 +75,7 @@ class Session:
                 self.comm.broadcast(values.view(torch.uint8))  # as bytes, since they can have any type
                 parameter.data.copy_(values.view_as(parameter))
 
-    def _hook(self, layer: int, view: Tensor):
+    def _hook(self, layer: int, view: Tensor) -> Callable[[Tensor], None]:
         """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
         share = 1 / self.spec.cluster.workers
 
@@ -110,6 +109,13 @@ class Session:
                 self._arrive(layer)
         self._arrived.clear()
 
+    def _present(self, gradient: Tensor) -> None:
+        """Fill the buckets with this gradient, in backward's order of layers."""
+        self.flat.gradients.copy_(gradient)
+        for layer in reversed(range(len(self.flat.views))):
+            self._arrive(layer)
+        self._arrived.clear()
+
     @property
     def epoch_steps(self) -> int:
         """The number of steps of one epoch."""
@@ -134,18 +140,21 @@ class Session:
         self.exchanges[variant] = self.role.exchange(method, groups, buckets, own_transport)
         return self.exchanges[variant]
 
-    def step(self, exchange: Exchange, number: int, observer: FiniteCheck | ErrorProbe | None = None) -> dict:
+    def step(
+        self, exchange: Exchange, number: int, observer: Listener | None = None, gradient: Tensor | None = None
+    ) -> dict:
         """Make one iteration, and return its row: its parts in seconds, its bytes, messages and density.
 
         ``sent_messages`` counts the messages of this project's collectives, not those inside the engine. The loss and
         the number of correct predictions are added to ``sums``. ``observer``: sees each gradient before the exchange.
+        ``gradient``: is exchanged instead of a new gradient, which is then not computed.
         """
         self._listener = observer or exchange
         self._set_momentum_and_decay(exchange.method)
         self.clock.start()
         messages_before = self.comm.sent_messages
         exchange.begin(StepContext(number, self.comm.rank, self.spec.cluster.workers, self.optimizer.lr))
-        outcome = self.role.compute(lambda: None)
+        outcome = self.role.compute(lambda: None) if gradient is None else self._present(gradient)
         exchange.finish()
         with self.clock("optimizer"):
             self.role.update()
@@ -169,14 +178,14 @@ class Session:
         """Leave momentum to the method or to the optimizer, never to both; the same for weight decay."""
         training = self.spec.training
         if training.optimizer == "sgd":
-            self.optimizer.momentum = 0.0 if method.owns_momentum else training.momentum
+            cast(SGD, self.optimizer).momentum = 0.0 if method.owns_momentum else training.momentum
             self.optimizer.weight_decay = 0.0 if method.decay_joins_gradient else training.weight_decay
         elif method.owns_momentum or method.decay_joins_gradient:
             name = type(method).__name__
             raise ValueError(f"optimizer: {training.optimizer} cannot leave its momentum to {name}; give sgd")
         self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
-    def local_gradient(self, listener=None, begun: Callable[[], None] = lambda: None) -> None:
+    def local_gradient(self, listener: Listener | None = None, begun: Callable[[], None] = lambda: None) -> None:
         """Compute one gradient of this worker into the buckets; exchange and update nothing.
 
         ``listener.ready(layer)`` is called as in an exchange, and ``begun`` when backward starts.

@@ -47,8 +47,8 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
                 most = comm.start_max(torch.tensor([spent_s, *sent], dtype=torch.float64)).wait().tolist()
                 if repeat:
                     about = {"places": places, "density": density, "way": way, "repeat": repeat}
-                    sent = [None, None] if way in ENGINES_OWN else most[1:]
-                    rows.append(about | {"seconds": most[0], "messages": sent[0], "bytes": sent[1]})
+                    messages, sent_bytes = (None, None) if way in ENGINES_OWN else most[1:]
+                    rows.append(about | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
             if comm.rank >= workers:
                 continue
             if wrong := [way for way, total in totals.items() if not torch.equal(total, totals["ring"])]:

@@ -80,9 +80,9 @@ def in_turns(
     """The timed iterations of all schemes, the entries that each scheme sent in them, and a trace of its last one.
 
     Schemes take turns in each block, so that a drift of the machine moves all of them. In a block, each scheme makes
-    the first ``repeats`` steps of each phase of its cycle. Block 0 warms up with one step of each phase, and is not
-    kept. Blocks follow until the relative interval of every speed-up is at most ``width``, or another block would
-    exceed the launch's share of the budget.
+    the first ``repeats`` steps of each phase of its cycle. Before the first block, each scheme exchanges one gradient
+    in each phase; this allocates its buffers, and is neither timed nor computed again. Blocks follow until the relative
+    interval of every speed-up is at most ``width``, or another block would exceed the launch's share of the budget.
 
     Methods start in their stationary state (``Exchange.warm_start``); the density of each iteration is recorded to
     check this. ``slowdown``: the time of a gradient divided by its time in the calibration. ``uncompressed``: the
@@ -95,31 +95,35 @@ def in_turns(
     slowdown = scale_links(session)
     for exchange in session.exchanges.values():
         exchange.warm_start()
-    block, began, enough = 0, 0.0, False
+    warm_up, turns = (
+        [(label, one, step) for label, one in session.exchanges.items() for step in timed_steps(one.method, repeats)]
+        for repeats in (1, measurement.repeats)
+    )
+    expected = measurement.blocks
+    gradient = session.flat.gradients.clone()
+    for done, (_, exchange, step) in enumerate(warm_up, start=1):
+        session.step(exchange, step, gradient=gradient)
+        report(done, len(warm_up) + expected * len(turns))
+    block, began, enough = 0, time.perf_counter(), False
     while not enough:
-        for label, exchange in session.exchanges.items():
-            for step in timed_steps(exchange.method, measurement.repeats if block else 1):
-                row = session.step(exchange, block * exchange.method.cycle + step)
-                if block:
-                    share = phase_share(exchange.method, row["phase"])
-                    iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
-                    sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+        block += 1
+        for label, exchange, step in turns:
+            row = session.step(exchange, block * exchange.method.cycle + step)
+            share = phase_share(exchange.method, row["phase"])
+            iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
+            sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
             traces[label] = trace_rows(label, session.clock, exchange)
-        if not block:
-            began = time.perf_counter()
+            report(len(warm_up) + len(iterations), len(warm_up) + expected * len(turns))
         remaining = remaining_blocks(settings, time.perf_counter() - began, block)
-        report(block + 1, max(measurement.blocks, block + remaining) + 1)
+        expected = max(measurement.blocks, block + max(1, remaining))
         enough = block >= measurement.blocks and session.decide(
             not remaining or widest(iterations, uncompressed) <= measurement.width
         )
-        block += 1
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
 def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
     """The number of blocks that still fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
-    if not blocks:
-        return 0
     return max(0, int((settings.share_s - since_start_s()) / (spent_s / blocks)))
 
 
@@ -135,7 +139,8 @@ def scale_links(session: Session) -> float:
     returned; 1 if the rates are fixed. Shared machines drift by 10 to 20 % within minutes, which would change the ratio
     of computation to communication.
     """
-    calibrated_s, seconds = session.spec.cluster.calibrated_s, []
+    calibrated_s = session.spec.cluster.calibrated_s
+    seconds: list[float] = []
     if not calibrated_s:
         return 1.0
     began = time.perf_counter()
@@ -182,7 +187,7 @@ def timed_steps(method: Method, repeats: int) -> list[int]:
     """The steps to time: the first ``repeats`` of each phase in one cycle, in order."""
     if method.cycle == 1:
         return list(range(1, repeats + 1))
-    seen = Counter()
+    seen: Counter[str] = Counter()
     steps = []
     for step in range(1, method.cycle + 1):
         phase = method.phase(step)

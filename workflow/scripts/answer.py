@@ -19,9 +19,10 @@ import pandas as pd
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import last_points
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, label
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
+from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
 from dlgs_bench.timemodel import advice
 from dlgs_bench.timemodel.links import Network
@@ -65,7 +66,7 @@ def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) ->
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 
 
-def fits(spec, row: dict) -> bool:
+def fits(spec: RunSpec, row: dict) -> bool:
     """Whether a calibrated exchange is the row's method or uncompressed, on the row's model and topology."""
     setting = spec.training.model, spec.topology.name, spec.cluster.workers
     same = setting == tuple(row[key] for key in SETTING)
@@ -127,7 +128,7 @@ def accuracy_words(row: dict) -> str:
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs, names = snakemake.input, Names.of(snakemake)
     table = answers(pd.read_csv(inputs.timing), names)

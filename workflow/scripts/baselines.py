@@ -11,7 +11,7 @@ import pandas as pd
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import about_run, at_best, by_block, over_launches
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
@@ -54,7 +54,7 @@ def merged(row: dict) -> str:
     return "by the planner" if row["bucketing"] == "planned" else f"up to {row['bucket_bytes'] / 2**20:g} MiB"
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     every = pd.DataFrame([row for path in snakemake.input.timing for row in rows_of(Path(path))])

@@ -7,9 +7,10 @@ too. The scales of the panels differ, because other topologies are timed with ot
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title, label
 from dlgs_bench.report.summary import SETTING, summarise
 from dlgs_bench.topology import TOPOLOGIES
@@ -26,7 +27,7 @@ def bars(table: pd.DataFrame, names: Names, fastest_first: bool) -> list[tuple[s
     return [(label(row, names), row) for _, row in table.loc[order].iterrows()]
 
 
-def stack(axes, y: int, row: pd.Series) -> None:
+def stack(axes: Axes, y: int, row: pd.Series) -> None:
     """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
     dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
@@ -49,13 +50,13 @@ def stack(axes, y: int, row: pd.Series) -> None:
         write_right(axes, y, "disturbed", COLUMNS[-1] + 6, "left")
 
 
-def write_right(axes, y: int, text: str, points: float, side: str) -> None:
+def write_right(axes: Axes, y: int, text: str, points: float, side: str) -> None:
     """Write text on the right of the panel, ``points`` points from its edge."""
     axes.annotate(text, (1, y), (points, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha=side,
                   va="center", fontsize=8)  # fmt: skip
 
 
-def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
+def draw(axes: Axes, rows: list[tuple[str, pd.Series]]) -> None:
     """Draw the bars of one panel."""
     for y, (_, row) in enumerate(rows):
         stack(axes, y, row)
@@ -66,7 +67,7 @@ def draw(axes, rows: list[tuple[str, pd.Series]]) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, timing = Names.of(snakemake), pd.read_csv(snakemake.input.tidy)
     table = summarise(timing[timing["model"].isin(np.atleast_1d(snakemake.params.model))])

@@ -10,11 +10,11 @@ import pandas as pd
 
 from dlgs_bench.paper import claims
 from dlgs_bench.report import captions, kept, tables
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
     planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from dlgs_bench.report.load_runs import read_members, read_points
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 
 def provenance(paths: list[str]) -> dict:
@@ -19,7 +19,7 @@ def provenance(paths: list[str]) -> dict:
     return {"first_run": dates[0], "last_run": dates[-1], "runs": len(paths)} | merged
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs, output = snakemake.input, snakemake.output
     read_points(inputs.accuracy).to_csv(output.accuracy, index=False)

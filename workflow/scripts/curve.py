@@ -9,10 +9,11 @@ are shown next to them if they are above chance level."""
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, kept, style
 from dlgs_bench.report.load_runs import beside_uncompressed
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
 VALUES = {
@@ -45,7 +46,7 @@ def minus_uncompressed(points: pd.DataFrame, value: str) -> pd.DataFrame:
     return others.assign(**{value: others[value] - others["dense"]}).dropna(subset=[value])
 
 
-def draw(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
+def draw(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
     """Draw the curves of one source, and mark where the learning rate falls if the recipe has the runs' epochs."""
     *_, scale = VALUES[value]
     several = RANGE if points["seed"].nunique() > 1 else None
@@ -67,7 +68,7 @@ def draw(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict) -> 
     style.open_frame(axes)
 
 
-def upper(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, where: str) -> None:
+def upper(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, where: str) -> None:
     """Draw the curves with a title and a legend."""
     draw(axes, points, value, names, recipe)
     axes.set_ylabel(VALUES[value][0])
@@ -75,10 +76,11 @@ def upper(axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, wh
     one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
     axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
     several = len(axes.get_legend_handles_labels()[0]) > 8
-    axes.legend(frameon=False, fontsize=7.5 if several else 9)
+    # The background hides the dotted lines behind the words.
+    axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=7.5 if several else 9)
 
 
-def lower(axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
+def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
     """Draw the differences, on a scale that the differences of the second half of the training fill."""
     draw(axes, differences, value, names, recipe)
     axes.get_legend().remove()  # seaborn draws one
@@ -87,11 +89,11 @@ def lower(axes, differences: pd.DataFrame, value: str, names: Names, recipe: dic
     least, most = min(0, late.min()), max(0, late.max())
     margin = 0.15 * (most - least) or 1
     axes.set_ylim(least - margin, most + margin)
-    axes.axhline(0, color=style.COLOURS[0], linewidth=1)
+    axes.axhline(0, color=style.BLACK, linewidth=1)
     axes.set_ylabel(label)
 
 
-def nothing(model: str, names: Names, snakemake) -> None:
+def nothing(model: str, names: Names, snakemake: Script) -> None:
     """Draw a figure with a text instead of curves, for a model without runs."""
     figure, axes = plt.subplots(figsize=(SIZE[0], 1.6), layout="constrained")
     axes.set_axis_off()
@@ -100,7 +102,7 @@ def nothing(model: str, names: Names, snakemake) -> None:
     style.save(figure, "Set models.<name>.train_epochs above 0 to train it on this machine.", snakemake)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, model, value = Names.of(snakemake), snakemake.params.model, snakemake.params.value
     points = pd.read_csv(snakemake.input.tidy)

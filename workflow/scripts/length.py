@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import length
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     spec = RunSpec.from_json(snakemake.params.spec)
     speed = length.speed(Path(snakemake.input.iterations).parent)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import beside_uncompressed, last_points, over_seeds
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 
 VALUES = ["test_perplexity", "against", "test_loss", "train_loss", "sent_bytes"]
@@ -41,7 +41,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     table = names.arrange(build(points).assign(rate_mbit=float("nan")))

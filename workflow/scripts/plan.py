@@ -4,10 +4,11 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from dlgs_bench.buckets import per_layer
 from dlgs_bench.config.grid import planned_by
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import PLANNED_FOR, RunSpec
 from dlgs_bench.timemodel import predict
 from dlgs_bench.timemodel.planner import adaptive_ratios, planners
@@ -16,7 +17,7 @@ from dlgs_bench.timemodel.timeline import schedule
 BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iteration_s")
 
 
-def build(paths, spec: RunSpec, cost: str) -> dict:
+def build(paths: Any, spec: RunSpec, cost: str) -> dict:
     """The plan file: groups, their predicted times, and the same of every other planner."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
     known = predict.read(*files, spec, cost)
@@ -45,7 +46,7 @@ def build(paths, spec: RunSpec, cost: str) -> dict:
     }
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     plan = build(snakemake.input, RunSpec.from_json(snakemake.params.spec), snakemake.params.cost)
     Path(snakemake.output[0]).write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")

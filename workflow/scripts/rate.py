@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel.slowdown import Nodes, slowdown
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     iterations = pd.read_csv(snakemake.input.iterations)
     computation_s = float((iterations["forward_s"] + iterations["backward_s"]).median())

@@ -11,8 +11,8 @@ import pandas as pd
 
 from dlgs_bench.report import captions, kept, tables
 from dlgs_bench.report.load_runs import last_points, over_seeds
-from dlgs_bench.report.log import log_errors
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.log import Script, log_errors
+from dlgs_bench.report.names import Names, Row
 
 VALUES = ["train_accuracy", "train_loss", "test_accuracy", "test_loss", "test_perplexity"]
 VALUES += ["density", "bits_per_entry", "vnmse"]
@@ -39,7 +39,7 @@ def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> p
     return every.reindex(columns=list(dict.fromkeys([*points.columns, *every.columns])))
 
 
-def cell(row, value: str, scale: int) -> str:
+def cell(row: Row, value: str, scale: int) -> str:
     return "" if pd.isna(row[value]) else tables.spread(row, value, scale, 1 if scale == 100 else 2)
 
 
@@ -62,7 +62,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     points = with_kept(pd.read_csv(snakemake.input.accuracy), kept.read(snakemake.input.kept), names)

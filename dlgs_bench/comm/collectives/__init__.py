@@ -54,7 +54,7 @@ class PeerExchange:
     headers: bool = False
     entries: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for peer, tensor in self.sends.items():
             if tensor.dtype != self.dtype:
                 raise ValueError(f"PeerExchange: sends[{peer}]: {tensor.dtype} is not the dtype {self.dtype}")

@@ -148,7 +148,7 @@ def message_length(count: int, like: Tensor) -> int:
 class _Blocks:
     """A tensor, shape (n,), as blocks of ``size`` entries. The last block is padded with zeros."""
 
-    def __init__(self, tensor: Tensor, size: int):
+    def __init__(self, tensor: Tensor, size: int) -> None:
         whole = len(tensor) // size
         self.size, self._whole, self._rest = size, tensor[: whole * size].view(-1, size), tensor[whole * size :]
         self.like = tensor.new_empty(0, size)  # gives the size and the dtype of blocks

@@ -13,6 +13,7 @@ import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -160,5 +161,6 @@ def fetch(target: Path) -> None:
             raise DataError(f"CIFAR-10 cannot be fetched; {advice}, and run again ({'; '.join(failures)})")
         verify(arrays, source.__name__)
         whole = Path(folder) / "whole.npz"
-        np.savez(whole, **arrays)
+        named: dict[str, Any] = arrays
+        np.savez(whole, **named)
         whole.replace(target)

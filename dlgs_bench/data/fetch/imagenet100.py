@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Images:
     ``labels``: int64 (n,). DataError if the copy in ``folder`` is incomplete or has another format.
     """
 
-    def __init__(self, folder: Path, split: str):
+    def __init__(self, folder: Path, split: str) -> None:
         self._file = folder / f"{split}.npy"
         index = _index(folder)
         self.labels = index[f"{split}_labels"].astype(np.int64)
@@ -67,7 +68,7 @@ class Images:
     def __getitem__(self, index: int) -> np.ndarray:
         """An image, uint8 (height, width, 3); DataError if it is corrupt."""
         pixels = np.array(self._pixels[self._starts[index] : self._starts[index + 1]])
-        if zlib.crc32(pixels) != self._sums[index]:
+        if zlib.crc32(pixels.data) != self._sums[index]:
             raise DataError(f"{self._file}: image {index} is damaged; {AGAIN}")
         return pixels.reshape(*self._sizes[index], 3)
 
@@ -108,7 +109,7 @@ def copy(source: Path, target: Path, threads: int) -> None:
     shutil.rmtree(partly, ignore_errors=True)
     partly.mkdir()
     try:
-        index = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
+        index: dict[str, Any] = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
         with ThreadPoolExecutor(threads) as pool:  # Pillow releases Python's global lock
             for split in SPLITS:
                 index |= _copy_split(source / split, partly / f"{split}.npy", pool)
@@ -135,7 +136,7 @@ def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[st
     def write(path: Path, size: np.ndarray, start: int) -> int:
         image = _resized(path, *size)
         pixels[start : start + image.size] = image.reshape(-1)
-        return zlib.crc32(image)
+        return zlib.crc32(image.data)
 
     sums = list(pool.map(write, paths, sizes, starts))
     pixels.flush()

@@ -8,6 +8,7 @@ approximated by its level times the unit of its piece. Code c of 2, 4 or 8 bits 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ def fits(vector: Tensor) -> bool:
     return vector.device.type == "cpu" and vector.dtype == torch.float32
 
 
-def _implementation(vector: Tensor):
+def _implementation(vector: Tensor) -> ModuleType:
     from dlgs_bench.exchange.quantisation import compiled_backend, torch_backend  # here, since they import this package
 
     return compiled_backend if fits(vector) else torch_backend

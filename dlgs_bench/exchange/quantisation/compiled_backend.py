@@ -62,7 +62,7 @@ def _decoding(bits: int) -> tuple[np.float32, np.float32, int]:
 
 
 @njit(cache=True, nogil=True)
-def _largest(bits, ends, result):
+def _largest(bits: np.ndarray, ends: np.ndarray, result: np.ndarray) -> None:
     start = 0
     for piece in range(ends.size):
         most, part = np.uint32(0), bits[start : ends[piece]]
@@ -75,7 +75,7 @@ def _largest(bits, ends, result):
 
 # "reassoc" allows another order of additions, so the compiler can vectorise the sum.
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _sum_of_magnitudes(part):
+def _sum_of_magnitudes(part: np.ndarray) -> np.float32:
     total = np.float32(0)
     for i in range(part.size):
         total += abs(part[i])
@@ -83,7 +83,7 @@ def _sum_of_magnitudes(part):
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _sum_of_squares(part):
+def _sum_of_squares(part: np.ndarray) -> np.float64:
     """The sum of squares in 64 bits: squares of float32 would overflow and underflow."""
     total = np.float64(0)
     for i in range(part.size):
@@ -93,7 +93,7 @@ def _sum_of_squares(part):
 
 
 @njit(cache=True, nogil=True)
-def _norms(vector, ends, p, result):
+def _norms(vector: np.ndarray, ends: np.ndarray, p: int, result: np.ndarray) -> None:
     start = 0
     for piece in range(ends.size):
         total = 0.0  # in 64 bits, since a layer may have millions of entries
@@ -105,20 +105,20 @@ def _norms(vector, ends, p, result):
 
 
 @njit(cache=True, nogil=True)
-def _draw(index, first, second):
+def _draw(index: int, first: np.uint32, second: np.uint32) -> np.float32:
     """The uniform random number at an index below 2 ** 32, for the keys ``first`` and ``second``."""
     mixed = _mix(np.uint32(_mix(np.uint32(np.uint32(index) ^ first)) ^ second))
     return np.float32(np.int32(mixed >> np.uint32(8))) * np.float32(2**-24)
 
 
 @njit(cache=True, nogil=True)
-def _uniform(numbers, first, second):
+def _uniform(numbers: np.ndarray, first: np.uint32, second: np.uint32) -> None:
     for i in range(numbers.size):
         numbers[i] = _draw(i, first, second)
 
 
 @njit(cache=True, nogil=True)
-def _mix(x):
+def _mix(x: np.uint32) -> np.uint32:
     """A hash of 32 bits in which every bit depends on all bits of x (the last step of MurmurHash3, by Appleby)."""
     x = np.uint32(np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     x = np.uint32(np.uint32(x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35))
@@ -126,13 +126,25 @@ def _mix(x):
 
 
 @njit(cache=True, nogil=True)
-def _round_down(x, lowest, highest):
+def _round_down(x: np.float32, lowest: np.float32, highest: np.float32) -> np.float32:
     x = x if x > lowest else lowest  # NaN becomes the lowest
     return np.floor(x if x < highest else highest)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _encode(vector, units, ends, lowest, highest, half, bits, at_random, first_key, second_key, packed):
+def _encode(
+    vector: np.ndarray,
+    units: np.ndarray,
+    ends: np.ndarray,
+    lowest: np.float32,
+    highest: np.float32,
+    half: np.float32,
+    bits: int,
+    at_random: bool,
+    first_key: np.uint32,
+    second_key: np.uint32,
+    packed: np.ndarray,
+) -> None:
     """Write codes to ``packed``, which is all zeros."""
     start = piece = 0
     for slot in range(8 // bits):
@@ -155,7 +167,16 @@ def _encode(vector, units, ends, lowest, highest, half, bits, at_random, first_k
 
 
 @njit(cache=True, nogil=True)
-def _sum(units, packed, ends, lowest, step, bits, fresh, out):
+def _sum(
+    units: np.ndarray,
+    packed: np.ndarray,
+    ends: np.ndarray,
+    lowest: np.float32,
+    step: np.float32,
+    bits: int,
+    fresh: bool,
+    out: np.ndarray,
+) -> None:
     """Add the vectors in the messages to ``out``; with ``fresh``, overwrite ``out`` with their sum."""
     start = piece = 0
     size = packed.shape[1]

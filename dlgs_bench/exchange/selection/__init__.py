@@ -8,6 +8,7 @@ reference, and the paper used it. ``compiled`` accumulates and selects in one pa
 
 import importlib
 from dataclasses import dataclass
+from types import ModuleType
 
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class Threshold:
 Rule = Tensor | TopK | Threshold
 
 
-def implementation(name: str):
+def implementation(name: str) -> ModuleType:
     """The module that implements selection under this name."""
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"selection: {name!r} is not a selection; use one of: {', '.join(IMPLEMENTATIONS)}")

@@ -8,6 +8,7 @@ excess of k are written back.
 """
 
 import importlib
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,7 +28,14 @@ ZERO = np.uint64(0)
 
 
 @njit(cache=True, nogil=True)
-def _take_at_least(corrected, bits, gradient, least, values, indices):
+def _take_at_least(
+    corrected: np.ndarray,
+    bits: np.ndarray,
+    gradient: np.ndarray,
+    least: np.uint32,
+    values: np.ndarray,
+    indices: np.ndarray,
+) -> tuple[np.uint64, bool]:
     """Add ``gradient``, unless it is empty, to ``corrected``, and move the entries whose magnitude is >= ``least``.
 
     ``bits``: the same memory as ``corrected``. Returns the number of moved entries, and whether one of them is NaN.
@@ -44,15 +52,15 @@ def _take_at_least(corrected, bits, gradient, least, values, indices):
             indices[n] = i
             n += np.uint64((bits[i] & MAGNITUDE) >= least)
         for j in range(first, n):
-            i = np.uint64(indices[j])
-            values[j] = bits[i]
-            nan |= (bits[i] & MAGNITUDE) > INFINITY
-            bits[i] = 0
+            index = np.uint64(indices[j])
+            values[j] = bits[index]
+            nan |= (bits[index] & MAGNITUDE) > INFINITY
+            bits[index] = 0
     return n, nan
 
 
 @njit(cache=True, nogil=True)
-def _copy_at_least(bits, least, magnitudes):
+def _copy_at_least(bits: np.ndarray, least: np.uint32, magnitudes: np.ndarray) -> np.uint64:
     """Copy the magnitudes >= ``least``, and return their number."""
     n = ZERO
     for b in bits:
@@ -62,7 +70,7 @@ def _copy_at_least(bits, least, magnitudes):
 
 
 @njit(cache=True, nogil=True)
-def _restore_below(bits, values, indices, kth, ties):
+def _restore_below(bits: np.ndarray, values: np.ndarray, indices: np.ndarray, kth: np.uint32, ties: int) -> None:
     """Write the entries below ``kth``, and ties after the first ``ties``, back to ``bits``, and close the gaps."""
     n = 0
     for i in range(values.size):
@@ -109,7 +117,7 @@ def _fits(corrected: Tensor) -> bool:
     return corrected.dtype == torch.float32 and corrected.device.type == "cpu"
 
 
-def _other(corrected: Tensor):
+def _other(corrected: Tensor) -> ModuleType:
     """The module for tensors that are not float32 on a CPU."""
     if corrected.is_cuda:
         # Imported by name: an edit of that module then does not change the fingerprint of a run on CPUs.

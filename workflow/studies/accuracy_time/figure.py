@@ -9,14 +9,15 @@ from itertools import product
 
 import pandas as pd
 import seaborn
+from matplotlib.axes import Axes
 
 from dlgs_bench.paper import accuracy_time
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 
 
-def draw(axes, panel: pd.DataFrame, names: Names) -> None:
+def draw(axes: Axes, panel: pd.DataFrame, names: Names) -> None:
     """The curves of one model and ratio over links of one rate."""
     for variant in names.variants_in(panel["variant"]):
         rows = panel[panel["variant"] == variant].sort_values("step")
@@ -35,7 +36,7 @@ def draw(axes, panel: pd.DataFrame, names: Names) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))

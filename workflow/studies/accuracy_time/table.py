@@ -13,7 +13,7 @@ import pandas as pd
 
 from dlgs_bench.paper import accuracy_time
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.log import Script, log_errors, refuse
 from dlgs_bench.report.names import Names
 
 TARGETS = {"resnet20": (0.8, 0.88), "vgg16": (0.6, 0.65)}  # model -> test accuracies
@@ -44,7 +44,7 @@ def cell(row: pd.Series, column: str) -> str:
     return tables.number(value) if math.isnan(value) or f"{column}_low" not in row else tables.spread(row, column)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, inputs = Names.of(snakemake), snakemake.input
     points = accuracy_time.kept(map(pd.read_csv, inputs.accuracy))

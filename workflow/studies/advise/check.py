@@ -11,7 +11,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import read_members
-from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.log import Script, log_errors, refuse
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.timemodel import advice
@@ -85,7 +85,7 @@ def arranged(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def caption(snakemake, table: pd.DataFrame) -> str:
+def caption(snakemake: Script, table: pd.DataFrame) -> str:
     """The caption with the number of right predictions, and their errors."""
     chosen, off, factor = choices(table), advice.errors(table), advice.margin(table)
     wrong = chosen[chosen["first"] != chosen["best"]]
@@ -101,7 +101,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return f"{words}{captions.counted(table)}."
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     timed = summarise(read_members(snakemake.input.timing))

@@ -9,12 +9,12 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.timemodel import advice
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")

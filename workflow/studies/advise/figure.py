@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.timemodel import advice
 from dlgs_bench.timemodel.checked_range import outside_checked
@@ -27,7 +28,7 @@ AWAY = np.geomspace(1 / 30, 30, 61)  # link rates, divided by the requested rate
 BOUND_SHOWN = 1.5  # the bound is drawn up to this multiple of the highest line
 
 
-def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: float, factor: float) -> None:
+def draw(axes: Axes, here: list[Projection], names: Names, there: Network, slowdown: float, factor: float) -> None:
     """Draw all variants of one model over one topology, at each of their ratios, and the error of such predictions."""
     rates = there.rate_mbit * AWAY
     networks = [replace(there, rate_mbit=rate) for rate in rates]
@@ -52,7 +53,7 @@ def draw(axes, here: list[Projection], names: Names, there: Network, slowdown: f
     axes.plot(rates, np.where(bound < BOUND_SHOWN * highest, bound, np.nan), **style.BOUND)
 
 
-def finish(axes, title: str, asked_mbit: float) -> None:
+def finish(axes: Axes, title: str, asked_mbit: float) -> None:
     axes.axhline(1, color="0.4", linewidth=0.8)
     axes.axvline(asked_mbit, color="0.4", linestyle=":", linewidth=1)
     axes.set_xscale("log")
@@ -66,7 +67,7 @@ def finish(axes, title: str, asked_mbit: float) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)

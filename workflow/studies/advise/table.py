@@ -12,7 +12,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import LINKS, about_run
-from dlgs_bench.report.log import log_errors, refuse
+from dlgs_bench.report.log import Script, log_errors, refuse
 from dlgs_bench.report.names import Names, label
 from dlgs_bench.timemodel import advice
 from dlgs_bench.timemodel.checked_range import outside_checked
@@ -30,7 +30,7 @@ LIMITS = {
 }
 
 
-def predict(snakemake) -> pd.DataFrame:
+def predict(snakemake: Script) -> pd.DataFrame:
     """One row for every calibrated exchange and every collective for its sums, by model, the fastest first."""
     there = Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)
@@ -101,7 +101,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def caption(snakemake, table: pd.DataFrame) -> str:
+def caption(snakemake: Script, table: pd.DataFrame) -> str:
     """The caption with the network, the assumptions, and the errors of checked predictions."""
     there, first = snakemake.params.there, table.iloc[0]
     checked = pd.read_csv(snakemake.input.checked)
@@ -134,7 +134,7 @@ def caption(snakemake, table: pd.DataFrame) -> str:
     return " ".join(words)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), predict(snakemake)
     answer = sentences(table, names)

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dlgs_bench.report.curves import over_steps
 from dlgs_bench.report.load_runs import about_run, amortise
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 
 
@@ -25,7 +25,7 @@ def timed(run: Path, ratios: set[float]) -> list[pd.DataFrame]:
     return densities
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     densities = [trained(Path(path).parent) for path in snakemake.input.trained]
     ratios = set(pd.concat(densities)["ratio"])

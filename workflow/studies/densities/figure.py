@@ -5,13 +5,14 @@ step. Dashed: the requested ratio. Dotted: the density in timing runs. If a line
 method sends much less than requested."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title, label
 
 
-def draw(axes, table: pd.DataFrame, names: Names) -> None:
+def draw(axes: Axes, table: pd.DataFrame, names: Names) -> None:
     """Draw all variants and ratios of one model."""
     trained, timed = (table[table["how"] == how] for how in ("trained", "timed"))
     ratios = sorted(trained["ratio"].unique(), reverse=True)
@@ -39,7 +40,7 @@ def draw(axes, table: pd.DataFrame, names: Names) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     models = names.models_in(table["model"])

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dlgs_bench.config import remaining
 from dlgs_bench.report import tables
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import estimate
@@ -73,7 +73,7 @@ def experience(ratios: pd.Series) -> str:
     return words + f"worst {ratios[last]:.2f} ({last}), n = {len(ratios)}."
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     params, folder, trials, lines = snakemake.params, Path(snakemake.params.folder), {}, []
     for path in map(Path, snakemake.input.trials):

@@ -9,10 +9,11 @@ the points, relative to the points; and how much longer a communication takes wh
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.load_runs import read_members
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.timemodel import costs
 from dlgs_bench.topology import TOPOLOGIES
@@ -60,11 +61,15 @@ def off(points: pd.DataFrame) -> str:
     return captions.off(known.assign(error=known["residual_s"] / known["measured_s"]), "error")
 
 
-def fitted(each: costs.Curve, shared: costs.Curve | None, entries, buckets):
+def fitted(
+    each: costs.Curve, shared: costs.Curve | None, entries: np.ndarray | pd.Series, buckets: int | pd.Series
+) -> np.ndarray:
     return each(entries) if shared is None else each(entries) + shared(entries) / buckets
 
 
-def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None, note: str) -> None:
+def draw(
+    axes: Axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: costs.Curve | None, note: str
+) -> None:
     """Draw the points of one variant and their fit, for single buckets and several in flight; ``note``: a label."""
     label = f"{look['label']} ({note})"
     for count in sorted(points["buckets"].unique()):
@@ -77,7 +82,7 @@ def draw(axes, look: dict, points: pd.DataFrame, each: costs.Curve, shared: cost
         label = None
 
 
-def finish(axes, topology: str, ratio: float) -> None:
+def finish(axes: Axes, topology: str, ratio: float) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     style.plain_log(axes.yaxis, subs=(1,))
@@ -89,7 +94,7 @@ def finish(axes, topology: str, ratio: float) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, samples = Names.of(snakemake), read_members(snakemake.input.samples, against=())
     columns = columns_of(samples)

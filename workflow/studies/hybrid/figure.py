@@ -1,14 +1,16 @@
 """Hybrid parallelism: the parts of an iteration with hybrid parallelism and with data-parallel training of the same
 samples; one panel per model. In hybrids, half of the workers hold the fully connected layers, cut by columns, and half
 hold the backbone. All workers share the cores of one machine. VGG16 with ImageNet's head takes images of 32 x 32
-pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedicated nodes."""
+pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedicated nodes. The legend leaves out parts
+that are too short to be seen."""
 
 import math
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 PARTS = {  # column of the table -> name, colour, hatch
     "computing_s": ("computing", "#56B4E9", ""),
@@ -20,14 +22,23 @@ PARTS = {  # column of the table -> name, colour, hatch
 
 
 HIGHEST = ["iteration_s_high", "predicted_s"]
+VISIBLE = 0.01  # of the axis: a shorter bar cannot be seen
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
-    """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time next to it.
+def axis_s(rows: pd.DataFrame) -> float:
+    """The end of a model's axis. If the bar of a server is much longer than the others, it is cut off."""
+    return 1.2 * rows.loc[~rows["way"].isin(rows.loc[rows["sender"] == "server", "way"]), HIGHEST].max(axis=None)
 
-    If the bar of a server is much longer than the others, it is cut off.
-    """
-    shown_s = 1.2 * rows.loc[~rows["way"].isin(rows.loc[rows["sender"] == "server", "way"]), HIGHEST].max(axis=None)
+
+def visible(table: pd.DataFrame) -> set[str]:
+    """The names of the parts that are long enough to be seen in the panel of at least one model."""
+    panels = [rows[list(PARTS)].max() / axis_s(rows) for _, rows in table.groupby("title")]
+    return {name for part, (name, *_) in PARTS.items() if any(longest[part] >= VISIBLE for longest in panels)}
+
+
+def draw(axes: Axes, rows: pd.DataFrame) -> None:
+    """Draw one model: a bar for each number of workers and way, with the interval of a repeat and the time next to it."""
+    shown_s = axis_s(rows)
     for y, row in enumerate(rows.to_dict("records")):
         left, whole = 0.0, row["iteration_s"]
         for part, (name, colour, hatch) in PARTS.items():
@@ -48,7 +59,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread
@@ -64,7 +75,9 @@ def main(snakemake) -> None:
         )
         axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    style.legend(figure, handles[: 1 + len(PARTS)], labels[: 1 + len(PARTS)])  # the diamond is first
+    entries = {label: handle for handle, label in zip(handles, labels, strict=True)}
+    shown = [label for label in entries if label == "predicted" or label in visible(table)]
+    style.legend(figure, [entries[label] for label in shown], shown)
     table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)

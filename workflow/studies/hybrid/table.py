@@ -19,7 +19,7 @@ import pandas as pd
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import about_run
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
@@ -151,7 +151,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     measured = [of_hybrid(Path(path)) for path in snakemake.input.hybrid]
     measured += [one for path in snakemake.input.timing for one in of_timing(Path(path))]

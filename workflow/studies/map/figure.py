@@ -15,10 +15,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.contour import ContourSet
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 
@@ -39,7 +41,9 @@ def winners(variants: Iterable[str], seconds: np.ndarray) -> set[str]:
     return {list(variants)[index] for index in np.unique(seconds.argmin(axis=0))}
 
 
-def draw(axes, known: list[Projection], seconds: np.ndarray, colours: ListedColormap, error: float):
+def draw(
+    axes: Axes, known: list[Projection], seconds: np.ndarray, colours: ListedColormap, error: float
+) -> ContourSet | None:
     """Draw the fastest variant of one model and its speed-up; uncompressed may be missing.
 
     ``seconds``: of ``known``, from ``iterations``. ``error``: the relative error of the time model. It returns the
@@ -68,7 +72,7 @@ def draw(axes, known: list[Projection], seconds: np.ndarray, colours: ListedColo
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
     calibrations = Calibrations(run.parent for run in runs)

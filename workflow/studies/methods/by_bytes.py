@@ -6,11 +6,11 @@ accuracies."""
 import pandas as pd
 
 from dlgs_bench.report import captions, curves, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     everywhere = ["none", snakemake.params.baseline]

@@ -7,14 +7,15 @@ Dotted: the accuracy to which the table of methods gives the time."""
 from itertools import product
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, curves, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 from dlgs_bench.report.summary import summarise
 
 
-def draw(axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str, float], names: Names) -> None:
+def draw(axes: Axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str, float], names: Names) -> None:
     """Draw the curves of one panel."""
     for variant in variants:
         curve = curves.mean(points[points["variant"] == variant])
@@ -22,7 +23,7 @@ def draw(axes, variants: list[str], points: pd.DataFrame, iteration_s: dict[str,
         axes.plot(seconds, 100 * curve["test_accuracy"], **style.of_variant(variant, names))
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
     table = summarise(pd.read_csv(snakemake.input.rates)).set_index("variant")

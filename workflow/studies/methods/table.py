@@ -10,13 +10,14 @@ same blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run
 an iteration that is forward or backward."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dlgs_bench.report import captions, curves, tables
-from dlgs_bench.report.log import log_errors
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.log import Script, log_errors
+from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.summary import compare, summarise
 
 TO_TARGET = "to_target_s_"  # and the rate
@@ -58,7 +59,7 @@ def timed(timing: pd.DataFrame, model: str, baseline: str) -> pd.DataFrame:
     return table[[column for column in table if column.startswith(TIMED)]].add_prefix(f"{model}_")
 
 
-def percent(row, name: str) -> str:
+def percent(row: Row, name: str) -> str:
     sd = row[f"{name}_sd"] * 100
     return f"{row[name] * 100:.1f}" + ("" if pd.isna(sd) else f" ± {sd:.1f}")
 
@@ -67,7 +68,7 @@ def seconds(value: float) -> str:
     return "never" if math.isinf(value) else tables.number(value)
 
 
-def of_training(row, names: Names, params) -> dict[str, str]:
+def of_training(row: Row, names: Names, params: Any) -> dict[str, str]:
     """The cells about accuracy runs."""
     sent = "" if row["sent_mb"] >= params.megabytes else f" ({tables.number(row['sent_mb'])} MB)"
     ends = [column for column in row if column.startswith(TO_TARGET)]
@@ -85,7 +86,7 @@ def of_training(row, names: Names, params) -> dict[str, str]:
     }
 
 
-def of_timing(row, names: Names, model: str, baseline: str) -> dict[str, str]:
+def of_timing(row: Row, names: Names, model: str, baseline: str) -> dict[str, str]:
     """The cells about the timing runs of one model."""
     title = names.model(model)
     return {
@@ -96,7 +97,7 @@ def of_timing(row, names: Names, model: str, baseline: str) -> dict[str, str]:
     }
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, params = Names.of(snakemake), snakemake.params
     points, timing, rates = map(pd.read_csv, (snakemake.input.accuracy, snakemake.input.timing, snakemake.input.rates))

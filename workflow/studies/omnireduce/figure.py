@@ -6,9 +6,10 @@ bound, which is the speed-up that the bytes alone allow. Whiskers: the 95 % inte
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 
 WAYS = {"engine": "engine", "ring": "ring", "all-gather": "all-gather", "omnireduce": "OmniReduce"}
@@ -17,7 +18,7 @@ _, COMMUNICATION, HATCH = style.PARTS["non-overlapped communication"]
 _, COMPUTATION, _ = style.PARTS["computation"]
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
+def draw(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw the bars of one panel, grouped by the number of workers, one bar per way."""
     ticks, labels, y = [], [], 0
     for workers, own in rows.groupby("workers"):
@@ -34,7 +35,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def bar(axes, x: float, row: dict) -> None:
+def bar(axes: Axes, x: float, row: dict) -> None:
     rest, communication = sum(row[part] for part in REST) * 1e3, row["communication_s"] * 1e3
     first = x == 0
     axes.bar(x, rest, color=COMPUTATION, label="all else" if first else None)
@@ -48,7 +49,7 @@ def bar(axes, x: float, row: dict) -> None:
         axes.text(x, max(value, high), words, ha="center", va="bottom", fontsize=7)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     compared = table[(table["method"] == "none") | ~table["uncompressed"]]

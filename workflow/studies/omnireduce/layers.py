@@ -9,8 +9,8 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import about_run
-from dlgs_bench.report.log import log_errors
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.log import Script, log_errors
+from dlgs_bench.report.names import Names, Row
 from dlgs_bench.spec import RunSpec
 
 
@@ -44,12 +44,12 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _row(model: str, layer, entries: int, blocks: int, density: float, first) -> dict:
+def _row(model: str, layer: int | str, entries: int, blocks: int, density: float, first: Row) -> dict:
     sizes = {"Entries": f"{entries:,}", "Blocks": f"{blocks:,}"}
     return {"Model": model, "Layer": layer} | sizes | {"Not zero": tables.number(density), "n": first["steps"]}
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import amortise, by_block, read_members
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec
@@ -76,7 +76,7 @@ def ring_by(row: dict) -> str:
     return tables.spread(row, "communication_gain") if row["communication_s"] >= LEAST_S else ""
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     table = pd.concat([of_run(path) for path in map(str, snakemake.input)], ignore_index=True)

@@ -5,16 +5,17 @@ measured values by its measured iteration. Planners with the same groups share a
 of a repeat, from the blocks of one run."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.topology import TOPOLOGIES
 
 ENDS = ("iteration_s", "iteration_s_low", "iteration_s_high")
 
 
-def draw(axes, rows: pd.DataFrame) -> None:
+def draw(axes: Axes, rows: pd.DataFrame) -> None:
     """Draw a row per distinct plan, with two points: predicted and measured."""
     exact = rows[rows["planner"] == "exact"].iloc[0]
     names = rows.groupby("timed_as", sort=False)["planner"].agg(", ".join)
@@ -33,7 +34,7 @@ def draw(axes, rows: pd.DataFrame) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     runs = [rows for _, rows in table.groupby("run", sort=False)]
@@ -43,7 +44,7 @@ def main(snakemake) -> None:
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
         rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
-        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}{rate}", fontsize=8)
+        axes.set_title(f"{name}, batch {first['batch']}, {TOPOLOGIES[first['topology']].title}{rate}", fontsize=8)
     for axes in panels[-2:]:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend(figure, *panels[0].get_legend_handles_labels())

@@ -12,7 +12,7 @@ from dlgs_bench.spec import RunSpec
 
 def runs(values: dict) -> dict[str, RunSpec]:
     specs = {}
-    for spec in grid.timing(values).values():
+    for spec in grid.timing(values | {"timing": grid.shorter(values)}).values():
         dense = [member for member in spec.members.values() if member.variant == UNCOMPRESSED]
         for member in spec.members.values():
             if plugins.describe("methods", member.scheme.method)["plan"] == "groups":

@@ -3,7 +3,7 @@
 All plans of one model, variant and ratio are timed in one run, in turns with uncompressed, which is timed with several
 ways of merging layers. Speed-ups are over the fastest of these (column: uncompressed). Predicted: by the time model
 (equations 2 to 7 of the paper) from the calibration, plus the measured times of the optimizer, of the rest, and of the
-wait for slower workers. Planners with the same groups are timed once. Above exact: by how much the predicted iteration
+wait for slower workers. Planners with the same groups are timed once. Batch: samples per worker and step. Above exact: by how much the predicted iteration
 exceeds the prediction for the planner exact. Times and speed-ups are medians over blocks. Brackets: the 95 % interval
 of a repeat, from the blocks of one run (Student's t)."""
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, at_best, read
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import compare
 from dlgs_bench.spec import RunSpec
@@ -51,6 +51,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             **tables.run_columns(row, names),
             "Planner": row["planner"] + ("" if row["timed_as"] == row["planner"] else f" (= {row['timed_as']})"),
+            "Batch": row["batch"],
             "Groups": row["groups"],
             "Predicted (ms)": f"{row['predicted_s'] * 1e3:.0f}",
             "Above exact": f"{row['predicted_above_exact'] * 100:.1f} %",
@@ -69,7 +70,7 @@ def merging(dense: str) -> str:
     return f", {bucketing}" if bucketing else ""
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     pairs = list(zip(map(Path, snakemake.input.timing), map(Path, snakemake.input.plans), strict=True))

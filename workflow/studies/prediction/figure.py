@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.topology import TOPOLOGIES
 
 WORST = 2  # points that are named
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, amortise, read_members
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel.costs import Calibration
@@ -98,7 +98,7 @@ def shown_or_none(value: float, how: str, unit: str = "") -> str:
     return "" if math.isnan(value) else format(value, how) + unit
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     calibrations = Calibrations(Path(path).parent for path in [*snakemake.input.layers, *snakemake.input.samples])

@@ -4,10 +4,11 @@ Whiskers: twice the standard error of a test set of this size."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.load_runs import read
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 METHODS = {"topk": ("Top-K", "#E69F00"), "randomk": ("random-k", "#56B4E9")}
 
@@ -16,7 +17,7 @@ def label(row: dict) -> str:
     return f"{METHODS[row['method']][0]} {row['ratio']:g}, {'with' if row['error_feedback'] else 'no'} feedback"
 
 
-def draw(axes, rows: list[dict], who: str) -> None:
+def draw(axes: Axes, rows: list[dict], who: str) -> None:
     """Draw the gaps of one source as bars from the top."""
     for y, row in enumerate(rows):
         look = {"color": METHODS[row["method"]][1], "hatch": "" if row["error_feedback"] else "///"}
@@ -30,7 +31,7 @@ def draw(axes, rows: list[dict], who: str) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table, points = pd.read_csv(snakemake.input.table), read(snakemake.input.points)
     rows = table[table["method"] != "none"].to_dict("records")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import read
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 
 TEST_SET = 10_000  # images of CIFAR-10's
@@ -83,7 +83,7 @@ def order(row: dict) -> str:
     return "" if row["method"] == "none" else ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name])
 
 
-def caption(snakemake, table: pd.DataFrame, points: pd.DataFrame) -> str:
+def caption(snakemake: Script, table: pd.DataFrame, points: pd.DataFrame) -> str:
     """The caption with the verdicts and the length of the training."""
     first, rows = points.iloc[0], table[table["method"] != "none"]
     directions = ", ".join(f"{name} {(rows['direction'] == name).sum()}" for name in VERDICTS)
@@ -93,7 +93,7 @@ def caption(snakemake, table: pd.DataFrame, points: pd.DataFrame) -> str:
     return f"{words}; {captions.setting(points)}; {captions.seeds(points)}."
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
     measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()

@@ -11,14 +11,15 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 from dlgs_bench.timemodel.predict import SELECTIONS, Calibrations, Projection
 
 
-def draw(axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
+def draw(axes: Axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
     """Draw one variant: its runs as points, and the time model as a line over all rates."""
     style.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
     if predict:
@@ -29,7 +30,7 @@ def draw(axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks
         axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8)
 
 
-def finish(axes, ticks: list[float], bound_s: float) -> None:
+def finish(axes: Axes, ticks: list[float], bound_s: float) -> None:
     axes.axhline(bound_s * 1e3, **style.BOUND)
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)
@@ -39,7 +40,7 @@ def finish(axes, ticks: list[float], bound_s: float) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
     ratio = table["ratio"].dropna().min()

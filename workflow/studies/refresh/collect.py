@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dlgs_bench.report.load_runs import read
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 COLUMNS = ["model", "method", "variant", "ratio", "refresh_every", "seed", "step", "phase", "density", "sent_bytes"]
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     points = [Path(path) for path in snakemake.input.points]
     read(points).to_csv(snakemake.output.accuracy, index=False)

@@ -5,15 +5,16 @@ ratio. Right: test accuracy after the last step."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 
 KEYS = ["variant", "ratio"]
 
 
-def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: float) -> None:
+def draw_density(axes: Axes, steps: pd.DataFrame, intervals: list, label: str, ratio: float) -> None:
     """Draw the smoothed density over steps, a line per refresh interval."""
     for index, s in enumerate(intervals):
         sent = steps[steps["refresh_every"] == s].groupby("step")["density"].mean()
@@ -27,7 +28,7 @@ def draw_density(axes, steps: pd.DataFrame, intervals: list, label: str, ratio: 
     style.open_frame(axes)
 
 
-def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
+def draw_accuracy(axes: Axes, last: pd.DataFrame, intervals: list) -> None:
     """Draw the final test accuracy by refresh interval, with mean and standard deviation over seeds."""
     by_interval = last.groupby("refresh_every")["test_accuracy"]
     mean, sd = by_interval.mean().reindex(intervals) * 100, by_interval.std().reindex(intervals).fillna(0) * 100
@@ -40,7 +41,7 @@ def draw_accuracy(axes, last: pd.DataFrame, intervals: list) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     accuracy, density = map(pd.read_csv, snakemake.input[:2])

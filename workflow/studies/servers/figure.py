@@ -11,9 +11,10 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 from dlgs_bench.topology import TOPOLOGIES, Topology
@@ -21,7 +22,7 @@ from dlgs_bench.topology import TOPOLOGIES, Topology
 CEILING, PAPER = 2.0, 1.99
 
 
-def draw(axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projection, ticks: list[float]) -> None:
+def draw(axes: Axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projection, ticks: list[float]) -> None:
     """Draw one variant: measured speed-ups as points, predicted speed-ups as a line."""
     style.measured(axes, look, rows["rate_mbit"], rows, "speedup")
     rates = style.between(ticks)
@@ -30,7 +31,7 @@ def draw(axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projectio
     style.predicted(axes, look, rates, curve)
 
 
-def finish(axes, ticks: list[float], topology: Topology, bound: pd.Series) -> None:
+def finish(axes: Axes, ticks: list[float], topology: Topology, bound: pd.Series) -> None:
     """``bound``: by rate, the speed-up of an iteration that is computing alone."""
     if topology.owner == "server":
         for value, dash, words, side in (
@@ -50,7 +51,7 @@ def finish(axes, ticks: list[float], topology: Topology, bound: pd.Series) -> No
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])

@@ -13,7 +13,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import about_run
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 from dlgs_bench.timemodel.slowdown import Nodes
 
@@ -37,7 +37,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in snakemake.input.rates]

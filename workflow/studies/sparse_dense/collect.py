@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from dlgs_bench.report.load_runs import read_points
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     specs = {Path(path).parent.name: RunSpec.in_folder(Path(path).parent) for path in snakemake.input}
     points = read_points(snakemake.input)

@@ -5,10 +5,11 @@ seeds. First row: at equal bytes. A second row, if it was trained: at equal step
 is shown with the learning rate of its lowest training loss."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.paper.systems import at_best_rate, comparable, never_dense
 from dlgs_bench.report import captions, curves, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 
 ALONG = {"bytes": ("sent_bytes", 1e-6, "sent by a worker (MB)"), "steps": ("step", 1, "step")}
@@ -18,7 +19,7 @@ def name(sparse_steps: int) -> str:
     return "never dense" if never_dense(sparse_steps) else f"T = {sparse_steps}"
 
 
-def draw(by_t, during, points: pd.DataFrame, kinds: list[int], equal: str) -> None:
+def draw(by_t: Axes, during: Axes, points: pd.DataFrame, kinds: list[int], equal: str) -> None:
     """Draw the two panels of the runs that are compared at equal bytes or at equal steps."""
     last = points[points["step"] == points["train_steps"]]
     column, scale, label = ALONG[equal]
@@ -37,7 +38,7 @@ def draw(by_t, during, points: pd.DataFrame, kinds: list[int], equal: str) -> No
         style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     points = at_best_rate(comparable(pd.read_csv(snakemake.input.points)))
     kinds, equals = sorted(points["sparse_steps"].unique()), sorted(points["equal"].unique())

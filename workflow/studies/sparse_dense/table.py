@@ -9,7 +9,7 @@ import pandas as pd
 
 from dlgs_bench.paper.systems import at_best_rate, comparable, never_dense
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 
 
@@ -49,7 +49,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     points = pd.read_csv(snakemake.input.points)
     table, first = at_the_end(points), points.iloc[0]

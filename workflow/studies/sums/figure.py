@@ -8,9 +8,10 @@ aggregator. Some settings have only a few points. Grey: the speed-up that the by
 aggregator."""
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 SHAPE = ["aggregators", "block", "fused", "in_flight"]
 
@@ -26,7 +27,7 @@ def title(row: pd.Series) -> str:
     return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}"
 
 
-def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
+def draw(axes: Axes, rows: pd.DataFrame, names: list[str]) -> None:
     """Draw one panel. ``names``: the names of the shapes in all panels."""
     streamed = rows[rows["way"] == "omnireduce"]
     for shape, own in streamed.groupby(SHAPE):
@@ -48,12 +49,12 @@ def draw(axes, rows: pd.DataFrame, names: list[str]) -> None:
     style.open_frame(axes)
 
 
-def points(axes, look: dict, rows: pd.DataFrame) -> None:
+def points(axes: Axes, look: dict, rows: pd.DataFrame) -> None:
     rows = rows.sort_values("density")
     axes.plot(rows["density"], rows["speedup"], **look)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
     rows_of = table[table["places"] == "random"].groupby(["latency_ms", "workers", "apart"])

@@ -16,7 +16,7 @@ import pandas as pd
 
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import about_run
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.timemodel.links import streamed_bound
@@ -82,7 +82,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.concat([of_run(Path(path)) for path in snakemake.input], ignore_index=True)
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))

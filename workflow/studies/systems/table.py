@@ -10,10 +10,10 @@ import pandas as pd
 
 from dlgs_bench.paper import systems
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs = ("sums", "training", "layers", "points", "hybrids")
     read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}

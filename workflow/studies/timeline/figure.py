@@ -6,13 +6,15 @@ wait for earlier buckets. The wait for communication includes the wait for slowe
 Bottom: the time model (equations 2 to 7 of the paper) with the calibrated costs and the same groups."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.load_runs import about_run
-from dlgs_bench.report.log import log_errors
+from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import predict
@@ -32,7 +34,7 @@ LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in style.PARTS.items
 LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
 
 
-def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
+def predicted(files: Any, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     """The schedule of the time model as intervals, in the format of a run's trace."""
     known = predict.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
@@ -44,7 +46,7 @@ def predicted(files, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["row", "name", "begin_s", "end_s"])
 
 
-def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
+def draw_rows(axes: Axes, trace: pd.DataFrame, title: str) -> None:
     for y, row in enumerate(("compute", "communication")):
         for item in trace[trace["row"] == row].itertuples():
             colour, hatch = LOOKS[PART_OF[item.name]] if row == "compute" else BUCKET
@@ -56,7 +58,7 @@ def draw_rows(axes, trace: pd.DataFrame, title: str) -> None:
     style.open_frame(axes)
 
 
-def main(snakemake) -> None:
+def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, folder, label = Names.of(snakemake), Path(snakemake.input.run).parent, snakemake.params.label
     spec, about = RunSpec.in_folder(folder).members[label], about_run(folder, label)
