@@ -102,8 +102,8 @@ def optimizers(values: dict) -> str | None:
         optimizer = model["optimizer"]
         for key in ("momentum", "betas"):
             if key in model and key not in grid.OF_OPTIMIZER[optimizer]:
-                owners = " and ".join(other for other, keys in grid.OF_OPTIMIZER.items() if key in keys)
-                return f"models.{name}.{key}: a key of {owners}, and optimizer is {optimizer}; leave it out"
+                owners = " or ".join(other for other, keys in grid.OF_OPTIMIZER.items() if key in keys)
+                return f"models.{name}.{key}: not a key of {optimizer}; leave it out, or give optimizer: {owners}"
         if optimizer == "muon" and not plugins.describe("models", name)["matrices"]:
             return f"models.{name}.optimizer: muon updates matrices of hidden layers, and {name} has none; give adamw"
     return None

@@ -81,7 +81,9 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     for model in names.models_in(table["model"]):
         best, significant = best_of(table[table["model"] == model])
         over = against_16_bits(timing, repeats, best)
-        half = "" if over is None else f" Its speed-up divided by the speed-up of {names.variant(HALF)}: {interval(over)}."
+        half = (
+            "" if over is None else f" Its speed-up divided by the speed-up of {names.variant(HALF)}: {interval(over)}."
+        )
         title = names.model(model)
         if significant:
             gains[title] = f"{makes_faster(best, names, shared)}.{half}"
@@ -89,8 +91,8 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
             others.append(
-                f"On {title} no method is significantly faster. The largest speed-up is {speedup} ({method}, {settings})."
-                f"{half}"
+                f"On {title} no method is significantly faster. "
+                f"The largest speed-up is {speedup} ({method}, {settings}).{half}"
             )
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]

@@ -133,7 +133,6 @@ def _samples(
 ) -> tuple[dict, list[dict]]:
     """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
-    # Compiled selection is tried first. If this device does not support it, torch's is used.
     for selection in reversed(fields.get("selection", {}).get("choices", [None])):
         chosen = options | ({"selection": selection} if selection else {})
         with suppress(ImportError, NotImplementedError):

@@ -83,7 +83,7 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
 
 
 def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
-    """By how many seconds ``timed(costs)`` would be shorter if one part cost nothing.
+    """Seconds that ``timed(costs)`` would save if one part cost nothing.
 
     "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
     cost of a message that does not depend on its size, in latency and processor time. ``unlimited``: the costs over a
