@@ -336,10 +336,11 @@ MISTAKES = {
         "method": "dlgs", "ratio": 0.1, "refresh_evry": 8,
     },
     "dlgs.refresh_every: 0 is not valid; give a value >= 1": {"method": "dlgs", "ratio": 0.1, "refresh_every": 0},
-    "optimizer: dgc applies momentum itself, and the optimizer has momentum=0.9; give another without momentum": {
+    "optimizer: dgc applies momentum itself, and the optimizer has momentum=0.9; give an optimizer without momentum": {
         "method": "dgc", "ratio": 0.1, "settings": {"momentum": 0.9},
     },
-    "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); give another without momentum": {
+    "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); "
+    "give an optimizer without momentum": {
         "method": "demo", "optimizer": "Adam",
     },
     "bucket_cap_mb: None is not a positive number; give a size in MiB": {

@@ -140,7 +140,7 @@ class Hook:
         set momentum at any time."""
         if self.method.owns_momentum and (given := momentum_of(optimizer)):
             why = f"{self.name} applies momentum itself, and the optimizer has {given}"
-            raise ValueError(f"optimizer: {why}; give another without momentum")
+            raise ValueError(f"optimizer: {why}; give an optimizer without momentum")
 
     def _begin(self) -> None:
         """Begin a step, at the first gradient of a backward pass."""

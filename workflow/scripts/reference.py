@@ -33,9 +33,10 @@ NOTES = (
     "claims](results/reference/README.md)."
 )
 ABOUT = (
-    "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat the "
-    "measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (about an hour on 2 cores). Then "
-    "run `make reference`, which copies `results/` and `figures/` to this folder and updates the table in the README."
+    "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "
+    "the measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (about an hour on 2 "
+    "cores). Then run `make reference`, which copies `results/` and `figures/` to this folder and updates the table "
+    "in the README."
 )
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
