@@ -46,7 +46,7 @@ MISTAKES = {
         "variants": {"dlgs-compiled": {"method": "dlgs", "title": "x"}}
     },
     "variants.topk-1: the name clashes with runs of topk": {"variants": {"topk-1": {"method": "topk", "ratio": 0.2}}},
-    "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
+    "methods: 'lean' is not a variant or a file in methods/": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file dlgs_bench/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
     "collective: halving-doubling does not support 3 workers: 3 is not a power of two; give engine": {
@@ -151,7 +151,7 @@ MISTAKES = {
     "studies.rates.models: no file models/resnet21.py .did you mean 'resnet20'": {
         "studies": {"rates": {"models": ["resnet21"]}}
     },
-    "studies.methods.lr: no variant 'dgls' .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
+    "studies.methods.lr: 'dgls' is not a variant .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
     "timing.launches: 1000000000 is not valid; give a number of launches": {
         "timing": {"ratios": [0.1], "launches": 10**9}
     },

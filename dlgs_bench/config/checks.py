@@ -56,7 +56,7 @@ def study_names(values: dict) -> str | None:
             usual = schema["properties"][key].get("default", ())
             for name in part[key]:
                 if name not in known[key] and name not in usual:
-                    what = f"no variant {name!r}" if key == "lr" else f"no file models/{name}.py"
+                    what = f"{name!r} is not a variant" if key == "lr" else f"no file models/{name}.py"
                     return f"studies.{study}.{key}: {what}{meant(name, known[key])}; {listed(known[key])}"
     return None
 
