@@ -1,3 +1,3 @@
-"""Everything that a run needs and that is neither a method nor a model."""
+"""Everything except methods, models and the workflow: runs, hooks, predictions, reports."""
 
 __version__ = "0.1.0"

@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, has enough
         status = 0
     except OSError as error:  # such as a full disk
-        place = error.filename or "the output"
-        print(f"dlgs-bench: {place}: {error.strerror}; give another place", file=sys.stderr)
+        path = error.filename or "the output"
+        print(f"dlgs-bench: {path}: {error.strerror}; give another path", file=sys.stderr)
         status = 2
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
     return status

@@ -20,7 +20,7 @@ from dlgs_bench.errors import OneLineParser
 NAME = "set.json"
 SCHEMA = 1  # the version of set.json and of the columns below
 PAGE = "README.md"
-PROVENANCE = "provenance.json"  # which a run of the workflow leaves beside its tables
+PROVENANCE = "provenance.json"  # which a run of the workflow writes next to its tables
 DAY = r"\d{4}-\d{2}-\d{2}"
 COMMIT = r"[0-9a-f]{7,40}(\+changes)?"
 # key -> (what its text must be, in words, and as a pattern)

@@ -30,6 +30,7 @@ for step in range(STEPS):
     if rank == 0 and step in (0, STEPS - 1):
         print(f"step {step}: loss {loss.item():.3f}")
 
-# Residuals differ between workers, so a checkpoint holds the state of this worker's hook:
-# torch.save({"model": model.state_dict(), "hook": hook.state_dict()}, f"checkpoint-{rank}.pt")
+# Residuals differ between workers, so every worker saves the state of its own hook:
+# state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "hook": hook.state_dict()}
+# torch.save(state, f"checkpoint-{rank}.pt")
 dist.destroy_process_group()

@@ -64,7 +64,7 @@ from dlgs_bench.training.optimizer import SGD  # noqa: E402
 
 @contextmanager
 def alone(what: str):
-    """Of the processes that test side by side only one at a time has ``what``."""
+    """Hold a lock, so that only one test process at a time uses ``what``."""
     with (Path(tempfile.gettempdir()) / f"dlgs-bench-{os.getuid()}-{what}").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -202,7 +202,7 @@ def sgd(parameters: torch.Tensor) -> SGD:
 
 
 def shapes_of(size: int, scope: str) -> tuple[tuple[int, ...], ...]:
-    """Of a bucket of so many entries: a matrix, and a vector beside it where a bucket may hold several layers."""
+    """The shapes of a bucket of ``size`` entries: a matrix, and a vector if a bucket may hold several layers."""
     rows = math.isqrt(size)
     if scope == "layer":
         rows = max(n for n in range(1, rows + 1) if size % n == 0)

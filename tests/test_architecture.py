@@ -145,7 +145,7 @@ def test_only_the_engine_and_its_rendezvous_import_horovod():
 
 
 def test_a_compiled_pass_is_made_of_its_own_file():
-    """Numba compiles a pass anew, where it kept it, if its own file has changed, but not if one has that it imports."""
+    """Numba recompiles a cached pass only if its own file changes, so it must not use names of other files."""
     passes = 0
     for path in package_files():
         nodes = list(ast.walk(tree_of(path)))

@@ -100,7 +100,7 @@ def test_a_full_disk_is_one_line():
         called = [sys.executable, "-m", "dlgs_bench.cli", "--help"]
         done = subprocess.run(called, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert done.stderr == "dlgs-bench: the output: No space left on device; give another place\n"
+    assert done.stderr == "dlgs-bench: the output: No space left on device; give another path\n"
 
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):

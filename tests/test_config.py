@@ -46,7 +46,7 @@ MISTAKES = {
         "variants": {"dlgs-compiled": {"method": "dlgs", "title": "x"}}
     },
     "variants.topk-1: the name clashes with runs of topk": {"variants": {"topk-1": {"method": "topk", "ratio": 0.2}}},
-    "methods: no file methods/lean.py and no variant 'lean'": {"methods": ["none", "lean"]},
+    "methods: 'lean' is not a variant or a file in methods/": {"methods": ["none", "lean"]},
     "studies.refresh.intervals.0: 0 is not valid; give a refresh": {"studies": {"refresh": {"intervals": [0]}}},
     "collective: no file dlgs_bench/comm/collectives/rings.py .did you mean 'ring'": {"collective": "rings"},
     "collective: halving-doubling does not support 3 workers: 3 is not a power of two; give engine": {
@@ -112,7 +112,7 @@ MISTAKES = {
         "output": {"results": "a", "figures": "b", "report": "a/"}
     },
     "the configuration: the key True is not text; put it in quotes": {True: 1},
-    "workers: 2.0 is not valid; give how many .*, an integer": {"workers": 2.0},
+    "workers: 2.0 is not valid; give a number of .*, an integer": {"workers": 2.0},
     "workers: '1e1' is not valid; .*YAML reads 1e1 as text; write 10": {"workers": "1e1"},
     "studies.hybrid.workers.0: 2.0 is not valid": {"studies": {"hybrid": {"workers": [2.0]}}},
     "bits: 4.0 is not valid; give one of: 2, 4, 8": {"variants": {"qsgd": {"bits": 4.0}}},
@@ -151,8 +151,10 @@ MISTAKES = {
     "studies.rates.models: no file models/resnet21.py .did you mean 'resnet20'": {
         "studies": {"rates": {"models": ["resnet21"]}}
     },
-    "studies.methods.lr: no variant 'dgls' .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
-    "timing.launches: 1000000000 is not valid; give how often": {"timing": {"ratios": [0.1], "launches": 10**9}},
+    "studies.methods.lr: 'dgls' is not a variant .did you mean 'dlgs'": {"studies": {"methods": {"lr": {"dgls": 0.1}}}},
+    "timing.launches: 1000000000 is not valid; give a number of launches": {
+        "timing": {"ratios": [0.1], "launches": 10**9}
+    },
     "models: the key 18 is not text; put it in quotes": {"models": {18: RECIPE}},
     "models.resnet20.optimizer: 'adam' is not valid; give one of: sgd, adamw, muon": {
         "models": {"resnet20": RECIPE | {"optimizer": "adam"}}
@@ -160,10 +162,10 @@ MISTAKES = {
     r"models.resnet20.betas: \[0.9\] is not valid; give of adamw and muon, a list of two numbers": {
         "models": {"resnet20": RECIPE | {"betas": [0.9]}}
     },
-    "models.resnet20.momentum: a key of sgd and muon, and optimizer is adamw; leave it out": {
+    "models.resnet20.momentum: not a key of adamw; leave it out, or give optimizer: sgd or muon": {
         "models": {"resnet20": RECIPE | {"optimizer": "adamw", "momentum": 0.9}}
     },
-    "models.resnet20.betas: a key of adamw and muon, and optimizer is sgd; leave it out": {
+    "models.resnet20.betas: not a key of sgd; leave it out, or give optimizer: adamw or muon": {
         "models": {"resnet20": RECIPE | {"betas": [0.9, 0.99]}}
     },
     "models.resnet20.optimizer: muon updates matrices of hidden layers, and resnet20 has none; give adamw": {

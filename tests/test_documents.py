@@ -86,7 +86,11 @@ def test_the_documented_collective_sums_and_costs_what_it_says(world, monkeypatc
         assert list(zip(outcome.messages, outcome.bytes, strict=True)) == costs
 
 
-@pytest.mark.parametrize(("number", "file"), enumerate(["methods/none.py", "tests/newcomer/fixedpoint.py"]))
+FIXED_POINT = "tests/newcomer/fixedpoint.py"
+QUOTED = ["methods/none.py", FIXED_POINT, "methods/randomk.py", FIXED_POINT]  # by the code blocks of the page
+
+
+@pytest.mark.parametrize(("number", "file"), enumerate(QUOTED))
 def test_the_method_contract_quotes_its_examples(number, file):
     quoted = blocks("docs/method-contract.md", "python")[number]
     assert textwrap.indent(quoted.strip(), "    ") in (ROOT / file).read_text(encoding="utf-8")

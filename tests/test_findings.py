@@ -7,7 +7,7 @@ from test_claims import FASTER, accuracy_runs, timing_run
 from dlgs_bench.paper import claims, findings
 from dlgs_bench.report.load_runs import ABOUT
 from dlgs_bench.report.names import Names
-from dlgs_bench.report.summary import MEASURED
+from dlgs_bench.report.summary import MEASURED, summarise
 
 pytestmark = pytest.mark.unit
 
@@ -38,40 +38,46 @@ def said(timing: pd.DataFrame, **more) -> list[str]:
     return findings.sentences({"timing": timing, "accuracy": accuracy_runs()} | more, NAMES)
 
 
+def gains(timing: pd.DataFrame) -> str:
+    """The finding about gains and losses, in one line."""
+    return " ".join(findings.pays({"timing": timing, "summary": summarise(timing)}, NAMES).splitlines())
+
+
 def test_a_gain_is_said_with_all_that_it_depends_on():
-    words = "DLGS, ratio 0.01, batch 32, s = 32, links of 100 Mb/s, n = 3 blocks"
-    first = said(cell())[0]
+    words = "ratio 0.01, batch 32, s = 32, links of 100 Mb/s, n = 3 blocks"
+    first = gains(cell())
+    assert said(cell())[:2] == findings.pays({"timing": cell(), "summary": summarise(cell())}, NAMES).splitlines()[:2]
     assert first.startswith("Compression pays on VGG16. DLGS makes an iteration of VGG16 4.00 [")
     assert f"times as fast ({words})." in first
     assert first.endswith("the fastest uncompressed of the same run, with selection torch and 2 workers.")
-    first = said(pd.concat([cell(), cell("resnet50", about={"workers": 4})]))[0]
+    first = gains(pd.concat([cell(), cell("resnet50", about={"workers": 4})]))
     assert "n = 3 blocks)" in first and "4 workers, n" in first and first.endswith("with selection torch.")
     assert "significantly" not in first
 
 
 def test_a_gain_is_compared_with_16_bits():
     half = whole(timing_run("cast", 2.0)).assign(ratio=float("nan"), refresh_every=float("nan"))
-    first = said(pd.concat([cell(), half]))[0]
-    assert "; its speed-up divided by that of cast: 2.00 [" in first and "cast makes" not in first
+    first = gains(pd.concat([cell(), half]))
+    assert "). Its speed-up divided by the speed-up of cast: 2.00 [" in first and "cast makes" not in first
 
 
 def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
     slow = {method: [2.0, 4.0, 8.0] for method in ("topk", "lags", "dlgs")}
-    first = said(pd.concat([cell(), cell("resnet50", **slow)]))[0]
+    first = gains(pd.concat([cell(), cell("resnet50", **slow)]))
     assert "Compression pays on VGG16." in first and "iteration of ResNet-50" not in first
-    assert "On ResNet-50 no method is significantly faster; the largest is 1.00 [" in first
+    assert "On ResNet-50 no method is significantly faster. The largest speed-up is 1.00 [" in first
     assert said(cell(**slow))[0].startswith("On VGG16 no method is significantly faster")
 
 
 def test_a_certain_loss_is_said():
-    assert "cost time" not in said(cell())[0]
-    first = said(cell(lags=8.0))[0]
+    assert "cost time" not in gains(cell())
+    first = gains(cell(lags=8.0))
     assert "Compression can also cost time: LAGS makes an iteration of VGG16 0.50 [" in first
 
 
 def test_a_disturbed_run_and_one_of_two_blocks_say_nothing():
     one = cell()
-    assert "DLGS" not in said(one.assign(disturbed=one["variant"].map({"dlgs": "other work"})))[0]
+    assert "DLGS" not in gains(one.assign(disturbed=one["variant"].map({"dlgs": "other work"})))
     assert said(cell(**{method: [1.0, 1.0] for method in FASTER}))[0].startswith(
         "On VGG16 no method is significantly faster"
     )

@@ -79,7 +79,7 @@ def test_a_default_that_names_a_deleted_method_is_no_mistake_but_a_name_that_was
     values = read("quick") | {"methods": ["none", "topk"]}
     assert config.load(values, "c").runs
     values["timing"] |= {"together": ["topk", "lags"]}
-    with pytest.raises(ConfigError, match=r"^c: timing.together: no variant 'lags'"):
+    with pytest.raises(ConfigError, match=r"^c: timing.together: 'lags' is not a variant"):
         config.load(values, "c")
 
 
@@ -129,7 +129,7 @@ def test_a_models_budget_replaces_that_of_all_models_and_studies_have_none():
 def test_a_variant_that_is_not_there_cannot_be_timed_with_others():
     values = read("quick")
     values["timing"] |= {"together": ["topk", "dlgss"]}
-    with pytest.raises(ConfigError, match=r"c: timing\.together: no variant 'dlgss'.*dlgs"):
+    with pytest.raises(ConfigError, match=r"c: timing\.together: 'dlgss' is not a variant.*dlgs"):
         config.load(values, "c")
 
 

@@ -136,7 +136,7 @@ def test_a_script_gets_the_bits_of_our_own_loop_stopped_or_not(ranks):
 @pytest.mark.engine
 @pytest.mark.slow
 @every_engine
-def test_so_it_does_with_every_method(engine, worlds):
+def test_every_method_gives_the_bits_of_our_own_loop(engine, worlds):
     others = {name: options for name, options in OPTIONS.items() if name not in FEW}
     has_the_bits_of_our_own_loop(worlds(engine).run(in_world, engine, others, timeout_s=600), others)
 
@@ -336,10 +336,11 @@ MISTAKES = {
         "method": "dlgs", "ratio": 0.1, "refresh_evry": 8,
     },
     "dlgs.refresh_every: 0 is not valid; give a value >= 1": {"method": "dlgs", "ratio": 0.1, "refresh_every": 0},
-    "optimizer: dgc applies momentum itself, and the optimizer has momentum=0.9; give one without momentum": {
+    "optimizer: dgc applies momentum itself, and the optimizer has momentum=0.9; give an optimizer without momentum": {
         "method": "dgc", "ratio": 0.1, "settings": {"momentum": 0.9},
     },
-    "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); give one without momentum": {
+    "optimizer: demo applies momentum itself, and the optimizer has betas=(0.9, 0.999); "
+    "give an optimizer without momentum": {
         "method": "demo", "optimizer": "Adam",
     },
     "bucket_cap_mb: None is not a positive number; give a size in MiB": {

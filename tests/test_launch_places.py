@@ -139,7 +139,7 @@ def smoke(**changes) -> dict:
         ({"launch": {"by": "pbs"}}, "launch.by: 'pbs' is not valid; give one of: local"),
         ({"launch": {"by": "ssh"}}, "launch.hosts: empty, but launch.by: ssh needs hosts; give hosts such"),
         ({"launch": {"hosts": ["a:2"]}}, "launch.hosts: hosts are for launch.by: ssh, not local; leave them out"),
-        ({"launch": {"by": "ssh", "hosts": ["a"]}}, "launch.hosts.0: 'a' is not valid; give a host and how many"),
+        ({"launch": {"by": "ssh", "hosts": ["a"]}}, "launch.hosts.0: 'a' is not valid; give a host and its number"),
         ({"launch": {"by": "ssh", "hosts": ["a:0"]}}, "launch.hosts.0: 'a:0' is not valid"),
         ({"launch": {"by": "ssh", "hosts": ["-Fa:1"]}}, "launch.hosts.0: '-Fa:1' is not valid"),  # an option
         ({"launch": {"by": "ssh", "hosts": ["a:1", "a:2"]}}, "launch.hosts: a is listed twice; give it once"),

@@ -96,7 +96,7 @@ def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
 @pytest.mark.parametrize(
     "study, expected",
     [
-        ({"methods": ["tpk"]}, "studies.methods.methods: no file methods/tpk.py and no variant 'tpk'.*did you mean"),
+        ({"methods": ["tpk"]}, "studies.methods.methods: 'tpk' is not a variant or a file in methods/.*did you mean"),
         ({"variants": {"x": {"method": "topk", "k": 1}}}, "studies.methods.variants.x: unknown key 'k'"),
         ({"lr": {"topk": 0}}, "studies.methods.lr.topk: 0 is not valid; give a learning rate"),
     ],

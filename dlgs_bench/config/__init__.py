@@ -1,0 +1,1 @@
+"""Checks a configuration and expands it to runs."""

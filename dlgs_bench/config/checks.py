@@ -56,7 +56,7 @@ def check_study_names(values: dict) -> str | None:
             usual = schema["properties"][key].get("default", ())
             for name in part[key]:
                 if name not in known[key] and name not in usual:
-                    what = f"no variant {name!r}" if key == "lr" else f"no file models/{name}.py"
+                    what = f"{name!r} is not a variant" if key == "lr" else f"no file models/{name}.py"
                     return f"studies.{study}.{key}: {what}{meant(name, known[key])}; {listed(known[key])}"
     return None
 
@@ -102,8 +102,8 @@ def check_optimizers(values: dict) -> str | None:
         optimizer = model["optimizer"]
         for key in ("momentum", "betas"):
             if key in model and key not in grid.OF_OPTIMIZER[optimizer]:
-                owners = " and ".join(other for other, keys in grid.OF_OPTIMIZER.items() if key in keys)
-                return f"models.{name}.{key}: a key of {owners}, and optimizer is {optimizer}; leave it out"
+                owners = " or ".join(other for other, keys in grid.OF_OPTIMIZER.items() if key in keys)
+                return f"models.{name}.{key}: not a key of {optimizer}; leave it out, or give optimizer: {owners}"
         if optimizer == "muon" and not plugins.describe("models", name)["matrices"]:
             return f"models.{name}.optimizer: muon updates matrices of hidden layers, and {name} has none; give adamw"
     return None

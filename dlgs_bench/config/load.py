@@ -78,7 +78,7 @@ def load(values: dict, where: str) -> Config:
             if why := checks.needs_sgd(own):
                 raise ConfigError(f"studies.{study}: {why}" if study else why)
         return Config(values, runs, calibrations, of_studies, warning and f"{where}: {warning}")
-    except ConfigError as error:  # a study's own
+    except ConfigError as error:  # raised above or by a study, without the file
         raise ConfigError(f"{where}: {error}") from None
 
 

@@ -59,7 +59,7 @@ def problem(values: dict) -> str | None:
     known = sorted({*methods, *given})
     for name in [] if values["methods"] == "all" else values["methods"]:
         if name not in known:
-            return f"methods: no file methods/{name}.py and no variant {name!r}{meant(name, known)}; {listed(known)}"
+            return f"methods: {name!r} is not a variant or a file in methods/{meant(name, known)}; {listed(known)}"
     for name, settings in given.items():
         method = settings.get("method", name)
         if method not in methods:
@@ -82,7 +82,7 @@ def wrong_together(given: dict) -> str | None:
     known = sorted({*plugins.names("methods"), *given.get("variants", {})})
     for name in given.get("timing", {}).get("together", []):
         if name not in known:
-            return f"timing.together: no variant {name!r}{meant(name, known)}; {listed(known)}"
+            return f"timing.together: {name!r} is not a variant{meant(name, known)}; {listed(known)}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Steps that several methods share."""
+"""Requests and bookkeeping that several methods share."""
 
 from collections.abc import Generator, Iterable, Sequence
 

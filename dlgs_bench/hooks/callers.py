@@ -1,4 +1,4 @@
-"""Who calls a hook: what neither an optimizer nor autograd tells, read from the frames of this thread."""
+"""Reads the call stack of this thread: which GradScaler steps an optimizer, and whether a backward pass is nested."""
 
 import sys
 from collections.abc import Iterator

@@ -61,7 +61,9 @@ class DDPHook(Hook):
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
         super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)
-        self._ddp = weakref.ref(model)  # which keeps the hook, out of the garbage collector's sight
+        self._ddp = weakref.ref(
+            model
+        )  # the model keeps the hook through C++, where the garbage collector sees no cycle
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
@@ -188,7 +190,7 @@ class DDPHook(Hook):
 
 
 class _Registered:
-    """The object that DistributedDataParallel keeps of its hook, for ever. A copy of the model has no hook."""
+    """The object that DistributedDataParallel keeps of its hook. A copy of the model has no hook."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
@@ -205,7 +207,7 @@ class _Registered:
 
 
 def _registered(model: DistributedDataParallel) -> _Registered:
-    """What ``model`` keeps of its hook, without a hook; ValueError in one line if it has one that is not closed."""
+    """The slot for the hook of ``model``, made in the first call; ValueError in one line if it holds an open hook."""
     for _, state in model._comm_hooks:
         if isinstance(state, _Registered) and state.group is not None:
             if state.hook is not None and not state.hook.closed:

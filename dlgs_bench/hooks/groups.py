@@ -1,5 +1,7 @@
-"""A process group of the hook's own, so that the script's calls on its group cannot come between the hook's; and what
-the workers must agree on."""
+"""Process groups that only a hook uses, and a check that all workers agree.
+
+In a group of its own, the hook's calls keep their order, whatever the script calls on its own group.
+"""
 
 import json
 from collections.abc import Iterable, Iterator

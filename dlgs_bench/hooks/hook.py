@@ -110,7 +110,7 @@ class Hook:
         self.close()
 
     def __reduce__(self) -> tuple:
-        return type(None), ()  # a copy of a module that holds its hook has none
+        return type(None), ()  # a copy of a module that holds its hook has no hook
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker, under a key of its rank: residuals differ between workers.
@@ -140,7 +140,7 @@ class Hook:
         set momentum at any time."""
         if self.method.owns_momentum and (given := momentum_of(optimizer)):
             why = f"{self.name} applies momentum itself, and the optimizer has {given}"
-            raise ValueError(f"optimizer: {why}; give one without momentum")
+            raise ValueError(f"optimizer: {why}; give an optimizer without momentum")
 
     def _begin(self) -> None:
         """Begin a step, at the first gradient of a backward pass."""

@@ -197,7 +197,7 @@ class LocalSteps:
 
 
 def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Communicator:
-    """Over ``group``, all processes unless given; without a process group this process is the only worker."""
+    """The communicator over ``group``, by default all processes; without a process group, over this process."""
     if not dist.is_available() or not dist.is_initialized():
         started = max(int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "HOROVOD_SIZE"))
         if started > 1:

@@ -1,4 +1,4 @@
-"""What a hook saves of a worker, and how a hook continues from it, with as many workers or with another number."""
+"""Saved states: what each worker saves, and how a hook continues with the same or another number of workers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from dlgs_bench.exchange.plugin import about
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
-    """{"method": name, "topk.ratio": 0.1, ...}"""
+    """The arguments that must be the same on all workers, such as {"method": name, "topk.ratio": 0.1}."""
     return {"method": name} | {f"{name}.{option}": value for option, value in _options(name, method).items()}
 
 

@@ -1,0 +1,1 @@
+"""Starts and supervises processes: on this machine, on other hosts, on a testbed."""

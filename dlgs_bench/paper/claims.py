@@ -621,7 +621,7 @@ TIMED = {
         shorter_communication,
     ),
 }
-# The same from the accuracy runs.
+# statement -> (description, function), from the accuracy runs
 LEARNT = {
     "DLGS's training accuracy is second only to that of uncompressed": (
         "final training accuracy of one divided by the other's, of the same seed",
@@ -664,7 +664,7 @@ LEARNT = {
         lambda accuracy: final_density(accuracy, "sidco", lambda share: max(share, 1 / share) > STEADY),
     ),
 }
-# The same from the study of planners.
+# statement -> (description, function), from the study of planners
 MERGED = {
     "Merging layers shortens an iteration": (
         "iteration without merging divided by the iteration under Algorithm 2's plan",

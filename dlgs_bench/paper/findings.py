@@ -59,7 +59,7 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     if "timing" in tables:
         tables = tables | {"summary": summarise(tables["timing"])}
     findings = [finding(tables, names) for finding, needed in FINDINGS.items() if needed in tables]
-    return [sentence for sentence in findings if sentence]
+    return [line for text in findings for line in text.splitlines()]
 
 
 def compressed(table: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +70,7 @@ def compressed(table: pd.DataFrame) -> pd.DataFrame:
 def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The models that gain over all-gather, with their most significant gain, and the most significant loss.
 
-    Each gain is also compared with the gain of 16 bits.
+    A line for each model. Each gain is also compared with the gain of 16 bits.
     """
     timing, table = tables["timing"], over_all_gather(compressed(tables["summary"]))
     repeats = Repeats(timing)
@@ -80,13 +80,17 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     for model in names.models_in(table["model"]):
         best, significant = best_of(table[table["model"] == model])
         over = against_16_bits(timing, repeats, best)
-        half = "" if over is None else f"; its speed-up divided by that of {names.variant(HALF)}: {over.text()}"
+        half = "" if over is None else f" Its speed-up divided by the speed-up of {names.variant(HALF)}: {over.text()}."
         title = names.model(model)
         if significant:
-            gains[title] = f"{makes_faster(best, names, shared)}{half}."
+            gains[title] = f"{makes_faster(best, names, shared)}.{half}"
         else:
             speedup, settings = factor(best, names, shared)
-            others.append(f"On {title} no method is significantly faster; the largest is {speedup} ({settings}){half}.")
+            method = names.variant(best["variant"])
+            others.append(
+                f"On {title} no method is significantly faster. "
+                f"The largest speed-up is {speedup} ({method}, {settings}).{half}"
+            )
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
@@ -96,10 +100,10 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     if words:
         everywhere = [SETTINGS[column].format(table[column].dropna().iloc[0]) for column in shared]
         words.append(
-            "All are compared with the fastest uncompressed of the same run"
+            "These speed-ups are against the fastest uncompressed of the same run"
             + (f", with {listed(everywhere)}." if shared else ".")
         )
-    return " ".join(words)
+    return "\n".join(words)
 
 
 def best_of(rows: pd.DataFrame) -> tuple[pd.Series, bool]:
@@ -222,7 +226,7 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
     return (
         f"A parameter server sends the weights back dense, as in the paper. Compression then shrinks the push and not "
         f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {which}, is "
-        f"{speedup} times as fast ({settings})."
+        f"{speedup} times as fast ({names.variant(best['variant'])}, {settings})."
     )
 
 
@@ -305,8 +309,7 @@ def makes_faster(row: Row, names: Names, shared: Container[str] = ()) -> str:
 
 def factor(row: Row, names: Names, shared: Container[str] = ()) -> tuple[str, str]:
     """A variant's speed-up with its interval, and the settings that decide it, without the settings in ``shared``."""
-    settings = [names.variant(row["variant"])]
-    settings += [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
+    settings = [] if pd.isna(row["ratio"]) else [f"ratio {row['ratio']:g}"]
     settings += [f"batch {row['batch']:g}"]
     settings += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
     settings += links(row)

@@ -1,0 +1,1 @@
+"""Loads runs; renders tables, figures and the page."""

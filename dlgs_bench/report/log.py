@@ -1,4 +1,4 @@
-"""The frame of a script: the log of its errors, the check of its input files, checksums of its tables. No torch."""
+"""What every script does first: log its errors, check its input files, write checksums of its tables. No torch."""
 
 import atexit
 import sys

@@ -1,0 +1,1 @@
+"""Hosts in network namespaces, with links of a given rate and latency."""

@@ -59,7 +59,7 @@ def contention(samples: pd.DataFrame) -> float:
 
 
 def interference(samples: pd.DataFrame) -> Curve:
-    """By how many seconds one communication slows the computation of a worker, by entries of the bucket.
+    """Seconds by which one communication slows a worker's computation, by entries of the bucket.
 
     It never falls with the size. It is 0 if no sample overlapped communication with computation.
     """

@@ -93,7 +93,7 @@ def verdict(low: float, high: float) -> str:
 
 
 def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
-    """By how many seconds ``timed(costs)`` would be shorter if one part cost nothing.
+    """Seconds that ``timed(costs)`` would save if one part cost nothing.
 
     "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
     cost of a message that does not depend on its size, in latency and processor time. ``unlimited``: the costs over a

@@ -155,7 +155,7 @@ def _curve(rows: list[dict]) -> Curve:
 
 
 def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
-    """The rate of the links: the highest that an operation reaches between its two largest sizes."""
+    """The rate of the links: the highest rate that an operation reaches between its two largest sizes."""
     rates = []
     for name, curve in operations.items():
         grown_s = curve.seconds[-1] - curve.seconds[-2] if len(curve.seconds) > 1 else 0.0
@@ -270,7 +270,7 @@ class JobModel:
         return min(range(len(self._arrays)), key=lambda index: self._timed(costs, self._arrays[index]))
 
     def saved(self, there: Network) -> dict[str, float]:
-        """By how many seconds an iteration would be shorter, with the same plan, if one thing cost nothing."""
+        """Seconds that an iteration would save, with the same plan, if one thing cost nothing."""
         costs = self.costs(there)
         plan = self._arrays[self._fastest(costs)]
         unlimited = self.costs(replace(there, rate_mbit=math.inf))
@@ -307,7 +307,7 @@ class JobModel:
         return whole + np.where(words > first, rest, 0.0)
 
     def _buffers_s(self, operations: dict[str, Curve]) -> float:
-        """By how many seconds the broadcast of buffers takes longer on a network than in the recording, at least 0.
+        """Seconds by which the broadcast of buffers takes longer on a network than in the recording, at least 0.
 
         ``operations``: projected to that network.
         """

@@ -138,7 +138,7 @@ class Projection:
         return costs.forward_s + sum(costs.backward_s)
 
     def saved(self, there: Network) -> dict[str, float]:
-        """By how many seconds an iteration would be shorter, with the same plan, if one part cost nothing.
+        """Seconds that an iteration would save, with the same plan, if one part cost nothing.
 
         The parts are described in ``dlgs_bench.timemodel.iterations.saved``.
         """

@@ -1,0 +1,1 @@
+"""The training loop, checkpoints, timing runs, calibrations, the clock, and hybrid parallelism."""

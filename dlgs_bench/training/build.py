@@ -19,7 +19,7 @@ def build(module: ModuleType) -> nn.Module:
     """The model of a file in ``models/``, on the default device. Lazy layers get their sizes from a sample."""
     net = module.build()
     if not isinstance(net, nn.Module):
-        raise ValueError(f"build: returns a {type(net).__name__}, not an nn.Module")
+        raise ValueError(f"build: returns a {type(net).__name__}, not an nn.Module; return a module")
     if any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         with evaluating(net), torch.no_grad():
             net(data.load(module.DATA).example())

@@ -23,7 +23,7 @@ from dlgs_bench.training.timed import over_cycle, timed_steps
 
 def rehearse(comm: Communicator, request: dict) -> list[dict]:
     """One row per block and method: the seconds of an iteration on the slowest rank, amortised over the method's cycle,
-    and the bytes that this rank sent in the last one.
+    and the bytes that this rank sent in the last iteration.
 
     ``request``: ``shapes``, in the order in which gradients arrive; ``forward_s``, ``backward_s`` per tensor, and
     ``rest_s``, which are waited for; ``methods`` with ``name``, ``options`` and ``plan``; ``blocks``. The methods take

@@ -2,11 +2,12 @@
 
 Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
 the largest speed-up is significantly below 1. At a smaller batch than the paper's (32; ResNet-50: 64), selection and
-exchange weigh more against computing. Best method: the method with the most significant speed-up. 16 bits: a dense sum
-in half the bytes, a second baseline. Against 16 bits: the method's speed-up divided by the speed-up of 16 bits.
-Gains 10 % below: the link rate (Gb/s) below which the method's speed-up exceeds 1.1, predicted by the time model; with
-proportional links, it is the rate of the nodes for which these links stand. Training accuracy: the method's minus
-uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does not count as
+exchange weigh more against computing. Best method: of the methods that are significantly faster, the method with the
+highest lower end of its interval; if no method is, the method with the largest speed-up. 16 bits: a dense sum in half
+the bytes, a second baseline, which is not a best method. Against 16 bits: the method's speed-up divided by the speed-up
+of 16 bits. Gains 10 % below: the link rate (Gb/s) below which the method's speed-up exceeds 1.1, predicted by the time
+model; with proportional links, it is the rate of the nodes for which these links stand. Training accuracy: the method's
+minus uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does not count as
 training."""
 
 import json

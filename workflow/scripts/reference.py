@@ -5,6 +5,9 @@ import json
 import re
 import shutil
 import sys
+import textwrap
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
@@ -21,11 +24,19 @@ KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
 NOTES = (
-    "Best method: the method with the most significant speed-up over all-gather, without a server. Speed-ups are "
+    "Best method: of the methods that are significantly faster over all-gather, the method with the highest lower end "
+    "of its interval; if no method is, the method with the largest speed-up. 16 bits is not among them. Speed-ups are "
     "against the fastest uncompressed of the same run; the next column divides them by the speed-up of 16 bits. "
-    "Brackets hold 95 % of repeats in the same session. Gains 10 % below: the link rate of the paper's nodes (50 Gb/s) "
-    "below which a speed-up of 1.1 is predicted. Training accuracy: the difference to uncompressed. n counts blocks "
-    "([terms](docs/measuring.md)). [All tables, figures and claims](results/reference/README.md)."
+    "Brackets hold 95 % of repeats in the same session. Gains 10 % below: the time model predicts a speed-up of at "
+    "least 1.1 if the links of the paper's nodes are slower than this rate. The paper's links have 50 Gb/s. Training "
+    "accuracy: the difference to uncompressed. n counts blocks ([terms](docs/measuring.md)). [All tables, figures and "
+    "claims](results/reference/README.md)."
+)
+ABOUT = (
+    "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "
+    "the measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (about an hour on 2 "
+    "cores). Then run `make reference`, which copies `results/` and `figures/` to this folder and updates the table "
+    "in the README."
 )
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
@@ -56,7 +67,8 @@ def show() -> None:
     sentences = (KEPT / "findings.md").read_text(encoding="utf-8")
     (KEPT / "README.md").write_text(page(source, sentences), encoding="utf-8")
     answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]
-    text = f"{answers}\n\n{NOTES} {source}\n{picture()}"
+    notes = textwrap.fill(f"{NOTES} {source}", 120, break_long_words=False, break_on_hyphens=False)
+    text = f"{answers}\n\n{notes}\n{picture()}"
     readme = ROOT / "README.md"
     readme.write_text(
         MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text(encoding="utf-8")), encoding="utf-8"
@@ -79,16 +91,19 @@ def picture() -> str:
 
 def page(source: str, sentences: str) -> str:
     """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
-    intervals = "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`."
-    parts = [f"# Results\n\n{source} {intervals}\n\n{sentences}"]
+    parts = [f"# Results\n\n{source} {ABOUT}\n\n{sentences}"]
     parts.append(f"{findings.TERMS}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
     for path in [*first, *others]:
         parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text(encoding='utf-8')}")
-    for svg in sorted(KEPT.glob("*.svg")):
-        caption, _ = described(svg)
-        parts.append(f"![{svg.stem}]({svg.name})\n\n{caption}\n")
+    shown = [(svg, *described(svg)[0].partition(". ")[::2]) for svg in sorted(KEPT.glob("*.svg"))]
+    for text, figures in groupby(shown, key=itemgetter(2)):  # figures of one kind share everything but the title
+        titles = []
+        for svg, title, _ in figures:
+            parts.append(f"![{svg.stem}]({svg.name})\n\n{title}.\n")
+            titles.append(title.partition(":")[0])
+        parts.append(f"{' to '.join(dict.fromkeys((titles[0], titles[-1])))}. {text}\n")
     return "\n".join(parts)
 
 

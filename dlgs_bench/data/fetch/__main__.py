@@ -1,4 +1,4 @@
-"""Command that makes the files of a data set: see USAGE."""
+"""Download CIFAR-10 into a file, or copy the 100 classes of ImageNet into a folder."""
 
 import signal
 import sys
