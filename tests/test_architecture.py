@@ -133,12 +133,17 @@ def test_collectives_import_only_torch_and_their_contract(path):
     assert packages(path) <= {"torch", "dlgs_bench", "collections", "dataclasses", "types"}
 
 
-SCRIPTS_OF_USERS = {"tests/hook_script.py", "tests/hook_parts.py", "examples/horovod_minimal.py"}
+SCRIPTS_OF_USERS = {
+    "tests/hook_script.py",
+    "tests/hook_parts.py",
+    "tests/hook_wrappers.py",
+    "examples/horovod_minimal.py",
+}
 
 
 def test_only_the_engine_and_its_rendezvous_import_horovod():
     # The rendezvous is a process of its own, on a testbed's first host: the launchers stay free of Horovod.
-    # bench/ measures Horovod's own optimizer next to ours, and three scripts are those of users.
+    # bench/ measures Horovod's own optimizer next to ours, and the scripts of users import it too.
     files = [p for p in ROOT.rglob("*.py") if not {".venv", ".tools", ".cache", "bench"} & set(p.parts)]
     found = {str(p.relative_to(ROOT)) for p in files if "horovod" in packages(p)}
     assert found == {"dlgs_bench/comm/horovod_engine.py", "dlgs_bench/comm/horovod_rendezvous.py", *SCRIPTS_OF_USERS}
