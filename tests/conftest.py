@@ -124,14 +124,17 @@ def tier_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests without a tier or with two; begin with the files whose tests take longest."""
+    """Refuse tests without a tier or with two; sort the others by how long their process is busy with them.
+
+    All tests that share the ranks of an engine go to one process, so they come first, then the slowest tiers.
+    """
     first: dict[Path, int] = {}
     for item in items:
         first[item.path] = min(first.get(item.path, len(TIERS)), TIERS.index(tier_of(item)))
 
     def order(item: pytest.Item) -> tuple:
         file = item.path.stem
-        return first[item.path], file not in SHARE_WORLDS, world_of(item.nodeid), file not in LONG
+        return file not in SHARE_WORLDS, world_of(item.nodeid), first[item.path], file not in LONG
 
     items.sort(key=order)
 
