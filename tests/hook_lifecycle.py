@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import torch
@@ -100,15 +101,25 @@ def another(comm, engine: str) -> tuple[str, torch.Tensor, torch.Tensor]:
     return second, found, train(model, optimizer, comm.rank)
 
 
-def in_files(comm, engine: str, folder: str) -> tuple[int, bool]:
-    """The step of a new hook that has loaded this rank's file, and whether it has the residuals."""
+def in_files(comm, engine: str, folder: str) -> tuple[int, bool, str, str]:
+    """The step of a new hook that has loaded this rank's file, and whether it has the residuals.
+
+    And what is said to a model with as many entries in other layers, and of a file that is cut off.
+    """
     from dlgs_bench.hooks.checkpoints import load_rank_state, save_rank_state
 
     (model, optimizer, hook), (_, _, other) = hooked(engine), hooked(engine)
     train(model, optimizer, comm.rank)
     save_rank_state(hook, folder)
     load_rank_state(other, folder)
-    return other.step, torch.equal(hook.method.residuals[0], other.method.residuals[0])
+    turned = nn.Sequential(nn.Linear(4, 3), nn.Linear(2, 2))  # 21 entries too
+    turned = turned if engine == "horovod" else DistributedDataParallel(turned)
+    third = made(engine, turned, torch.optim.SGD(turned.parameters(), lr=0.1), "topk", ratio=0.2)
+    layers = said(lambda: load_rank_state(third, folder))
+    file = Path(folder) / f"gradient_hook_{comm.rank}.pt"
+    file.write_bytes(file.read_bytes()[:100])
+    cut = said(lambda: load_rank_state(other, folder))
+    return other.step, torch.equal(hook.method.residuals[0], other.method.residuals[0]), layers, cut
 
 
 def unnamed(comm, engine: str) -> torch.Tensor:

@@ -183,6 +183,18 @@ def bad_step(comm, engine: str, method: str, options: dict, bad: float | None, s
     return found
 
 
+def enormous(comm, engine: str, method: str, options: dict) -> list[bool]:
+    """By pass, whether the gradients are finite: float32 holds those of three passes, and not their sums."""
+    net, found = Given(), []
+    model, _hook = hooked(engine, net, sgd(net), method, **options)
+    for step in range(4):
+        factor = 1.0 if step == 3 else 3e38
+        net.zero_grad()
+        model({name: g.sign() * factor for name, g in drawn(step, comm.rank).items()}).backward()
+        found.append(all(bool(layer.grad.isfinite().all()) for layer in net.layers.values()))
+    return found
+
+
 def scaled(comm, engine: str, method: str, options: dict, scaler: bool, dtype: torch.dtype = torch.float32) -> dict:
     """A run whose loss a GradScaler scales, or the same without; step 5 overflows on rank 1 and is skipped."""
     net = Given(dict.fromkeys(Given.SHAPES, dtype))

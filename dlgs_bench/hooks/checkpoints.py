@@ -29,7 +29,11 @@ def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) 
         )
     state: dict[str, Any] = {}
     for file in files:
-        state |= torch.load(file, weights_only=True, map_location="cpu")
+        try:
+            state |= torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:  # of zip, of pickle or of the disk
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{file}: the file cannot be read: {reason}; resume from another checkpoint") from None
     hook.load_state_dict(state, redistribute)
 
 

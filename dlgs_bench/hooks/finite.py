@@ -12,15 +12,19 @@ from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.driver import Clock, OpenBucket, WorkerExchange
 from dlgs_bench.exchange.transport import Transport
 
+# The sum of larger entries overflows within a method, over workers or over the steps that a residual lasts.
+LARGEST = 1e36
+
 
 class FiniteExchange(WorkerExchange):
-    """An exchange in which a step fails on all workers if a gradient is not finite on any worker.
+    """An exchange in which a step fails on all workers if a gradient is not finite on any worker, or above LARGEST.
 
     The method gets zeros instead of such a gradient. The maximum of the workers' flags is exchanged after the last
     bucket, as an additional bucket without layers. A flag is 1 if a gradient is not finite, and -1 otherwise. Horovod
-    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``. After a failed step the aggregates are
-    NaN, and the method has the state from before the step, which is copied when a step begins. The flag of a GPU is
-    read when the next step begins, so that the host never waits.
+    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``.
+
+    After a failed step the aggregates are NaN, and the method has the state from before the step, which is copied when
+    a step begins. The flag of a GPU is read when the next step begins, so that the host never waits.
     """
 
     def __init__(
@@ -85,11 +89,11 @@ class FiniteExchange(WorkerExchange):
     def _note(self, tensor: Tensor) -> bool:
         """Set the flag if ``tensor`` is not finite, and return whether the caller must clear the tensor."""
         if is_async(tensor):
-            finite = tensor.isfinite()
+            finite = tensor.abs() <= LARGEST
             self._flag.copy_(torch.where(finite.all(), self._flag, 1))
             tensor.masked_fill_(~finite, 0)
             return False
-        if tensor.sum().isfinite() or tensor.isfinite().all():  # a sum is fast, but can overflow
+        if tensor.norm().isfinite() or (tensor.abs() <= LARGEST).all():  # a norm is fast, but can overflow
             return False
         self._flag.fill_(1)
         return True

@@ -133,7 +133,7 @@ class Hook:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        return identity_of(self.name, self.method, self._comm, self._sizes)
+        return identity_of(self.name, self.method, self._comm, self._sizes, self._flat.shapes)
 
     def _refuse_momentum(self, optimizer: Optimizer) -> None:
         """ValueError in one line if momentum would be applied twice. It is checked in each step, since schedulers may

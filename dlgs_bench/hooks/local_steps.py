@@ -183,7 +183,8 @@ class LocalSteps:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        return identity_of(self.name, self.method, self._comm, [bucket.size for bucket in self._exchange.buckets])
+        sizes = [bucket.size for bucket in self._exchange.buckets]
+        return identity_of(self.name, self.method, self._comm, sizes, self._flat.shapes)
 
     def _begin(self) -> None:
         lr = float(self._optimizers[0].param_groups[0]["lr"])

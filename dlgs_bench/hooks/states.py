@@ -1,6 +1,7 @@
 """Saved states: what each worker saves, and how a hook continues with the same or another number of workers."""
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -18,10 +19,15 @@ def arguments_of(name: str, method: Method) -> dict[str, Any]:
     return {"method": name} | {f"{name}.{option}": value for option, value in _options(name, method).items()}
 
 
-def identity_of(name: str, method: Method, comm: Communicator, buckets: list[int]) -> dict[str, Any]:
-    """What a saved state must have in common with the hook that loads it; ``buckets``: their entries."""
+def identity_of(
+    name: str, method: Method, comm: Communicator, buckets: list[int], layers: list[tuple[int, ...]]
+) -> dict[str, Any]:
+    """What a saved state must have in common with the hook that loads it.
+
+    ``buckets``: their entries. ``layers``: the shapes of the parameters, in the order of the buckets.
+    """
     worker = {"rank": comm.rank, "workers": comm.world_size}
-    return {"method": name, "options": _options(name, method), **worker, "buckets": buckets}
+    return {"method": name, "options": _options(name, method), **worker, "buckets": buckets, "layers": layers}
 
 
 def _options(name: str, method: Method) -> dict[str, Any]:
@@ -101,6 +107,7 @@ def _redistributed(
 
 def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
     """ValueError in one line if a state is of another method, other parameters, another rank or other buckets."""
+    saved = {"layers": here["layers"]} | saved  # older states have no layers
     for name in sorted({*saved["options"], *here["options"]}):
         values = [of["options"].get(name, "not set") for of in (saved, here)]
         if saved["method"] == here["method"] and values[0] != values[1]:
@@ -110,6 +117,13 @@ def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
     if shards[0] != shards[1]:
         raise ValueError(
             f"state: saved by shard {shards[0]}, here is shard {shards[1]}; load on every rank what it has saved"
+        )
+    if saved["buckets"] == here["buckets"] and saved["layers"] != here["layers"]:
+        pairs = zip_longest(saved["layers"], here["layers"], fillvalue="missing")
+        number, (was, now) = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise ValueError(
+            f"state: layer {number}, counted from the output, is {was} in the state and {now} here; load the state of "
+            "a model with these layers in this order"
         )
     if saved | {"rank": here["rank"], "workers": here["workers"]} == here and saved["workers"] != here["workers"]:
         raise ValueError(
