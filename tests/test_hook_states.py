@@ -96,11 +96,11 @@ def test_the_declarations_of_a_method_decide_what_becomes_of_its_state(monkeypat
     def save(comm) -> dict:
         method = Counting(seed=3)
         method.drawn, method.shared[0], method.residuals[0] = 5, torch.ones(2), torch.full((2,), comm.rank + 1.0)
-        return states.saved_state(comm, states.identity_of("counting", method, comm, [2]), 7, method)
+        return states.saved_state(comm, states.identity_of("counting", method, comm, [2], [(2,)]), 7, method)
 
     def load(comm) -> tuple[int, dict]:
         method = Counting(seed=3)
-        identity = states.identity_of("counting", method, comm, [2])
+        identity = states.identity_of("counting", method, comm, [2], [(2,)])
         return states.loaded_state(first | second, comm, identity, method, redistribute=True)
 
     first, second = run_workers(2, save)

@@ -422,7 +422,7 @@ BAD_PROFILES = {
     "no version": (changed(version=None), "version: None is not 2"),
     "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
     "DDP without its settings": (
-        lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None, "machine": None}}),
+        lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None}}),  # and no machine
         "job.ddp: None is not valid for a job of kind ddp",
     ),
     "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import horovod.torch as hvd
 import torch
+from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor
 
 from dlgs_bench.comm import Communicator, Pending, Start, as_integers
@@ -154,6 +155,16 @@ class Horovod(Communicator):
                 got = f"{received[peer].numel()} entries from rank {peer}"
                 raise ValueError(f"rank {self.rank} received {got}, but expected {entries}")
         return {peer: received[peer] for peer in peer_exchange.receives}
+
+    @staticmethod
+    def refuses_join(error: Exception) -> bool:
+        """Whether Horovod could not run a collective because a worker is in hvd.join."""
+        return isinstance(error, HorovodInternalError) and "with Join" in str(error)
+
+    @staticmethod
+    def join() -> None:
+        """hvd.join: returns as soon as all workers have called it, so none waits for the others."""
+        hvd.join()
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         hvd.broadcast_(tensor, root, name=next(self._names))

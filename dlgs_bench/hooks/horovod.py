@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import horovod.torch as hvd
 import torch
-from horovod.common.exceptions import HorovodInternalError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -106,8 +104,8 @@ class HorovodHook(ParameterHook):
         """ValueError in one line if Horovod cannot gather because a worker is in hvd.join."""
         try:
             yield
-        except HorovodInternalError as error:
-            if "with Join" not in str(error):
+        except RuntimeError as error:
+            if not Horovod.refuses_join(error):
                 raise
             self._refuse_join()
 
@@ -117,7 +115,7 @@ class HorovodHook(ParameterHook):
             self._refuse_join()
 
     def _refuse_join(self) -> None:
-        hvd.join()  # returns on all workers, so none waits for the others
+        Horovod.join()
         raise ValueError(
             f"hvd.join: {self.name} needs every worker in every pass; give all workers the same number of batches, or "
             'use the method "none"'

@@ -68,7 +68,7 @@ SCHEMA = {
                 {"type": "null"},
             ]
         },
-        # The cores of the machine of rank 0, and the number of workers on it. null in profiles of version 1.
+        # The cores of the machine of rank 0, and the number of workers on it. null in older profiles.
         machine={"anyOf": [_object(cores=_COUNT, workers=_COUNT), {"type": "null"}]},
     ),
     # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
@@ -140,13 +140,16 @@ def load(path: Path | str, workers: int | None = None) -> dict:
 
 
 def _upgraded(profile: Any) -> Any:
-    """A profile of version 1 in the form of version 2. It does not tell the machine, nor the settings of
-    DistributedDataParallel, so we assume the defaults, and no buffers."""
+    """A profile of an older package in today's form.
+
+    Version 1 has no settings of DistributedDataParallel: we assume its defaults, and no buffers. The first packages
+    that wrote version 2 did not record the machine.
+    """
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
-    if version != 1 or isinstance(version, bool) or not isinstance(job, dict):
+    if version not in (1, VERSION) or isinstance(version, bool) or not isinstance(job, dict):
         return profile
     ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
-    return profile | {"version": VERSION, "job": {"machine": None} | job | {"ddp": ddp}}
+    return profile | {"version": VERSION, "job": {"machine": None} | job | ({"ddp": ddp} if version == 1 else {})}
 
 
 def _content(path: Path | str) -> bytes:
