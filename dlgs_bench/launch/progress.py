@@ -32,7 +32,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
     if len(known) < len(left):
-        return words + "; training is estimated as soon as its model is calibrated"
+        return words + "; the others are estimated after calibrations and similar runs"
     return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left, runs) else "")
 
 

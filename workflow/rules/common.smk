@@ -137,12 +137,10 @@ TARGETS, STUDY_TARGETS = [], []
 
 def queue():
     """Folder below the runs' folder -> spec, for the runs that the requested targets need."""
-    own = CONFIG.runs | grid.calibrations(VALUES)
-    folders = {f"{FOLDERS[spec.kind]}/{name}": spec for name, spec in own.items()}
     made = {os.path.dirname(file) for job in workflow.dag.jobs for file in job.output}
     return {
         os.path.relpath(folder, RUN_FOLDER): spec
-        for folder, spec in folders.items()
+        for folder, spec in SPEC_OF_FOLDER.items()
         if folder in made
     }
 

@@ -89,16 +89,16 @@ def calibrated(table, folders=(layers_of,), studies=()):
 
 
 # Folder of a run -> its spec in the configuration. A script refuses another run in the folder.
-SPEC_OF_FOLDER = {
-    f"{FOLDERS[spec.kind]}/{name}": spec.to_json() for name, spec in SPECS.items()
-}
+SPEC_OF_FOLDER = {f"{FOLDERS[spec.kind]}/{name}": spec for name, spec in SPECS.items()}
 
 
 def specs_of(wildcards, input):
     """Folder -> spec, for the runs whose files are among the input."""
     folders = sorted({str(Path(file).parent) for file in input})
     return {
-        folder: SPEC_OF_FOLDER[folder] for folder in folders if folder in SPEC_OF_FOLDER
+        folder: SPEC_OF_FOLDER[folder].to_json()
+        for folder in folders
+        if folder in SPEC_OF_FOLDER
     }
 
 
