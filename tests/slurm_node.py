@@ -52,14 +52,14 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def missing() -> str:
-    """Why there can be none here, or nothing."""
+def missing() -> str | None:
+    """Why there can be none here, or None."""
     absent = [name for name in PROGRAMS if not shutil.which(name, path=SBIN)]
     if absent:
         return f"no {absent[0]} here (apt-get install slurm-wlm munge)"
     if (STANDARD / "slurm.conf").exists():
         return f"{STANDARD}/slurm.conf is there: this machine has a Slurm of its own"
-    return "only root may start Slurm's daemons" if os.geteuid() else ""
+    return "only root may start Slurm's daemons" if os.geteuid() else None
 
 
 class ThisMachine:

@@ -22,8 +22,8 @@ Host *
 """
 
 
-def missing() -> str:
-    """Why there are none here, or nothing."""
+def missing() -> str | None:
+    """Why there are none here, or None."""
     if not SSHD or not shutil.which("ssh-keygen"):
         return "no sshd and ssh here (apt-get install openssh-server openssh-client)"
     return "only root may start an sshd for root" if os.geteuid() else testbed.why_unavailable()

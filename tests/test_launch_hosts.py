@@ -16,7 +16,7 @@ from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, numbers, of_r
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 
-needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing() or "")
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_ssh]
 WORKER = [sys.executable, str(ROOT / "tests" / "stand_in_worker.py")]
 

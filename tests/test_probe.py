@@ -163,7 +163,7 @@ def test_a_profile_with_a_wrong_value_is_refused(profile, tmp_path, data):
     for step in way:
         holder = holder[step]
     if isinstance(holder, dict) and data.draw(st.booleans()):
-        if way == ["left_out"]:
+        if way == ["left_out"] or (*way, key) == ("job", "machine"):  # older packages did not record the machine
             return
         del holder[key]
     else:

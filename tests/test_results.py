@@ -219,12 +219,13 @@ def test_a_workflow_refuses_damaged_results_and_mends_what_is_deleted(project):
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["cwd"]) if str(one.info["cwd"] or "").startswith(str(folder))]
+    every = psutil.process_iter(["cwd", "cmdline"])  # ``info`` holds them also after a process has ended
+    return [one for one in every if str(one.info["cwd"] or "").startswith(str(folder))]
 
 
 def script_runs(folder: Path) -> bool:
     """Whether the Python process of a table's script is there, which first imports for a second."""
-    commands = (one.as_dict(["cmdline"])["cmdline"] or [] for one in processes_in(folder))
+    commands = (one.info["cmdline"] or [] for one in processes_in(folder))
     return any("/.snakemake/scripts/" in argument for command in commands for argument in command)
 
 

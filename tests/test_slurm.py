@@ -42,7 +42,7 @@ ON_SLURM = "launch={by: slurm, per_node: 2}"
 needs_plugin = pytest.mark.skipif(
     not importlib.util.find_spec(PLUGIN), reason=f"no {PLUGIN.replace('_', '-')} here (environment.yml has it)"
 )
-needs_slurm = pytest.mark.skipif(bool(slurm_node.missing()), reason=slurm_node.missing())
+needs_slurm = pytest.mark.skipif(bool(slurm_node.missing()), reason=slurm_node.missing() or "")
 
 
 @pytest.fixture(scope="module")

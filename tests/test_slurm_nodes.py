@@ -11,7 +11,7 @@ from test_slurm import SLURM, accuracy, logs, needs_plugin, needs_slurm, the_sam
 GRID = ["--configfile", "config/tiny.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: [0.1]}", "workers=3"]
 RUNS = [f"results/tiny/runs/tiny/accuracy/tiny-{run}-seed0/points.csv" for run in ("none", "dlgs-0.1")]
 
-needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing())
+needs_ssh = pytest.mark.skipif(bool(ssh_hosts.missing()), reason=ssh_hosts.missing() or "")
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_plugin, needs_slurm, needs_ssh]
 
 
