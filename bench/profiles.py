@@ -276,37 +276,38 @@ def ties(table: pd.DataFrame, factor: float) -> pd.DataFrame:
 
 
 def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
-    """What the tables say, in sentences."""
+    """What the tables say, as a list."""
     worst, chosen = table.loc[table["error"].abs().idxmax()], first_choices(table)
     choices = chosen["over_fastest"]
     jobs = table.groupby(["model", "script"]).ngroups
     tied, factor = ties(table, TIED), tie_factor(table)
     fastest = tied.groupby("case")["measured_s"].min() / table.groupby("case")["measured_s"].min()
     speeds = (table["alone_s"] / table["recorded_alone_s"])[table["slowdown"] == 1]
-    text = (
-        f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs. "
-        f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). "
+    lines = [
+        f"{len(table)} iterations in {len(choices)} cases were predicted, from one profile for each of {jobs} jobs.",
+        f"Error of the prediction: {captions.off(table, 'error')} ({worst['title']}, {worst['case']}). With computing "
+        f"as fast as it was in each case: {captions.off(table, 'at_speed_error')}.",
+        f"Error of the predicted gain over uncompressed: {captions.off(table, 'gain_error')}.",
         f"The first choice was within 5 % of the fastest method in {(choices <= CLOSE).sum()} of {len(choices)} cases. "
         f"In the worst case it took {choices.max():.2f} times as long. The difference was significantly more than 5 % "
-        f"in {(chosen['over_fastest_low'] > CLOSE).sum()} cases. "
-        f"Error of the predicted gain over uncompressed: {captions.off(table, 'gain_error')}. "
-        f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}. "
-        f"Methods within a factor of {TIED} of the first choice cannot be told apart. In the mean, these are "
+        f"in {(chosen['over_fastest_low'] > CLOSE).sum()} cases.",
+        f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}.",
+        f"Methods within a factor of {TIED} of the first choice cannot be told apart. On average, these are "
         f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
-        f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest. "
+        f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest.",
         f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
-        "in the cases with at most as many workers as cores. "
-        f"With computing as fast as it was in each case, the error is: {captions.off(table, 'at_speed_error')}."
-    )
+        "in the cases with at most as many workers as cores.",
+    ]
     if len(probed):
         ratios = probed["overhead"]
-        text += (
-            f" While the probe records, an iteration takes {ratios.median():.3f} times as long (median of "
+        lines += [
+            f"While the probe records, an iteration takes {ratios.median():.3f} times as long (median of "
             f"{len(probed)} jobs, {ratios.min():.3f} to {ratios.max():.3f}). The weights kept their bits in "
-            f"{probed['equal_bits'].sum()} of {len(probed)} jobs. Computing in the recorded iterations, while messages "
-            f"are sent, took {captions.least_to_most(probed['computing'], 2)} times as long as computing alone."
-        )
-    return text
+            f"{probed['equal_bits'].sum()} of {len(probed)} jobs.",
+            "Computing in the recorded iterations, while messages are sent, took "
+            f"{captions.least_to_most(probed['computing'], 2)} times as long as computing alone.",
+        ]
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def errors_by(table: pd.DataFrame, key: str, title: str) -> str:
