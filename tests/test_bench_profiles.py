@@ -122,7 +122,7 @@ def test_the_pages_say_what_was_measured(tmp_path, blocks):
     page, table = (folder / "profiles.md").read_text(), pd.read_csv(folder / "profiles.csv")
     assert len(table) == 36 and table["measured_s_low"].isna().all() == (blocks < 3)
     for text in (page, (folder / "README.md").read_text()):
-        assert "36 iterations in 6 cases were predicted, from one profile for each of 1 jobs. Error" in text
+        assert "36 iterations in 6 cases were predicted, from one profile for each of 1 jobs.\n- Error" in text
         assert "median 0 %, worst 20 % (uncompressed," in text
         assert "takes 1.010 times as long" in text and "kept their bits in 1 of 1 jobs" in text
         assert "nan" not in text.lower()

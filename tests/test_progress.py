@@ -41,7 +41,7 @@ def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_
     words = progress.announce(tmp_path, RUNS)
     known_s = 12 + 18 + 60
     expected = progress.clock(known_s + progress.REST_S)
-    assert words.startswith(f"5 of 5 runs to do, about {expected} for 3 of them; training is")
+    assert words.startswith(f"5 of 5 runs to do, about {expected} for 3 of them; the others")
     assert (
         progress.whole(tmp_path / "timing" / "a", 3.0)
         == f"[0/5 runs done, at least {progress.clock(known_s - 3)} left] "
@@ -71,7 +71,7 @@ def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_n
 def test_a_calibration_on_other_data_says_nothing_about_training(tmp_path):
     runs = RUNS | {"accuracy/a-none": replace(TRAINED, training=replace(TRAINED.training, data="b"))}
     calibrate(tmp_path)
-    assert "for 3 of them; training is" in progress.announce(tmp_path, runs)
+    assert "for 3 of them; the others" in progress.announce(tmp_path, runs)
 
 
 def test_the_first_estimate_after_the_calibration_is_kept_next_to_the_announced_one(tmp_path):
