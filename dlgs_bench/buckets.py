@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
-Plan = list[tuple[int, int]]
+Plan = Sequence[tuple[int, int]]
 Scope = Literal["model", "layer", "plan", "size"]
 
 
@@ -40,7 +40,7 @@ def fill(lengths: Sequence[int], first: int, most: int) -> Plan:
 
     ``lengths``: bytes of each layer. ``first``: the bytes that fill the first bucket; ``most``: any other bucket.
     """
-    plan: Plan = []
+    plan: list[tuple[int, int]] = []
     start, held = 0, 0
     for i, length in enumerate(lengths, start=1):
         held += length
@@ -82,9 +82,7 @@ def planner_of(scope: Scope, planner: str) -> str:
     return {"model": "all", "layer": "layer", "size": "size", "plan": planner}[scope]
 
 
-def assign_buckets(
-    sizes: Sequence[int], scope: Scope, planner: str, most: int, planned: Sequence[tuple[int, int]] = ()
-) -> Plan:
+def assign_buckets(sizes: Sequence[int], scope: Scope, planner: str, most: int, planned: Plan = ()) -> Plan:
     """The plan of a run whose method has this scope.
 
     ``planned``: a computed plan, which scopes "plan" and "size" use, or empty. ``planner``: a name in ``FIXED``, which

@@ -11,7 +11,7 @@ The exchange of a bucket is in one of three states: *waiting* (its next request 
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dlgs_bench.buckets import Plan
 from dlgs_bench.comm import Pending
 from dlgs_bench.exchange.local_steps import LocalSteps
 from dlgs_bench.exchange.method import Bucket, Method, Request, Requests, StepContext
@@ -46,9 +47,7 @@ class Exchange(ABC):
     communications: list[tuple[int, float, float]]
     sent_entries: list[int | Tensor]
 
-    def __init__(
-        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
-    ) -> None:
+    def __init__(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport) -> None:
         self.method, self.groups, self.buckets, self.transport = method, groups, buckets, transport
 
     def move(self, index: int, gradient: Tensor) -> None:
@@ -102,14 +101,7 @@ class WorkerExchange(Exchange):
     ``bucket_of``: the bucket of each layer.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        groups: Sequence[tuple[int, int]],
-        buckets: list[Bucket],
-        transport: Transport,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport, clock: Clock) -> None:
         super().__init__(method, groups, buckets, transport)
         self._clock = clock
         self.bucket_of = [b for b, (i, j) in enumerate(groups) for _ in range(i, j)]
@@ -218,7 +210,7 @@ class LocalExchange(WorkerExchange):
     def __init__(
         self,
         method: LocalSteps,
-        groups: Sequence[tuple[int, int]],
+        groups: Plan,
         buckets: list[Bucket],
         transport: Transport,
         clock: Clock,
@@ -282,7 +274,7 @@ class ServerExchange(Exchange):
     def __init__(
         self,
         method: Method,
-        groups: Sequence[tuple[int, int]],
+        groups: Plan,
         buckets: list[Bucket],
         transport: ParameterServerTransport,
         gradients: Tensor,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from dlgs_bench.buckets import Plan
 from dlgs_bench.exchange.method import Bucket
 
 
@@ -34,7 +35,7 @@ class FlatGradients:
         """The gradients of layers start .. stop - 1, as one flat view."""
         return self.gradients[self.starts[start] : self.starts[stop]]
 
-    def buckets(self, groups: Sequence[tuple[int, int]], ratios: Sequence[float] = ()) -> list[Bucket]:
+    def buckets(self, groups: Plan, ratios: Sequence[float] = ()) -> list[Bucket]:
         """One bucket per (start, stop) range of layers, in order; ``ratios``: one per bucket, if a plan gives them."""
         pairs = zip(groups, ratios or [None] * len(groups), strict=True)
         return [

@@ -13,7 +13,7 @@ TOLERANCE = 1e-3  # of an iteration
 
 def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
     """From layer 0 on, merge each group with the next layer if ``better(merged, separate)``."""
-    done: Plan = []
+    done: list[tuple[int, int]] = []
     group = (0, 1)
     for i in range(1, len(sizes)):
         rest = [(j, j + 1) for j in range(i + 1, len(sizes))]
@@ -78,7 +78,8 @@ def exact(sizes: Sequence[int], costs: Costs) -> Plan:
     of the end of computing. Assuming that computing ends at the start of an interval gives a lower bound for every plan
     that ends within it. Intervals are bisected until no bound is below the best plan.
     """
-    best, least = [], np.inf
+    best: Plan = []
+    least = np.inf
     intervals = [(costs.forward_s + sum(costs.backward_s), np.inf)]
     while intervals:
         first, last = intervals.pop()
@@ -152,7 +153,7 @@ def _pareto(plans: _Front, last: float) -> _Front:
 
 def _plan_of(fronts: list[_Front], index: int) -> Plan:
     """The plan with this index in the last front, by following the back pointers."""
-    plan: Plan = []
+    plan: list[tuple[int, int]] = []
     stop = len(fronts) - 1
     while stop:
         front = fronts[stop]

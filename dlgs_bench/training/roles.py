@@ -7,13 +7,14 @@ collective calls at the same points, so no role depends on the work of another r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
+from dlgs_bench.buckets import Plan
 from dlgs_bench.exchange import Bucket, LocalSteps, Method
 from dlgs_bench.exchange.driver import Exchange, LocalExchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
@@ -44,9 +45,7 @@ class Role(ABC):
         self.session = session
 
     @abstractmethod
-    def exchange(
-        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
-    ) -> Exchange:
+    def exchange(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport) -> Exchange:
         """The exchange of a method, as this role takes part in it."""
 
     @abstractmethod
@@ -67,9 +66,7 @@ class Role(ABC):
 
 
 class Worker(Role):
-    def exchange(
-        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
-    ) -> Exchange:
+    def exchange(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport) -> Exchange:
         clock = self.session.clock
         if isinstance(method, LocalSteps):
             return LocalExchange(method, groups, buckets, transport, clock, self.session.flat.parameters)
@@ -110,9 +107,7 @@ class Worker(Role):
 class Server(Role):
     """A parameter server. It has the same model and optimizer as the workers, and answers their pushes with them."""
 
-    def exchange(
-        self, method: Method, groups: Sequence[tuple[int, int]], buckets: list[Bucket], transport: Transport
-    ) -> Exchange:
+    def exchange(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport) -> Exchange:
         session = self.session
         server_transport, optimizer = cast(ParameterServerTransport, transport), cast(SGD, session.optimizer)
         return ServerExchange(method, groups, buckets, server_transport, session.flat.gradients, optimizer)
