@@ -6,6 +6,7 @@ of CPUs, on CPUs that are treated as if they ran behind.
 """
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,7 @@ from dlgs_bench.exchange import Bucket, Threshold, TopK, async_device, sparsifie
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.selection import MANY, compiled_backend, torch_backend
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 from dlgs_bench.training.finite_check import FiniteCheck
 
@@ -244,3 +246,24 @@ def test_the_memory_of_a_message_waits_for_the_stream_that_reads_it(monkeypatch)
     comm._round(PeerExchange({1: sent})).wait()
     assert [(id(tensor), stream) for tensor, stream in recorded] == [(id(gathered), here), (id(sent), here)]
     assert read == [1, 2]  # before anything was read
+
+
+@pytest.mark.parametrize("device", ["host", "behind"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 6e4])
+def test_a_step_fails_if_a_gradient_that_the_script_gets_is_not_finite(device, dtype, value, request):
+    """The aggregate can be finite in float32, and not in the dtype of the parameter."""
+    if device == "behind":
+        request.getfixturevalue("behind")
+
+    def step(comm) -> tuple[bool, bool]:
+        own = transport(ALL_GATHER, comm)
+        exchange = FiniteExchange(make("none"), [(0, 1)], [Bucket(0, torch.ones(3))], own, lambda label: nullcontext())
+        exchange.begin(at(1))
+        exchange.ready(0)
+        exchange.finish()
+        delivered = torch.tensor([1.0, value], dtype=dtype)
+        exchange.conclude([delivered])
+        return bool(delivered.isnan().all()), exchange.restore()
+
+    assert run_workers(1, step) == [(value != 6e4, value != 6e4)]

@@ -1,18 +1,20 @@
 """Exchanges in a user's script that survive gradients which are not finite."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dlgs_bench.buckets import Plan
 from dlgs_bench.exchange import Bucket, Max, Method, StepContext
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.driver import Clock, OpenBucket, WorkerExchange
 from dlgs_bench.exchange.transport import Transport
 
-# The sum of larger entries overflows within a method, over workers or over the steps that a residual lasts.
+# The sum of larger entries overflows within a method, over workers or over the steps that a residual lasts. In a
+# comparison, torch rounds it to the tensor's dtype. In float16 it is infinity, so entries must be below it.
 LARGEST = 1e36
 
 
@@ -27,14 +29,7 @@ class FiniteExchange(WorkerExchange):
     a step begins. The flag of a GPU is read when the next step begins, so that the host never waits.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        groups: Sequence[tuple[int, int]],
-        buckets: list[Bucket],
-        transport: Transport,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport, clock: Clock) -> None:
         layers = groups[-1][1]
         self._flag = buckets[0].gradient.new_zeros(1)
         super().__init__(
@@ -44,10 +39,10 @@ class FiniteExchange(WorkerExchange):
         self._failed: DeferredScalar | None = None
         self.incomplete = False
 
-    def begin(self, at: StepContext) -> None:
+    def begin(self, context: StepContext) -> None:
         self._before = _copied(self.method.state_dict(), self._before)
         self._flag.fill_(-1)
-        super().begin(at)
+        super().begin(context)
 
     def conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
         """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed.
@@ -89,11 +84,11 @@ class FiniteExchange(WorkerExchange):
     def _note(self, tensor: Tensor) -> bool:
         """Set the flag if ``tensor`` is not finite, and return whether the caller must clear the tensor."""
         if is_async(tensor):
-            finite = tensor.abs() <= LARGEST
+            finite = tensor.abs() < LARGEST
             self._flag.copy_(torch.where(finite.all(), self._flag, 1))
             tensor.masked_fill_(~finite, 0)
             return False
-        if tensor.norm().isfinite() or (tensor.abs() <= LARGEST).all():  # a norm is fast, but can overflow
+        if tensor.norm().isfinite() or (tensor.abs() < LARGEST).all():  # a norm is fast, but can overflow
             return False
         self._flag.fill_(1)
         return True
