@@ -199,9 +199,8 @@ def _refuse_constant(text: str) -> None:
 
 
 def _wrong(schema: dict, value: Any, where: str) -> str | None:
-    given = short_repr(value, 60)
     """What is wrong with a value, in one line, by the part of JSON Schema that ``SCHEMA`` uses."""
-    here, given = where or "profile", short_repr(value, 60)
+    here = where or "profile"
     if "anyOf" in schema:
         wrong = [_wrong(option, value, where) for option in schema["anyOf"]]
         return None if None in wrong else wrong[0]
@@ -209,14 +208,14 @@ def _wrong(schema: dict, value: Any, where: str) -> str | None:
         if key in schema:
             expected = " or ".join(map(str, options))
             fits = any(value == option and type(value) is type(option) for option in options)
-            return None if fits else f"{here}: {given} is not {expected}; record the profile again"
+            return None if fits else _refused(here, value, f"not {expected}")
     kind = schema["type"]
     if kind == "null":
-        return None if value is None else f"{here}: {given} is not null; record the profile again"
+        return None if value is None else _refused(here, value, "not null")
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
-        return f"{here}: {given} is not of type {kind}; record the profile again"
+        return _refused(here, value, f"not of type {kind}")
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        return f"{here}: {given} is not one line of text; record the profile again"
+        return _refused(here, value, "not one line of text")
     if kind in ("integer", "number"):
         return _out_of_bounds(schema, value, here)
     if kind == "array":
@@ -227,16 +226,20 @@ def _wrong(schema: dict, value: Any, where: str) -> str | None:
     return _wrong_object(schema, value, where) if kind == "object" else None
 
 
+def _refused(here: str, value: Any, what: str) -> str:
+    """A message that the value at ``here`` is ``what``, such as "not null"."""
+    return f"{here}: {short_repr(value, 60)} is {what}; record the profile again"
+
+
 def _out_of_bounds(schema: dict, value: float, here: str) -> str | None:
-    given = short_repr(value, 60)
     if isinstance(value, float) and not math.isfinite(value):
         return f"{here}: {value} is not a finite number; record the profile again"
     if value > schema["maximum"]:
-        return f"{here}: {given} is greater than {schema['maximum']:g}; record the profile again"
+        return _refused(here, value, f"greater than {schema['maximum']:g}")
     if "minimum" in schema and value < schema["minimum"]:
-        return f"{here}: {given} is less than {schema['minimum']}; record the profile again"
+        return _refused(here, value, f"less than {schema['minimum']}")
     if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        return f"{here}: {given} is not greater than {schema['exclusiveMinimum']}; record the profile again"
+        return _refused(here, value, f"not greater than {schema['exclusiveMinimum']}")
     return None
 
 
