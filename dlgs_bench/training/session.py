@@ -112,7 +112,7 @@ class Session:
     def _present(self, gradient: Tensor) -> None:
         """Fill the buckets with this gradient, in backward's order of layers."""
         self.flat.gradients.copy_(gradient)
-        for layer in reversed(range(len(self.flat.views))):
+        for layer in range(len(self.flat.views)):
             self._arrive(layer)
         self._arrived.clear()
 

@@ -96,25 +96,24 @@ def in_turns(
     slowdown = scale_links(session)
     for exchange in session.exchanges.values():
         exchange.warm_start()
-    warm_up, turns = (
-        [(label, one, step) for label, one in session.exchanges.items() for step in timed_steps(one.method, repeats)]
-        for repeats in (1, measurement.repeats)
-    )
-    expected = measurement.blocks
+    warm_up = [(one, step) for one in session.exchanges.values() for step in timed_steps(one.method, 1)]
+    steps = {label: timed_steps(one.method, measurement.repeats) for label, one in session.exchanges.items()}
+    per_block, expected = sum(map(len, steps.values())), measurement.blocks
     gradient = session.flat.gradients.clone()
-    for done, (_, exchange, step) in enumerate(warm_up, start=1):
+    for done, (exchange, step) in enumerate(warm_up, start=1):
         session.step(exchange, step, gradient=gradient)
-        report(done, len(warm_up) + expected * len(turns))
+        report(done, len(warm_up) + expected * per_block)
     block, began, enough = 0, time.perf_counter(), False
     while not enough:
         block += 1
-        for label, exchange, step in turns:
-            row = session.step(exchange, block * exchange.method.cycle + step)
-            share = phase_share(exchange.method, row["phase"])
-            iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
-            sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+        for label, exchange in session.exchanges.items():
+            for step in steps[label]:
+                row = session.step(exchange, block * exchange.method.cycle + step)
+                share = phase_share(exchange.method, row["phase"])
+                iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
+                sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
+                report(len(warm_up) + len(iterations), len(warm_up) + expected * per_block)
             traces[label] = trace_rows(label, session.clock, exchange)
-            report(len(warm_up) + len(iterations), len(warm_up) + expected * len(turns))
         remaining = remaining_blocks(settings, time.perf_counter() - began, block)
         expected = max(measurement.blocks, block + max(1, remaining))
         enough = block >= measurement.blocks and session.decide(
