@@ -9,25 +9,8 @@ DATA = "cifar10"
 loss = F.cross_entropy
 
 WIDTHS: list[int | str] = [
-    64,
-    64,
-    "pool",
-    128,
-    128,
-    "pool",
-    256,
-    256,
-    256,
-    "pool",
-    512,
-    512,
-    512,
-    "pool",
-    512,
-    512,
-    512,
-    "pool",
-]
+    64, 64, "pool", 128, 128, "pool", 256, 256, 256, "pool", 512, 512, 512, "pool", 512, 512, 512, "pool",
+]  # fmt: skip
 
 
 class VGG16(nn.Module):

@@ -61,9 +61,8 @@ class DDPHook(Hook):
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
         super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)
-        self._ddp = weakref.ref(
-            model
-        )  # the model keeps the hook through C++, where the garbage collector sees no cycle
+        # The model keeps the hook through C++, where the garbage collector sees no cycle.
+        self._ddp = weakref.ref(model)
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph

@@ -65,11 +65,12 @@ class LocalSteps:
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
-        own = [p.detach().clone() for p in parameters]
-        if self._comm.world_size > 1:
-            broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
-        self._replaced = not all(map(torch.equal, own, parameters))  # the weights of this worker, by those of rank 0
+        self._replaced = False  # whether this worker had other weights than rank 0
         self._lost = self._agreed = False
+        if self._comm.world_size > 1:
+            own = [p.detach().clone() for p in parameters]
+            broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
+            self._replaced = not all(map(torch.equal, own, parameters))
         self._model, self._known = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
@@ -136,7 +137,7 @@ class LocalSteps:
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """Check the first step: warn if the state was not loaded, and refuse weights that have changed.
 
-        Right after an exchange, the weights of rank 0 are those of all workers.
+        Right after an exchange, all workers have the weights of rank 0.
         """
         for handle in self._handles:
             handle.remove()

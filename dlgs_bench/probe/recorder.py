@@ -68,9 +68,9 @@ class Recorder:
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, path: Path, steps: int, methods: Sequence[str] | None
     ) -> None:  # fmt: skip
-        self._parameters = _recordable(model, optimizer, path, steps, methods)
         # torch.compile around DistributedDataParallel: the wrapper has the hooks, and the module in it the settings.
         self._model, self._wrapped = model, getattr(model, "_orig_mod", model)
+        self._parameters = _recordable(self._wrapped, optimizer, path, steps, methods)
         self._optimizer, self._path = _stepping(optimizer), path
         self._steps, self._methods = steps, methods
         self._device = self._parameters[0].device
@@ -237,7 +237,6 @@ def _recordable(
     for name in methods or ():
         if name not in known:
             raise ValueError(f"record: methods: {name!r} is not a method{meant(name, known)}; {listed(known)}")
-    model = getattr(model, "_orig_mod", model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(model, DistributedDataParallel):
         names = {id(parameter): name for name, parameter in model.module.named_parameters()}

@@ -75,9 +75,9 @@ def main(snakemake: Script) -> None:
         )
         axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    entries = {label: handle for handle, label in zip(handles, labels, strict=True)}
-    shown = [label for label in entries if label == "predicted" or label in visible(table)]
-    style.legend(figure, [entries[label] for label in shown], shown)
+    shown = {"predicted"} | visible(table)
+    entries = {label: handle for handle, label in zip(handles, labels, strict=True) if label in shown}
+    style.legend(figure, list(entries.values()), list(entries))
     table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)
