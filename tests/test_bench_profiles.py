@@ -1,6 +1,7 @@
 """bench/profiles.py: errors and first choices from made-up measurements, a budget, and one tiny case on real ranks."""
 
 import json
+import re
 import sys
 import time
 from dataclasses import replace
@@ -110,6 +111,19 @@ def test_ties_follow_from_the_ratios_of_the_kept_cases():
     rows = [("a", 1.0), ("a", 1.2), ("b", 3.0), ("b", 4.0)]
     tied = profiles.ties(pd.DataFrame(rows, columns=["case", "predicted_s"]), 1.25)
     assert tied["predicted_s"].tolist() == [1.0, 1.2, 3.0]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("file", ["README.md", "docs/own-network.md", "dlgs_bench/advise.py", "results/README.md"])
+def test_texts_have_the_errors_of_the_kept_cases(file):
+    kept = pd.read_csv(ROOT / "results/reference-profiles/profiles.csv")
+    errors, choices = 100 * kept["error"].abs(), profiles.first_choices(kept)["over_fastest"]
+    text = re.sub(r'[\s"]+', " ", (ROOT / file).read_text())
+    most, median = f"{errors.max():.0f} %", f"{errors.median():.0f} %"
+    assert f"by {median} in the median and by {most} at most" in text or f"error {median}, worst {most}" in text
+    if "first choice was within" in text:
+        good = f"{(choices <= profiles.CLOSE).sum()} of {len(choices)} cases"
+        assert re.search(rf"first choice was within 5 % of the fastest method in {good}", text)
 
 
 @pytest.mark.unit
