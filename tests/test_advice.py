@@ -53,7 +53,7 @@ def _complaints(monkeypatch):
 
 @given(st.lists(st.floats(0.2, 5), min_size=9, max_size=60), st.randoms())
 def test_nine_of_ten_cases_lie_within_the_margin(off, random):
-    """Of the cases and one more of the same kind: what the theorem counts."""
+    """The theorem counts the cases and one more of the same kind."""
     checked = pd.DataFrame({"predicted_speedup": off, "speedup": 1.0})
     factor = advice.margin(checked)
     assert (advice.errors(checked) <= factor * (1 + 1e-12)).mean() >= 0.9
@@ -118,7 +118,7 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
 @settings(max_examples=25, deadline=None)
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
-    """Slowdown: all times shrink alike, so proportions stay."""
+    """All times shrink by the same slowdown factor, so speed-ups stay."""
     known = next(one for one in report.known if one.spec.variant == "dlgs")
     here = advice.predicted(known, Network(workers, rate, latency))
     there = advice.predicted(known, Network(workers, rate * slowdown, latency / slowdown), slowdown)
@@ -132,7 +132,7 @@ def inputs(report, rates=()) -> dict:
 
 
 def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(report, capfd, tmp_path):
-    """A small model is assumed to use nodes as well as a large one: it would compute in less than a millisecond."""
+    """A small model is assumed to use nodes as well as a large one. It would compute in less than a millisecond."""
     rates = []
     for model in report.runs.models:
         rates.append(str(tmp_path / f"{model}.json"))

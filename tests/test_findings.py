@@ -29,7 +29,7 @@ def whole(runs: pd.DataFrame, selection="torch", rate=100.0, workers=2) -> pd.Da
 
 
 def cell(model="vgg16", topology="allgather", ratio=0.01, about=None, **seconds) -> pd.DataFrame:
-    """The four methods in the paper's order, but for what is given."""
+    """The four methods in the paper's order, except for what is given."""
     runs = [timing_run(m, s, ratio, model, topology) for m, s in (FASTER | seconds).items()]
     return whole(pd.concat(runs), **about or {})
 
@@ -110,7 +110,7 @@ def test_a_gain_that_one_ratio_keeps_with_compiled_passes_is_not_called_the_slow
 
 
 def test_what_uncompressed_waits_for_is_the_number_of_the_claim():
-    """0.6 s divided by 0.3. A mean over the middle half of the iterations would give 1.99."""
+    """The claim's number is 0.6 s divided by 0.3 s. A mean over the middle half of the iterations would give 1.99."""
     (sentence,) = (s for s in said(cell()) if "waits for communication" in s)
     compared = claims.compare(cell(), accuracy_runs())
     (value,) = compared.loc[compared["statement"].str.startswith("Uncompressed communication"), "value"]

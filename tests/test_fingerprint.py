@@ -46,7 +46,7 @@ def test_a_commit_is_never_a_number(first, rest):
 
 @pytest.mark.parametrize("digits", ["54355324f", "12e45674f"])
 def test_no_table_reads_a_commit_as_a_number(digits):
-    """Not for every name: pandas crashes on 1e2147483648a."""
+    """This does not hold for every name: pandas crashes on 1e2147483648a."""
     name = fingerprint.abbreviated(digits, 7)
     assert pd.read_csv(StringIO(f"commit\n{name}\n"))["commit"].tolist() == [name]
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_not_python_has_a_description_until_it_changes(tmp_path, 
 
 
 def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path, monkeypatch):
-    """What it lacked may be there now: a library, a file of weights, the network."""
+    """The missing library, file of weights or network may be there in the next run."""
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
     known = {("methods", "topk"): {"error": "no weights"}, ("methods", "none"): {"title": "Uncompressed"}}
     monkeypatch.setattr(plugins, "_known", known)

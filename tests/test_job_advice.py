@@ -385,7 +385,7 @@ def test_a_bad_option_is_one_line(capsys, options):
 
 
 def changed(*way, **values):
-    """A change of a profile: what it has at ``way`` gets these ``values``; a value of None deletes its key."""
+    """A change of a profile: the entry at path ``way`` gets these ``values``; a value of None deletes its key."""
 
     def change(profile: dict) -> str:
         place = profile
@@ -536,7 +536,7 @@ def test_the_figure_is_an_svg_file(capsys, tmp_path):
 
 
 def test_the_figure_ignores_the_settings_of_a_user(tmp_path):
-    """LaTeX is the most common one, and is not installed everywhere."""
+    """LaTeX is the most common setting, and it is not installed everywhere."""
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"text.usetex": True}):
         advise.draw(job_advice.models(load(RECORDED), ["topk"]), Network(2, 500), tmp_path / "advice.svg")

@@ -111,7 +111,7 @@ def test_an_elementwise_method_does_not_mind_another_order_in_each_step(name):
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**16))
 @examples(0.3)
 def test_what_is_sent_and_what_is_kept_add_up(name, measured, device, size, seed):
-    """With one worker the aggregate is what it sent."""
+    """With one worker, the aggregate is what the worker sent."""
 
     def work(comm):
         generator = torch.Generator().manual_seed(seed)
@@ -151,7 +151,8 @@ def test_the_mean_over_many_draws_is_the_dense_mean(name, measured, device):
 @given(size=st.integers(1, 2000), seed=st.integers(0, 2**16), power=st.integers(1, 9))
 @examples(0.5)
 def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measured, device, size, seed, power):
-    """In every step, of gradients whose few largest entries stand out the more, the higher the power."""
+    """The bound holds in every step. The higher the power, the more the few largest entries of the gradients
+    dominate."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(size, generator=generator).to(device) ** power for _ in range(3)]
     steps = [[gradient / gradient.abs().max()] for gradient in drawn]
@@ -270,7 +271,8 @@ class Recorder:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("wire", FORMATS)
 def test_bytes_counted_are_the_bytes_that_moved(name, wire):
-    """Sent as counted by the sender; received, where all gather, as counted by the others."""
+    """The sender's own count is compared with its messages. In a gather, the receiver's bytes are the counts of the
+    others."""
 
     def work(comm):
         recorder = Recorder(comm)
@@ -330,7 +332,7 @@ class Forgets(Ratio):
 
 @pytest.mark.parametrize("declared", ["pass", 'conserves_mass = "bits"', "conserves_mass = None"])
 def test_a_class_with_error_feedback_says_whether_it_conserves_mass(declared, monkeypatch):
-    """``Ratio`` brings another law, which a method that forgets its residual keeps."""
+    """The class inherits the law of ``Ratio``, which a method that drops its residual satisfies, too."""
     module = ModuleType("methods.forgets")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(FEEDBACK.format(declared=declared), vars(module))

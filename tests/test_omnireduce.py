@@ -28,7 +28,7 @@ def numbers_of(tensor: torch.Tensor, block: int) -> set[int]:
 
 
 def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> list[tuple[int, list[list[int]]]]:
-    """Of each stream its aggregator and the blocks in each of its columns; a stream has 16 full messages or more."""
+    """The aggregator of each stream and the blocks in each of its columns. A stream has 16 full messages or more."""
     count = max(1, min(aggregators * in_flight, blocks // (16 * fused))) if blocks else 0
     shares = [list(range(first, blocks, count)) for first in range(count)]
     width = [min(fused, len(share)) for share in shares]
@@ -41,7 +41,7 @@ def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> lis
 def by_formula(
     found: list[set[int]], entries: int, *, block: int, aggregators: int, apart: bool = False, **shape
 ) -> list[tuple[int, int]]:
-    """By rank the messages and bytes it sends, where ``found`` are each worker's blocks that are not zero.
+    """The messages and bytes that each rank sends. ``found``: each worker's blocks that are not zero.
 
     One block per message: |F u NZ_i| to the aggregator, |F u U| from it to each worker. Fused: a worker sends in the
     rounds in which a column's turn is its own, the aggregator as often as its longest column. Nobody sends to oneself.
@@ -62,14 +62,14 @@ def by_formula(
 
 
 def summed(tensors: list[torch.Tensor], **shape) -> list[tuple[int, int]]:
-    """Sum them in place, one stream after the other; by rank, the messages and bytes."""
+    """Sum the tensors in place, one stream after the other; return the messages and bytes by rank."""
     everyones = [streams(rank, len(tensors), tensor, **shape) for rank, tensor in enumerate(tensors)]
     outcomes = [lockstep.run(stream) for stream in zip(*everyones, strict=True)]
     return [(sum(o.messages[r] for o in outcomes), sum(o.bytes[r] for o in outcomes)) for r in range(len(tensors))]
 
 
 def blockwise(world: int, entries: int, block: int, pattern: str, seed: int, *, whole: bool) -> list[torch.Tensor]:
-    """By rank a tensor with whole blocks of zeros; ``whole``: of integers, which float32 sums exactly."""
+    """A tensor with whole blocks of zeros for each rank. ``whole``: integers, which float32 sums exactly."""
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-entries // block)
     owner = torch.randint(world, (blocks,), generator=generator)
@@ -105,7 +105,7 @@ def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
 
 @st.composite
 def anywhere(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
-    """``inputs``, or with aggregators apart: ranks more, whose tensors hold nothing that is a number."""
+    """``inputs``, possibly with dedicated aggregators: more ranks, whose tensors contain only NaN."""
     tensors, shape = draw(inputs(whole=whole))
     if draw(st.booleans()):
         shape |= {"aggregators": draw(st.integers(1, 5)), "apart": True}
@@ -114,7 +114,7 @@ def anywhere(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
 
 
 def divided(tensors: list[torch.Tensor], shape: dict) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Those of the workers, and those of aggregators apart."""
+    """The tensors of the workers, and the tensors of dedicated aggregators."""
     workers = len(tensors) - shape.get("apart", False) * shape["aggregators"]
     return tensors[:workers], tensors[workers:]
 
@@ -153,7 +153,7 @@ BOUNDS = [
 
 @pytest.mark.parametrize("workers, aggregators, pattern, apart", BOUNDS)
 def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, pattern, apart):
-    """There are so many blocks that first bursts, and which aggregator has which blocks, hardly count."""
+    """There are so many blocks that the first bursts and the choice of aggregators hardly count."""
     tensors = blockwise(workers, 20_000, 1, pattern, 0, whole=True)
     own, anybodys = (sum(t.count_nonzero().item() for t in of) / 20_000 / len(of) for of in (tensors, [sum(tensors)]))
     everyone = tensors + [torch.empty(20_000) for _ in range(apart * aggregators)]
@@ -193,7 +193,7 @@ def test_the_published_counts_with_one_block_per_message(pattern):
 @given(blocks=st.integers(1, 5000), fused=st.integers(1, 40), in_flight=st.integers(1, 5), world=st.integers(2, 4))
 @examples(0.6)
 def test_the_first_burst_is_a_16th_of_the_blocks_or_one_message(blocks, fused, in_flight, world):
-    """It is all that is sent of zeros; of each stream one rank is the aggregator, which sends nothing to itself."""
+    """A tensor of zeros sends only this burst. Each stream's aggregator sends nothing to itself."""
     sent = summed([torch.zeros(blocks) for _ in range(world)], block=1, fused=fused, in_flight=in_flight)
     burst = sum(n for _, n in sent) / (2 * WIRE_BYTES) / (2 * (world - 1))  # there and back, of one worker
     assert min(fused, blocks) <= burst <= max(fused, blocks / 16)
@@ -282,7 +282,7 @@ FEW = {"block": 4, "fused": 3, "in_flight": 2}
 )
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_every_method_ends_with_the_same_bits_as_over_sums_in_rank_order(name, options, workers):
-    """The engine's sum of local threads is in rank order too."""
+    """The sums of local threads are in rank order, too."""
 
     def work(comm, **how):
         return exchange_steps(comm, make(name, **options), gradients(comm.rank, 3), **how)

@@ -34,7 +34,7 @@ MAP = runpy.run_path(str(ROOT / "workflow" / "studies" / "map" / "figure.py"))
 
 
 class Items(list):
-    """Files of a rule: by place and by name, as Snakemake gives them."""
+    """Files of a rule, by position and by name, as in Snakemake."""
 
     def __init__(self, *files, **named):
         every = [file for one in (*files, *named.values()) for file in (one if isinstance(one, list) else [one])]
@@ -538,7 +538,7 @@ def test_the_readmes_picture_says_what_was_measured_where_and_how_often():
 
 
 def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
-    """Its own curve only if it has left chance level; a model without any run is said to have none."""
+    """The model's own curve is shown only if it has left chance level. A model without a run is called missing."""
     points, model = pd.read_csv(report.tidy["accuracy"]), report.runs.models[-1]
     file = report.folder / "long.csv"
     long = points[(points["model"] == model) & (points["seed"] == 0)].assign(commit="c0ffee")

@@ -25,7 +25,7 @@ def spread(column: str, value: float) -> dict:
 
 
 def sums(**speedups: float) -> pd.DataFrame:
-    """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
+    """Rows of sums. ``speedups``: OmniReduce against the ring by shape, "<aggregators>x<streams>"; others have 1."""
     shape = {
         "workers": 4,
         "apart": False,
@@ -112,7 +112,7 @@ def test_messages_and_bytes_are_exact():
 
 
 def hybrids(**seconds: float) -> pd.DataFrame:
-    """``seconds``: of the hybrid by "<model>_<workers>"; a ring takes 1."""
+    """Rows of hybrids. ``seconds``: of an iteration by "<model>_<workers>"; a ring takes 1."""
     return pd.DataFrame(
         {"model": name.rsplit("_", 1)[0], "workers": int(name.rsplit("_", 1)[1]), "way": way, "repeats": 3}
         | {"disturbed": NO, "sender": "server" if way == "served" else "worker", "bytes": 1 if way == "hybrid" else 2}
@@ -134,7 +134,7 @@ def test_gains_of_hybrids_are_compared_by_classes_and_by_workers():
 
 
 def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
-    """With two workers, half of them is one: no gradient of the backbone is exchanged."""
+    """Half of two workers is one worker, which exchanges no gradient of the backbone."""
     rows = list(hybrid(hybrids(net_2=0.5, net_4=0.5)))
     assert verdicts(rows, "It trains faster") == [UNKNOWN, HOLDS]
 
