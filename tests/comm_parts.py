@@ -25,7 +25,7 @@ OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, an
     {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},
     {"block": 64, "fused": 3, "in_flight": 5, "aggregators": 2},
 )
-APART = ({"aggregators": 1, "apart": True}, {"aggregators": 2, "apart": True})  # each with the last shape above
+APART = ({"aggregators": 1, "dedicated": True}, {"aggregators": 2, "dedicated": True})  # each with the last shape above
 
 
 def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:

@@ -147,7 +147,7 @@ def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks
     assert {key for key in ranks[0] if key.startswith("omnireduce")} == {f"omnireduce {n}" for n in range(len(shapes))}
     for which, shape in enumerate(shapes):
         everyones = [comm_parts.sparse_blocks(rank, shape["block"]) for rank in range(world)]
-        workers = world - shape["aggregators"] * ("apart" in shape)
+        workers = world - shape["aggregators"] * ("dedicated" in shape)
         mine = everyones[:workers]
         sent = by_formula([numbers_of(tensor, shape["block"]) for tensor in mine], len(mine[0]), **shape)
         for rank, found in enumerate(ranks):

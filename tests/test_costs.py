@@ -161,6 +161,6 @@ def test_the_dearest_phase_counts_for_every_step_if_asked_for():
     )
     layers = pd.DataFrame({"layer": [0], "entries": [1000], "backward_s": [0.1]})
     iterations = pd.DataFrame({"forward_s": [1.0], "optimizer_s": 0.0, "other_s": 0.0, "skew_s": 0.0})
-    for cost, expected in (("amortised", 5.0), ("dearest", 8.0)):
+    for cost, expected in (("amortised", 5.0), ("worst", 8.0)):
         known = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
         assert known.costs.sparsify(1000) == pytest.approx(expected)

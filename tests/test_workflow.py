@@ -155,7 +155,7 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("run.json")} == before
 
     # Another plan.
-    run(project, *PLANNED, "plan_cost=dearest")
+    run(project, *PLANNED, "plan_cost=worst")
     assert path.read_text() != said
     changed = {file for file in folder.rglob("run.json") if file.stat().st_mtime_ns != before[file]}
     assert changed == set(records)

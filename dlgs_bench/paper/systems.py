@@ -60,7 +60,7 @@ def estimate(row: dict, column: str) -> Estimate:
 
 def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
     """The rows about OmniReduce, from the studies ``sums`` and ``omnireduce``."""
-    streamed = sums[(sums["way"] == "omnireduce") & (sums["places"] == "random")]
+    streamed = sums[(sums["way"] == "omnireduce") & (sums["positions"] == "random")]
     usual = streamed["block"].value_counts().idxmax()  # other block sizes are timed briefly
     as_many = (streamed["aggregators"] == streamed["workers"]) & (streamed["block"] == usual)
     rows = streamed[as_many].to_dict("records")
@@ -89,7 +89,7 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
 
 def _processes(row: dict) -> str:
     """The workers and the kind of aggregators of a row of the study ``sums``, in words."""
-    return f"{_workers(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
+    return f"{_workers(row)}, {'dedicated' if row['dedicated'] else 'shared'} aggregators"
 
 
 def _workers(row: dict) -> str:
@@ -111,7 +111,7 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
         "block": "Larger blocks use the links better (read as: at an equal part of blocks that are not zero)",
     }
     for column, statement in questions.items():
-        alike = [name for name in ("workers", "latency_ms", "apart", *SHAPE) if name != column]
+        alike = [name for name in ("workers", "latency_ms", "dedicated", *SHAPE) if name != column]
         for case, own in rows.groupby(alike):
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
@@ -152,7 +152,7 @@ def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
 
 def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
     """The rows that compare halving-doubling with a ring: messages, bytes and time of full blocks in ``sums``."""
-    full = sums[(sums["density"] == DENSE) & (sums["places"] == "random")]
+    full = sums[(sums["density"] == DENSE) & (sums["positions"] == "random")]
     for (workers, _), rows in full.groupby(["workers", "latency_ms"]):
         ways = {way: own.iloc[0].to_dict() for way, own in rows.groupby("way")}
         if "halving-doubling" not in ways:

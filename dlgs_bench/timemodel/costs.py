@@ -156,11 +156,11 @@ def calibration(
     """The costs from the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs.
 
     ``within``: "layer" if the method selects in each layer of a merged group separately. ``cost``: "amortised" over the
-    phases of a cycle, or "dearest", the worst case: all steps have the phase with the longest selection. The paper's
+    phases of a cycle, or "worst", the worst case: all steps have the phase with the longest selection. The paper's
     TopKTime assumes this worst case for DLGS.
     """
     traffic = traffic_per_entry(samples)
-    if cost == "dearest":
+    if cost == "worst":
         longest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
         samples = samples[samples["phase"] == longest]
     selected = amortised(samples, "sparsify_s")
