@@ -171,8 +171,8 @@ def selection(asked: argparse.Namespace) -> None:
 
 def candidates(bench, residual: Tensor, gradient: Tensor, k: int) -> dict[str, Callable]:
     """The exact selections of bench/selection.py, and Top-K for which the host does not wait, as in runs on a GPU."""
-    known = bench.candidates(residual, gradient, k)
-    return {name: known[name] for name in EXACT} | {
+    candidates = bench.candidates(residual, gradient, k)
+    return {name: candidates[name] for name in EXACT} | {
         "top-k without wait, torch": lambda corrected: torch_backend.take_at_most(corrected, TopK(k), k, gradient),
         "top-k without wait, fast": lambda corrected: compiled_backend.take_at_most(corrected, TopK(k), k, gradient),
     }
@@ -183,8 +183,8 @@ def device_topk() -> str:
     names = []
     for package in ("cuda.compute", "cupy"):
         with suppress(ImportError):
-            known = dir(importlib.import_module(package))
-            names += [f"{package}.{name}" for name in known if "topk" in name.lower().replace("_", "")]
+            attributes = dir(importlib.import_module(package))
+            names += [f"{package}.{name}" for name in attributes if "topk" in name.lower().replace("_", "")]
     offered = f"{', '.join(names)} may be it: add it to candidates" if names else "not in cuda.compute or cupy here"
     return f"cub's DeviceTopK is not measured: {offered}"
 

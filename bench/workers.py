@@ -114,8 +114,8 @@ def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[st
         return accuracy(spec, comm, copy(data), CPU, report, settings)  # a copy shares the images
 
     rows = run_workers(spec.cluster.workers, work)[0]
-    known = provenance(spec) | {"network": "no"}
-    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": known}
+    origin = provenance(spec) | {"network": "no"}
+    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
     found["points"] = points(rows)
     folder.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    spec, known = RunSpec.from_dict(record["spec"]), record["provenance"]
+    spec, origin = RunSpec.from_dict(record["spec"]), record["provenance"]
     training, workers = spec.training, spec.cluster.workers
     run = {
         "run": name_of(spec),
@@ -152,8 +152,8 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "workers": workers,
     }
     run |= {"batch": training.batch, "total_batch": training.batch * workers, "seed": training.seed}
-    run |= {"precision": training.precision, "engine": "threads", "network": known["network"]}
-    run |= {"machine": known["machine"], "date": known["date"][:10], "commit": known["commit"]}
+    run |= {"precision": training.precision, "engine": "threads", "network": origin["network"]}
+    run |= {"machine": origin["machine"], "date": origin["date"][:10], "commit": origin["commit"]}
     for point in record["points"]:
         yield run | point
 

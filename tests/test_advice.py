@@ -41,7 +41,7 @@ def report(request, tmp_path_factory):
         pd.DataFrame({"predicted_speedup": off, "speedup": 1.0, "machine": "a machine"}).to_csv(
             made.checked, index=False
         )
-        made.known = Calibrations(made.folders).each()
+        made.projections = Calibrations(made.folders).each()
         yield made
     sys.stderr = stderr
 
@@ -90,38 +90,38 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
 
 def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
     free = Network(8, np.inf, 0.0)
-    for known in report.known:
+    for projection in report.projections:
         for there in (Network(8, 100.0, 1.0), free):
-            saved = known.saved(there)
-            assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
-        assert known.saved(free)["link"] == 0
-        assert 0 < known.computing_s < known.iteration_s(free)
-        assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
-        assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
+            saved = projection.saved(there)
+            assert min(saved.values()) >= -1e-12 and max(saved.values()) < projection.iteration_s(there)
+        assert projection.saved(free)["link"] == 0
+        assert 0 < projection.computing_s < projection.iteration_s(free)
+        assert projection.saved(Network(8, 1.0))["link"] > projection.saved(Network(8, 100.0))["link"]
+        assert projection.spec.scheme.method != "none" or projection.saved(free)["selection"] == 0
 
 
 def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
-    for known in report.known:
-        dense = known.spec.topology.name == "allgather" and known.spec.scheme.method == "none"
-        ways = known.collective_variants(8)
+    for projection in report.projections:
+        dense = projection.spec.topology.name == "allgather" and projection.spec.scheme.method == "none"
+        ways = projection.collective_variants(8)
         assert [way.collective for way in ways] == (["engine", "halving-doubling"] if dense else ["engine"])
         # 6 is not a power of two, and among 2 workers both make the same number of rounds.
-        assert len(known.collective_variants(6)) == len(known.collective_variants(2)) == 1
+        assert len(projection.collective_variants(6)) == len(projection.collective_variants(2)) == 1
         if dense:
             near, far = Network(8, np.inf, 0.0), Network(8, np.inf, 1000.0)
             ring, other = ([way.iteration_s(there) for there in (near, far)] for way in ways)
             # Each bucket of the ring waits 14 times for 2 s, of halving-doubling 6 times, however many buckets.
             assert (ring[1] - ring[0]) / (other[1] - other[0]) == pytest.approx(14 / 6, rel=0.01)
-            assert advice.fastest_s(known, far) == other[1] < ring[1]
+            assert advice.fastest_s(projection, far) == other[1] < ring[1]
 
 
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
 @settings(max_examples=25, deadline=None)
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
     """All times shrink by the same slowdown factor, so speed-ups stay."""
-    known = next(one for one in report.known if one.spec.variant == "dlgs")
-    here = advice.predicted(known, Network(workers, rate, latency))
-    there = advice.predicted(known, Network(workers, rate * slowdown, latency / slowdown), slowdown)
+    projection = next(one for one in report.projections if one.spec.variant == "dlgs")
+    here = advice.predicted(projection, Network(workers, rate, latency))
+    there = advice.predicted(projection, Network(workers, rate * slowdown, latency / slowdown), slowdown)
     assert there["iteration_s"] * slowdown == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
 

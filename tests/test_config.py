@@ -433,7 +433,7 @@ def test_a_file_whose_name_python_cannot_import_is_one_line(tmp_path, monkeypatc
         (tmp_path / f"{name}.py").touch()
         with pytest.raises(ValueError, match=f"^{name}.py is not a name of letters, digits and _; rename the file$"):
             plugins.load("models", name)
-        monkeypatch.setitem(plugins._known, ("models", name), {"error": ""})
+        monkeypatch.setitem(plugins._descriptions, ("models", name), {"error": ""})
         plugins._write("models", name)  # does nothing
     (tmp_path / "Mine.py").touch()
     assert plugins.names.__wrapped__("models") == ["Mine", "my net", "my-net", "net.v2"]

@@ -144,9 +144,9 @@ def test_samples_become_costs_that_planners_take():
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     samples["communication_s"] += 8 * 0.25 * samples["overlapped"]
     samples["taken_s"] = 8 * 0.125 * samples["overlapped"]
-    known = calibration(layers, iterations, samples.assign(**BYTES))
-    found = known.costs
-    assert known.sizes == [10, 99] and known.rest_s == 1.75
+    calibrated = calibration(layers, iterations, samples.assign(**BYTES))
+    found = calibrated.costs
+    assert calibrated.sizes == [10, 99] and calibrated.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3)
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
@@ -162,5 +162,5 @@ def test_the_dearest_phase_counts_for_every_step_if_asked_for():
     layers = pd.DataFrame({"layer": [0], "entries": [1000], "backward_s": [0.1]})
     iterations = pd.DataFrame({"forward_s": [1.0], "optimizer_s": 0.0, "other_s": 0.0, "skew_s": 0.0})
     for cost, expected in (("amortised", 5.0), ("worst", 8.0)):
-        known = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
-        assert known.costs.sparsify(1000) == pytest.approx(expected)
+        calibrated = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
+        assert calibrated.costs.sparsify(1000) == pytest.approx(expected)

@@ -175,8 +175,8 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
     began, begun = time.monotonic(), disturbance.OtherWork()
     other = subprocess.Popen(spin)
     assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
-    share = begun.share()  # nobody has waited for it: the work of a stranger
-    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
+    fraction = begun.fraction()  # nobody has waited for it: the work of a stranger
+    assert other.wait() == 0 and fraction * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
 
 
 @pytest.mark.engine

@@ -33,11 +33,11 @@ def costs(alpha: float, beta: float, latency_s: float = 0.0) -> Costs:
 def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
     topology, traffic, here, alpha, beta, latency_s
 ):
-    known = costs(alpha, beta, latency_s)
-    same = project_costs(known, topology, traffic, here, here)
+    calibration = costs(alpha, beta, latency_s)
+    same = project_costs(calibration, topology, traffic, here, here)
     on_link = topology.link_bytes(traffic, 1, here.workers) * 8e-6 / here.rate_mbit
     for size in SIZES:
-        assert same.communicate(size) == pytest.approx(max(known.communicate(size), on_link * size))
+        assert same.communicate(size) == pytest.approx(max(calibration.communicate(size), on_link * size))
         assert same.latency(size) >= latency_s * (1 - 1e-9)
     if on_link <= beta:
         assert same.latency(0) == pytest.approx(latency_s)
@@ -45,10 +45,10 @@ def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
 
 @given(topologies, traffics, networks, st.floats(1.01, 100))
 def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(topology, traffic, here, factor):
-    known = costs(1e-3, 1e-8, 1e-3)
+    calibration = costs(1e-3, 1e-8, 1e-3)
 
     def cost(there: Network) -> float:
-        found = project_costs(known, topology, traffic, here, there)
+        found = project_costs(calibration, topology, traffic, here, there)
         return found.communicate(1e6) + found.latency(1e6)
 
     assert cost(replace(here, rate_mbit=here.rate_mbit * factor)) <= cost(here) * (1 + 1e-9)

@@ -9,7 +9,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Estimator
 from dlgs_bench.exchange.quantisation import compiled_backend, ends, torch_backend
 from dlgs_bench.exchange.selection import Threshold, TopK
-from dlgs_bench.exchange.sparsifier import share
+from dlgs_bench.exchange.sparsifier import num_entries
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +88,7 @@ def test_a_gtopk_root_of_zeros_keeps_no_entry_from_its_worker():
     "part, entries, k", [(0.29, 100, 29), (0.57, 100, 57), (0.9999999, 10, 9), (1.0, 7, 7), (0.001, 10, 1)]
 )
 def test_a_share_of_entries_is_rounded_down_as_if_products_were_exact(part, entries, k):
-    assert share(part, entries) == k == make("topk", ratio=part).k(Bucket(0, torch.zeros(entries)))
+    assert num_entries(part, entries) == k == make("topk", ratio=part).k(Bucket(0, torch.zeros(entries)))
 
 
 def test_a_density_cap_is_rounded_as_k_is():

@@ -88,8 +88,8 @@ def wrong_together(given: dict) -> str | None:
 
 def unused(values: dict) -> str:
     """A warning that names variants which have parameters but are not run, or an empty string."""
-    known = () if values["methods"] == "all" else values["methods"]
-    not_run = [name for name in values["variants"] if known and name not in known]
+    named = () if values["methods"] == "all" else values["methods"]
+    not_run = [name for name in values["variants"] if named and name not in named]
     return f"variants: {', '.join(not_run)} not among methods, so not run" if not_run else ""
 
 

@@ -178,11 +178,11 @@ class Hook:
 
     def _put(self, gradient: Tensor, view: Tensor) -> None:
         """Write a gradient into its view of the buckets, unscaled and divided by the number of workers."""
-        share = 1 / (self._comm.world_size * self._scale)
+        factor = 1 / (self._comm.world_size * self._scale)
         if gradient.dtype == view.dtype:
-            torch.mul(gradient, share, out=view)
+            torch.mul(gradient, factor, out=view)
         else:
-            view.copy_(gradient).mul_(share)
+            view.copy_(gradient).mul_(factor)
 
     def _add_decay(self, layer: int, gradient: Tensor) -> None:
         """Add the weight decay of a layer to its flat gradient, if the method applies weight decay."""

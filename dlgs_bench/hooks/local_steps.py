@@ -71,7 +71,7 @@ class LocalSteps:
             own = [p.detach().clone() for p in parameters]
             broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
             self._replaced = not all(map(torch.equal, own, parameters))
-        self._model, self._known = model, {id(parameter) for parameter in parameters}
+        self._model, self._parameter_ids = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
             (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
@@ -121,13 +121,13 @@ class LocalSteps:
     def _refuse_unknown(self) -> None:
         """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
         names = {id(p): name for name, p in self._model.named_parameters()}
-        if not self._known <= names.keys():
+        if not self._parameter_ids <= names.keys():
             raise ValueError(
                 f"model: its parameters have been replaced since {self.name} began, as load_state_dict(assign=True) "
                 "does; make LocalSteps after that"
             )
         for p in (p for one in self._optimizers for group in one.param_groups for p in group["params"]):
-            if p.requires_grad and p.numel() and id(p) not in self._known:
+            if p.requires_grad and p.numel() and id(p) not in self._parameter_ids:
                 name = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")
                 raise ValueError(
                     f"{name}: {self.name} does not exchange it, so "

@@ -277,19 +277,19 @@ def sent(run: pd.DataFrame) -> pd.Series:
 
 def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
     """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
-    shares: dict[tuple, dict[str, float]] = {}
+    buckets_per_layer: dict[tuple, dict[str, float]] = {}
     blocks = {}
     for about, runs in timing.cells:
         if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
             layers = len(plugins.describe("models", about["model"])["layers"])
             cell = about["topology"], about["workers"], about["ratio"]
-            shares.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
+            buckets_per_layer.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
             blocks[cell, about["model"]] = len(timing.values(runs["dlgs"], speedups))
     comparisons = []
-    for (topology, workers, ratio), own in shares.items():
-        for other, share in own.items() if "vgg16" in own else ():
+    for (topology, workers, ratio), own in buckets_per_layer.items():
+        for other, other_value in own.items() if "vgg16" in own else ():
             if other != "vgg16":
-                value, n = own["vgg16"] / share, blocks[(topology, workers, ratio), "vgg16"]
+                value, n = own["vgg16"] / other_value, blocks[(topology, workers, ratio), "vgg16"]
                 verdict, why = HOLDS if value < 1 else FAILS, "the plans are known"
                 about = {"topology": topology, "workers": workers, "ratio": ratio, "which": f"against {other}", "n": n}
                 comparisons.append(Comparison("vgg16", **about, value=value, verdict=verdict, why=why))
@@ -454,8 +454,8 @@ def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
         if rows["step"].max() < STEPS_OF_DENSITY:
             comparisons.append(Comparison(**about, which=epochs_text(rows), why=SHORT))
             continue
-        shares = rows["density"] / ratio
-        value = max(shares, key=lambda share: max(share, 1 / share))
+        quotients = rows["density"] / ratio
+        value = max(quotients, key=lambda quotient: max(quotient, 1 / quotient))
         holds = max(value, 1 / value) <= STEADY
         why = f"counted in {int(rows['step'].max())} steps, the bound is a factor of {STEADY:g}"
         comparisons.append(Comparison(**about, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
@@ -657,11 +657,11 @@ LEARNT = {
     ),
     f"Gaussian-K's threshold is too high late in training (read as: density below 1/{STEADY:g} of the ratio)": (
         "Gaussian-K's density at the end divided by the ratio",
-        lambda accuracy: final_density(accuracy, "gaussiank", lambda share: share < 1 / STEADY),
+        lambda accuracy: final_density(accuracy, "gaussiank", lambda quotient: quotient < 1 / STEADY),
     ),
     f"SIDCo's threshold misses low ratios (read as: density not within a factor {STEADY:g} of the ratio)": (
         "SIDCo's density at the end divided by the ratio",
-        lambda accuracy: final_density(accuracy, "sidco", lambda share: max(share, 1 / share) > STEADY),
+        lambda accuracy: final_density(accuracy, "sidco", lambda quotient: max(quotient, 1 / quotient) > STEADY),
     ),
 }
 # statement -> (description, function), from the study of planners

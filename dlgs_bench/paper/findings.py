@@ -256,13 +256,13 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         if one.model in names.models and one.verdict == FAILS and one.value < 1:
             least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))
     words = []
-    for (model, ratio), share in least.items():
+    for (model, ratio), quotient in least.items():
         rows = last[(last["model"] == model) & (last["ratio"].isna() | (last["ratio"] == ratio))]
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
-            f"it sent {share:.2f} times the requested number of entries. Test accuracy at the end of a kept "
+            f"it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of a kept "
             f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
         )
     return " ".join(words)

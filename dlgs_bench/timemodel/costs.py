@@ -34,8 +34,8 @@ def link_occupancy(samples: pd.DataFrame) -> tuple[Curve, Curve]:
         occupied = single
     else:
         occupied = ((times[n] - single) / (n - 1)).clip(lower=0.0)
-        share = (occupied / single).dropna().clip(upper=1.0)
-        occupied = occupied.fillna(single * (share.iloc[-1] if len(share) else 1.0))
+        occupied_part = (occupied / single).dropna().clip(upper=1.0)
+        occupied = occupied.fillna(single * (occupied_part.iloc[-1] if len(occupied_part) else 1.0))
     occupied = pd.Series(_isotonic(occupied.to_numpy()), occupied.index)
     longer = (single - occupied).clip(lower=0.0)
     sizes = tuple(map(float, occupied.index))
@@ -125,8 +125,8 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
     def per_entry(column: str) -> float:
         if not samples[column].any():
             return 0.0
-        known = amortised(samples, column)
-        return slope(known["entries"], known[column] / known["buckets"])
+        means = amortised(samples, column)
+        return slope(means["entries"], means[column] / means["buckets"])
 
     return Traffic(*(per_entry(column) for column in ("summed_bytes", "gathered_bytes", "message_bytes")))
 

@@ -22,8 +22,8 @@ def read(path: Path, spec: RunSpec) -> RunSpec:
 
 def check_calibration(plan: dict) -> None:
     """ValueError in one line if the calibration has changed since the plan was made from it."""
-    for path, known in plan["calibration"].items():
-        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != known:
+    for path, checksum in plan["calibration"].items():
+        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != checksum:
             raise ValueError(f"the plan is from another calibration than {path}")
 
 

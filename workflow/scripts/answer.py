@@ -57,11 +57,11 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
     """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
-    known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
-    if not {"none", row["variant"]} <= set(known):
+    projections = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
+    if not {"none", row["variant"]} <= set(projections):
         return math.nan
     there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
-    break_even = advice.break_even_mbit(known["none"], known[row["variant"]], there, GAIN)
+    break_even = advice.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
     rate = rates.get(row["model"])
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 

@@ -36,14 +36,16 @@ def predict(snakemake: Script) -> pd.DataFrame:
     slower = slowdowns(snakemake.input.rates)
     checked = pd.read_csv(snakemake.input.checked)
     rows = []
-    for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        slowdown = slower.get(known.spec.training.model, 1.0)
+    for projection in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
+        slowdown = slower.get(projection.spec.training.model, 1.0)
         about = {
-            key: value for key, value in about_run(known.folder, known.spec.scheme.label).items() if key not in LINKS
+            key: value
+            for key, value in about_run(projection.folder, projection.spec.scheme.label).items()
+            if key not in LINKS
         }
-        about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
+        about |= {"calibrated_workers": projection.here.workers, "calibrated_mbit": projection.here.rate_mbit}
         about |= {"slowdown": slowdown} | snakemake.params.there
-        for way in known.collective_variants(there.workers):
+        for way in projection.collective_variants(there.workers):
             row = advice.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(about | {"collective": way.collective, "outside": outside} | row)

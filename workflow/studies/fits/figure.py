@@ -57,8 +57,8 @@ def off(points: pd.DataFrame) -> str:
 
     R^2 is not used, since it is low for a cost that hardly depends on the size, even if the fit is good.
     """
-    known = points[points["measured_s"] > 0]
-    return captions.off(known.assign(error=known["residual_s"] / known["measured_s"]), "error")
+    measured = points[points["measured_s"] > 0]
+    return captions.off(measured.assign(error=measured["residual_s"] / measured["measured_s"]), "error")
 
 
 def fitted(

@@ -36,9 +36,9 @@ LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
 
 def predicted(files: Any, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     """The schedule of the time model as intervals, in the format of a run's trace."""
-    known = predict.read(files.layers, files.iterations, files.samples, spec)
+    calibration = predict.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(known.sizes, known.costs, plan)
+    times = schedule(calibration.sizes, calibration.costs, plan)
     rows = [("compute", "forward", 0.0, times.forward_s)]
     rows += [("compute", "backward", *interval) for interval in times.backward]
     rows += [("compute", "sparsify", *interval) for interval in times.sparsify]
