@@ -75,8 +75,8 @@ def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
     for ratio in RATIOS:
         layers = gradients(model, root, ratio, steps)
         for message, buckets in (("model", [torch.cat(layers)]), ("layer", layers)):
-            about = {"model": model, "ratio": ratio, "message": message, "messages": len(buckets)}
-            yield about | bits_of(buckets, ratio)
+            metadata = {"model": model, "ratio": ratio, "message": message, "messages": len(buckets)}
+            yield metadata | bits_of(buckets, ratio)
 
 
 def main(folder: Path, root: Path) -> None:

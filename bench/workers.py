@@ -33,10 +33,10 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.load_runs import beside_uncompressed, last_points
+from dlgs_bench.report.load_runs import last_points, with_uncompressed
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
 from dlgs_bench.training.checkpoint import identity
@@ -161,7 +161,7 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def ends(table: pd.DataFrame) -> pd.DataFrame:
     """The last point of each run, with ``gap``: test accuracy minus the test accuracy of uncompressed with the same
     number of workers and the same seed, NaN if there is no such run."""
-    both = beside_uncompressed(last_points(table), "test_accuracy", "workers", "seed")
+    both = with_uncompressed(last_points(table), "test_accuracy", "workers", "seed")
     return both.assign(gap=both["test_accuracy"] - both["dense"])
 
 
@@ -227,7 +227,7 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     """The table as CSV, the figure, and the page with both."""
     folder.mkdir(parents=True, exist_ok=True)
     table = tidy(records)
-    names = Names({method: about(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
+    names = Names({method: method_info(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
     table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
     last, first = ends(table), table.iloc[0]
     note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "

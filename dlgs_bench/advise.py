@@ -158,7 +158,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> st
     factor, reasons = job_advice.interval(job_models, there)
     rows = job_advice.rank(job_models, there, factor)
     parts = [
-        _about(profile, job_models, there),
+        _introduction(profile, job_models, there),
         _ranking(rows),
         _sentence(rows, job_models, there),
         bars(rows, dense.job.alone_s),
@@ -190,7 +190,7 @@ def _shared_cores(job: dict) -> str:
     )
 
 
-def _about(profile: dict, job_models: Sequence[JobModel], there: Network) -> str:
+def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network) -> str:
     job, described = job_models[0].job, profile["job"]
     lines = [
         f"The job: {len(job.sizes)} tensors, {sum(job.sizes):,} entries, on {described['device_name']}. "

@@ -239,9 +239,11 @@ def one_step(comm, exchange: Exchange, gradients: list[torch.Tensor], number: in
     return [b.gradient.clone() for b in exchange.buckets]
 
 
-def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1, **about) -> list[list[torch.Tensor]]:
+def exchange_steps(
+    comm, method, steps: list[list[torch.Tensor]], first: int = 1, **options
+) -> list[list[torch.Tensor]]:
     """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates."""
-    exchange = exchange_of(comm, method, steps[0], **about)
+    exchange = exchange_of(comm, method, steps[0], **options)
     return [one_step(comm, exchange, gradients, number) for number, gradients in enumerate(steps, start=first)]
 
 

@@ -83,9 +83,9 @@ def cluster(folder: Path, hosts=None) -> Iterator[None]:
         one.close()
     for name in ("state", *(f"spool-{node}" for node in hosts.names)):
         (folder / name).mkdir()
-    about = {"controller": hosts.names[0], "nodes": ",".join(hosts.names), "ports": ports, "folder": folder}
-    about |= {"cpus": 2 * os.cpu_count(), "memory_mb": psutil.virtual_memory().total >> 20, "gpus": GPUS}
-    (folder / "slurm.conf").write_text(SETTINGS.format(**about))
+    settings = {"controller": hosts.names[0], "nodes": ",".join(hosts.names), "ports": ports, "folder": folder}
+    settings |= {"cpus": 2 * os.cpu_count(), "memory_mb": psutil.virtual_memory().total >> 20, "gpus": GPUS}
+    (folder / "slurm.conf").write_text(SETTINGS.format(**settings))
     for number in range(GPUS):
         (folder / f"gpu{number}").touch()
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")

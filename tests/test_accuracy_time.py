@@ -25,9 +25,9 @@ def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
     return accuracy_time.times(points, every, TARGETS)
 
 
-def timing(**about) -> pd.DataFrame:
+def timing(**metadata) -> pd.DataFrame:
     runs = pd.concat([timing_run(method, seconds) for method, seconds in SECONDS.items()])
-    return whole(runs, **about).assign(network="testbed")
+    return whole(runs, **metadata).assign(network="testbed")
 
 
 def points(precision="float32", **curves: list[float]) -> pd.DataFrame:

@@ -136,8 +136,8 @@ def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wide
     rates = []
     for model in report.runs.models:
         rates.append(str(tmp_path / f"{model}.json"))
-        about = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
-        (tmp_path / f"{model}.json").write_text(json.dumps(about))
+        metadata = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
+        (tmp_path / f"{model}.json").write_text(json.dumps(metadata))
     there = {"workers": 16, "rate_mbit": 25_000.0, "latency_ms": 0.05}
     table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
     answers = [line for line in text.splitlines() if " is predicted to be " in line]

@@ -34,9 +34,9 @@ PARTS = {"forward_s": 0.1, "backward_s": 0.2, "sparsify_s": 0.1, "communication_
 def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgather", dense=4.0, **parts):
     """One run: ``seconds`` of the method, a number or one per block, timed together with ``dense`` of uncompressed."""
     seconds = seconds * NOISE if np.isscalar(seconds) else np.array(seconds)
-    about = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
-    about |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
-    about |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4, "workers": 2}
+    metadata = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
+    metadata |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
+    metadata |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4, "workers": 2}
     rows = []
     for block, (own, drift) in enumerate(zip(seconds, seconds / np.mean(seconds), strict=True)):
         if method != "none":
@@ -45,7 +45,7 @@ def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgat
             {"timed": "none", "block": block, "iteration_s": dense} | PARTS | (parts if method == "none" else {})
         )
         rows[-1]["communication_s"] *= drift
-    return pd.DataFrame([about | row for row in rows])
+    return pd.DataFrame([metadata | row for row in rows])
 
 
 def timing(**seconds) -> pd.DataFrame:
@@ -312,9 +312,9 @@ def test_one_line_sums_up_the_verdicts_of_a_statement():
 
 def planners(ratio=0.1, **seconds) -> pd.DataFrame:
     """The tidy table of a run of planners: seconds of an iteration under each plan."""
-    about = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
+    metadata = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
     return pd.DataFrame(
-        about | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
+        metadata | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
         for name, own in seconds.items()
         for block, noise in enumerate(NOISE)
     )

@@ -316,8 +316,8 @@ def test_figures_are_the_papers_for_its_models_and_named_for_others():
         ("perplexity-transformer", "transformer", "test_perplexity"),
         ("breakdown-transformer", "transformer", "breakdown"),
     ]
-    assert drawn["figure07"].about == "Figure 7: training accuracy of VGG16."
-    assert drawn["loss-transformer"].about == "Training loss of Transformer."
+    assert drawn["figure07"].caption == "Figure 7: training accuracy of VGG16."
+    assert drawn["loss-transformer"].caption == "Training loss of Transformer."
 
 
 def test_a_fourth_model_has_every_run_that_the_papers_have():

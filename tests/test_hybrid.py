@@ -229,13 +229,13 @@ def test_the_predicted_bytes_are_those_that_the_busiest_link_carries(workers, ro
 
 @pytest.mark.parametrize("name", ["resnet20", "vgg16_imagenet"])
 def test_what_is_around_a_head_is_told_from_the_sizes_of_parameters(name):
-    about, module = plugins.describe("models", name), plugins.load("models", name)
+    metadata, module = plugins.describe("models", name), plugins.load("models", name)
     with torch.device("meta"):
         model = module.build()
-        (first, *_), features, backbone = cut_off(model), *around_head(about["layers"], about["head"])
+        (first, *_), features, backbone = cut_off(model), *around_head(metadata["layers"], metadata["head"])
     assert features == first[0].in_features and backbone == sum(p.numel() for p in model.parameters())
-    without_biases = [size for size in about["layers"] if size not in about["head"]]
-    assert around_head(without_biases, about["head"])[0] == features
+    without_biases = [size for size in metadata["layers"] if size not in metadata["head"]]
+    assert around_head(without_biases, metadata["head"])[0] == features
 
 
 @given(forward=st.floats(0, 9), backward=st.floats(0, 9), buckets=st.lists(st.floats(0, 9), min_size=1, max_size=4))

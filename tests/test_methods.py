@@ -20,7 +20,7 @@ from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Sum
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.exchange.transport import COUNT_BYTES
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import TOPOLOGIES, Traffic
@@ -230,8 +230,8 @@ def test_a_method_asks_a_server_what_it_says(name):
 @given(workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @examples(0.1)
 def test_a_parameter_server_gives_what_collectives_give_bit_for_bit(name, workers, seed):
-    def work(comm, **about):
-        return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), **about)
+    def work(comm, **method_info):
+        return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), **method_info)
 
     expected = run_workers(workers, work)[0]
     weights = torch.zeros(sum(b.numel() for b in expected[0]))
@@ -337,12 +337,12 @@ def test_a_class_with_error_feedback_says_whether_it_conserves_mass(declared, mo
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(FEEDBACK.format(declared=declared), vars(module))
     if declared != "pass":
-        assert about("forgets")["scope"] == "layer"
+        assert method_info("forgets")["scope"] == "layer"
         return
     with pytest.raises(
         ValueError, match=r"^Forgets\.conserves_mass: missing in a class with error feedback; give bits"
     ):
-        about("forgets")
+        method_info("forgets")
 
 
 PLAIN = """
@@ -366,7 +366,7 @@ def plain(declared: str, monkeypatch, name: str = "exchange") -> dict:
     module = ModuleType("methods.plain")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(PLAIN.format(declared=declared, name=name), vars(module))
-    return about("plain")
+    return method_info("plain")
 
 
 @pytest.mark.parametrize(
@@ -400,4 +400,4 @@ def test_a_parameter_may_have_a_default_that_is_made_or_that_no_file_can_hold(mo
 
 @pytest.mark.parametrize("name", [m for m in METHODS if issubclass(CLASSES[m], ErrorFeedback)])
 def test_every_method_with_error_feedback_declares_it(name):
-    assert about(name)["title"]
+    assert method_info(name)["title"]

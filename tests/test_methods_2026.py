@@ -173,9 +173,9 @@ def test_clt_k_sends_as_many_entries_with_more_workers_where_top_k_builds_up(mea
     def entries(name: str, workers: int) -> int:
         return int((run(name, shares(1, workers, 2000))[0].aggregates[0] != 0).sum())
 
-    for name, about, bounds in (("cltk", "CLT-k", (1, 1)), ("lags", "local Top-K", (4, 8))):
+    for name, title, bounds in (("cltk", "CLT-k", (1, 1)), ("lags", "local Top-K", (4, 8))):
         growth = entries(name, 8) / entries(name, 1)
-        what = f"entries of the aggregate of 8 workers / of 1, {about}, independent gradients"
+        what = f"entries of the aggregate of 8 workers / of 1, {title}, independent gradients"
         measured("cltk", what, growth, at_least=bounds[0], at_most=bounds[1])
 
 
@@ -602,10 +602,10 @@ def regression(name: str, lr: float, adam: bool = False, steps: int = 400, **opt
 @pytest.mark.parametrize("lr, most, least", [(0.1, 6, 10), (0.3, 1, 2)])
 def test_one_bit_adam_learns_better_than_adam_on_compressed_gradients(lr, most, least, measured):
     """The paper claims Adam's speed, and that Adam fails on compressed gradients with error feedback."""
-    dense, about = regression("none", lr, adam=True), f"error of linear regression / Adam's, learning rate {lr:g}"
+    dense, what = regression("none", lr, adam=True), f"error of linear regression / Adam's, learning rate {lr:g}"
     ours, of_gradients = regression("onebit_adam", lr, warmup_steps=60), regression("efsign", lr, adam=True)
-    measured("onebit_adam", about, ours / dense, at_most=most)
-    measured("onebit_adam", f"{about}, Adam on gradients of EF-signSGD", of_gradients / dense, at_least=least)
+    measured("onebit_adam", what, ours / dense, at_most=most)
+    measured("onebit_adam", f"{what}, Adam on gradients of EF-signSGD", of_gradients / dense, at_least=least)
 
 
 # Dion2
@@ -690,5 +690,5 @@ def test_dion2_with_a_quarter_of_the_rows_needs_more_steps_but_fewer_bytes(measu
     whole = matrix_regression(1.0, 0.1, 300)
     for what, lr, steps, bounds in (("steps", 0.8, 300, (4, 15)), ("bytes", 0.1, 1200, (0.2, 0.8))):
         error = matrix_regression(0.25, lr, steps) / whole
-        about = f"error of linear regression, a quarter of the rows / all rows, the same number of {what}"
-        measured("dion2", about, error, at_least=bounds[0], at_most=bounds[1])
+        measure = f"error of linear regression, a quarter of the rows / all rows, the same number of {what}"
+        measured("dion2", measure, error, at_least=bounds[0], at_most=bounds[1])

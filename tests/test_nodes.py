@@ -119,7 +119,7 @@ def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_
     names = [f"a{number}" for number in range(asked["nodes"])]
     answers = {"job": job(asked["tasks"], names, f"gpu:{asked['gpu']}"), "hostnames": "\n".join(names) + "\n"}
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(nodes, "_scontrol", lambda what, *about: answers[what])
+    monkeypatch.setattr(nodes, "_scontrol", lambda what, *options: answers[what])
     taken = nodes.of(processes, LaunchSettings(by="slurm", per_gpu=per_gpu), "cuda")
     assert taken == dealt(processes, names) and list(taken) == names
     assert sum(taken.values()) == processes and min(taken.values()) >= 1 and max(taken.values()) <= per_node

@@ -124,7 +124,7 @@ def test_a_budget_decides_the_epochs_and_never_more_than_were_asked_for(tmp_path
     spec = budgeted(budget_s)
     assert length.speed(tmp_path / "calibration" / "layers" / "a").epochs(spec) == pytest.approx(epochs)
     path = tmp_path / "length.json"
-    path.write_text(json.dumps(length.about(spec) | {"train_epochs": epochs}))
+    path.write_text(json.dumps(length.length_info(spec) | {"train_epochs": epochs}))
     found = length.with_length(path, spec)
     assert found.steps(6400) == 100 * epochs and found.asked() == spec
     # The whole schedule, in the shorter time.

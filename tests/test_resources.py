@@ -20,8 +20,8 @@ ON_SLURM = {"launch": {"by": "slurm", "per_node": 4}, "device": "cuda"}
 
 def asking(models: list[str], **changes) -> tuple[dict[str, RunSpec], Callable[..., dict]]:
     """The runs of a configuration, and the resources that their rules ask for in an attempt, by the name of the run."""
-    about = {"models": dict.fromkeys(models, RECIPE), "studies": {}}
-    found = config.load(read("smoke") | CHANGES | about | changes, "c")
+    metadata = {"models": dict.fromkeys(models, RECIPE), "studies": {}}
+    found = config.load(read("smoke") | CHANGES | metadata | changes, "c")
     names = {"CONFIG": found, "VALUES": found.values, "SPECS": found.every, "FOLDERS": defaultdict(str)}
     names |= {"grid": grid, "launching": launching, "replace": replace}
     exec(compile(FUNCTIONS.read_text(), FUNCTIONS, "exec"), names)

@@ -118,9 +118,9 @@ def test_all_groups_are_amortised_as_each_alone(rows):
 def iterations(own: list[float], dense: list[float]) -> list[dict]:
     rows = []
     for block, (mine, theirs) in enumerate(zip(own, dense, strict=True)):
-        about = {"block": block, "share": 1.0, "phase": "step"}
-        rows += [{"variant": "none", "iteration_s": theirs} | about] * 2
-        rows += [{"variant": "x", "iteration_s": mine} | about]
+        metadata = {"block": block, "share": 1.0, "phase": "step"}
+        rows += [{"variant": "none", "iteration_s": theirs} | metadata] * 2
+        rows += [{"variant": "x", "iteration_s": mine} | metadata]
     return rows
 
 

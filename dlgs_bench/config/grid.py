@@ -126,7 +126,7 @@ def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec
     return [
         spec
         for one in chosen(values).values()
-        if one.name != UNCOMPRESSED and topology.supports(one.about["sum_kind"])
+        if one.name != UNCOMPRESSED and topology.supports(one.description["sum_kind"])
         for ratio in ratios(values, one, "timing")
         for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
     ]
@@ -429,7 +429,7 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
     selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}
     ratios = {} if ratio is None else {"ratio": ratio}
     merging = {"bucket_bytes": values["bucket_bytes"]}
-    if variant.about["plan"] == "groups":
+    if variant.description["plan"] == "groups":
         usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
         merging["planner"] = variant.planner or usual
     return Scheme(

@@ -25,7 +25,7 @@ from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients, layout
-from dlgs_bench.exchange.plugin import about, method_class
+from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
@@ -363,7 +363,7 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
     known = plugins.names("methods")
     if name not in known:
         raise ValueError(f"method: {name!r} is not a method{meant(str(name), known)}; {listed(known)}")
-    if wrong := wrong_options(name, about(name)["fields"], options):
+    if wrong := wrong_options(name, method_info(name)["fields"], options):
         raise ValueError(wrong)
     plain = {key: float(value) if isinstance(value, float) else value for key, value in options.items()}
     return method_class(name)(**plain)  # numpy's numbers would make the saved state unreadable

@@ -135,8 +135,8 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
     timing = over_all_gather(tables["timing"])
     timed = claims.Timing(timing)
     waits = {
-        about["model"]: timed.estimate(run, claims.least_communication).value
-        for about, run in timed.uncompressed()
+        metadata["model"]: timed.estimate(run, claims.least_communication).value
+        for metadata, run in timed.uncompressed()
         if not claims.unusable({"none": run}, "none")
     }
     if not waits:
@@ -191,10 +191,10 @@ def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
     """(model, ratio) over all-gather -> DLGS's speed-up divided by Top-K's, and the number of blocks."""
     timed, gains = claims.Timing(over_all_gather(timing)), {}
-    for about, runs in timed.cells:
+    for metadata, runs in timed.cells:
         if not claims.unusable(runs, "dlgs", "topk"):
             blocks = min(len(timed.values(runs[method], speedups)) for method in ("dlgs", "topk"))
-            gains[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
+            gains[metadata["model"], metadata["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
     return gains
 
 

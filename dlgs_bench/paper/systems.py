@@ -116,8 +116,10 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
                 shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
-                about = ", ".join([_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
-                where = f"{about}: {most[column]} against {least[column]}"
+                metadata = ", ".join(
+                    [_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)]
+                )
+                where = f"{metadata}: {most[column]} against {least[column]}"
                 gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
                 yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))
 
@@ -133,8 +135,8 @@ def _trained(training: pd.DataFrame) -> Iterator[dict]:
     statement = "So does a model with block-wise Top-K"
     for row in over_omnireduce:
         if row["method"] != "none":
-            about = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
-            where = f"{about}, iteration against a ring, bound {row['bound']:.1f}"
+            metadata = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
+            where = f"{metadata}, iteration against a ring, bound {row['bound']:.1f}"
             yield measured(statement, "", where, estimate(row, "gain"), row["blocks"], row["disturbed"])
 
 

@@ -46,9 +46,9 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
                 sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
                 most = comm.start_max(torch.tensor([spent_s, *sent], dtype=torch.float64)).wait().tolist()
                 if repeat:
-                    about = {"positions": positions, "density": density, "way": way, "repeat": repeat}
+                    metadata = {"positions": positions, "density": density, "way": way, "repeat": repeat}
                     messages, sent_bytes = (None, None) if way in ENGINES_OWN else most[1:]
-                    rows.append(about | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
+                    rows.append(metadata | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
             if comm.rank >= workers:
                 continue
             if wrong := [way for way, total in totals.items() if not torch.equal(total, totals["ring"])]:

@@ -85,9 +85,9 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
             epochs = both["epoch"].max()
             if len(both) and epochs >= 1:
                 cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
-                about = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
+                metadata = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
                 # Among trainings of equal length, the ratio of the row counts.
-                longest[epochs, ratio == row["ratio"]] = about | {"accuracy_seeds": len(both)}
+                longest[epochs, ratio == row["ratio"]] = metadata | {"accuracy_seeds": len(both)}
     nothing = dict.fromkeys(("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds"), math.nan)
     return longest[max(longest)] if longest else nothing
 

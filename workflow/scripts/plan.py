@@ -31,9 +31,9 @@ def build(paths: Any, spec: RunSpec, cost: str) -> dict:
     groups, ratios = comparison[spec.scheme.planner]["plan"], []
     if takes == "ratios":
         groups, ratios = per_layer(calibration.sizes), adaptive_ratios(calibration.sizes, calibration.costs, spec.ratio)
-    about = spec.flat()
+    metadata = spec.flat()
     return {
-        **{key: about[key] for key in PLANNED_FOR},
+        **{key: metadata[key] for key in PLANNED_FOR},
         "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
         "plan_cost": cost,
         "plan": takes,

@@ -55,17 +55,11 @@ def streams(
     if dedicated and aggregators is None:
         raise ValueError("omnireduce: aggregators: missing, but dedicated is set; give the number of aggregators")
     aggregators = world if aggregators is None else aggregators
-    workers = world - aggregators if dedicated else world
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
         if value < 1:
             raise ValueError(f"omnireduce: {name}: {value} is not a positive integer; use at least 1")
-    most = world - 1 if dedicated else world
-    if aggregators > most:
-        kind = "dedicated aggregators" if dedicated else "aggregators"
-        raise ValueError(f"omnireduce: aggregators: {aggregators} {kind} but only {world} ranks; use at most {most}")
-    if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
-        size = f"{block} entries of {tensor.dtype}"
-        raise ValueError(f"omnireduce: block: {size} do not fit messages of 32-bit words; use float32")
+    _check(world, tensor, block, aggregators, dedicated)
+    workers = world - aggregators if dedicated else world
     blocks = _Blocks(tensor, block)
     count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
@@ -80,6 +74,17 @@ def streams(
 
 def refuses(world: int) -> str | None:
     return None
+
+
+def _check(world: int, tensor: Tensor, block: int, aggregators: int, dedicated: bool) -> None:
+    """ValueError in one line for too many aggregators, or blocks that do not fit messages."""
+    most = world - 1 if dedicated else world
+    if aggregators > most:
+        kind = "dedicated aggregators" if dedicated else "aggregators"
+        raise ValueError(f"omnireduce: aggregators: {aggregators} {kind} but only {world} ranks; use at most {most}")
+    if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
+        size = f"{block} entries of {tensor.dtype}"
+        raise ValueError(f"omnireduce: block: {size} do not fit messages of 32-bit words; use float32")
 
 
 def _stream(

@@ -113,8 +113,8 @@ def main(snakemake: Script) -> None:
                 note = off(points)
                 note += "" if shared is None else f"; +{1e3 * costs.contention(rows):.1f} ms"
                 draw(axes, style.of_variant(variant, names), points, each, shared, note)
-                about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
-                residuals.append(points.assign(**about))
+                metadata = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
+                residuals.append(points.assign(**metadata))
             finish(axes, topology, ratio)
         row[0].set_ylabel(label)
     for axes in grid[-1]:

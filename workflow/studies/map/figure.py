@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.contour import ContourSet
+from matplotlib.figure import Figure
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
@@ -72,10 +73,8 @@ def draw(
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
 
 
-def main(snakemake: Script) -> None:
-    log_errors(snakemake)
-    names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
-    calibrations = Calibrations(run.parent for run in runs)
+def panes_of(calibrations: Calibrations, names: Names) -> list[tuple[str, str, dict[str, Projection]]]:
+    """(model, kind of selection, variant -> projection) of each panel."""
     panes = []
     for kind in calibrations.selections:
         projections = calibrations.projections(selection=kind)
@@ -83,6 +82,28 @@ def main(snakemake: Script) -> None:
             (model, kind, {variant: k for (of, variant), k in projections.items() if of == model})
             for model in names.models_in(of for (of, _), k in projections.items() if k.spec.scheme.method != "none")
         ]
+    return panes
+
+
+def legend(figure: Figure, colours: dict[str, tuple[float, ...]], labels: list[str]) -> None:
+    """The colour of each variant, and the hatching of cells where two variants are too close to tell."""
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours.values()]
+    handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
+    style.legend(figure, handles, [*labels, "too close to tell"])
+
+
+def label_lines(figure: Figure, lines: list[tuple[Axes, ContourSet]]) -> None:
+    """Write the speed-ups along the contours, whose lengths depend on the layout."""
+    figure.draw_without_rendering()
+    for axes, contours in lines:
+        for words in axes.clabel(contours, fmt=f"{style.TIMES}%g", fontsize=7):
+            words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+
+
+def main(snakemake: Script) -> None:
+    log_errors(snakemake)
+    names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
+    panes = panes_of(Calibrations(run.parent for run in runs), names)
     predicted = [iterations(list(projections.values())) for *_, projections in panes]
     fastest = [winners(projections, seconds) for (*_, projections), seconds in zip(panes, predicted, strict=True)]
     variants = names.variants_in(set().union(*fastest))
@@ -96,16 +117,10 @@ def main(snakemake: Script) -> None:
         contours = draw(axes, list(projections.values()), seconds, shades, error)
         lines += [(axes, contours)] if contours else []
         axes.set_title(f"{names.model(model)}, selection {kind}", fontsize=9)
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours[variant]) for variant in variants]
     every = [(variant, k) for *_, projections in panes for variant, k in projections.items()]
     ratio_of = {variant: k.spec.ratio for variant, k in every}
-    labels = [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants]
-    handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
-    style.legend(figure, handles, [*labels, "too close to tell"])
-    figure.draw_without_rendering()  # labels are placed along contours, whose lengths depend on the layout
-    for axes, contours in lines:
-        for words in axes.clabel(contours, fmt=f"{style.TIMES}%g", fontsize=7):
-            words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+    legend(figure, colours, [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants])
+    label_lines(figure, lines)
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
     machine = json.loads(runs[0].read_text(encoding="utf-8"))["provenance"]["machine"]

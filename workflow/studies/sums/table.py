@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
@@ -34,7 +34,7 @@ UNION = {  # the density of blocks on at least one of n ranks, by the density on
 def of_run(path: Path) -> pd.DataFrame:
     """A row for each way, density and placement of blocks (``positions``) of one run."""
     rows, spec = pd.read_csv(path), RunSpec.in_folder(path.parent)
-    about = about_run(path.parent)
+    metadata = run_metadata(path.parent)
     summary = []
     for (positions, density), case in rows.groupby(["positions", "density"], sort=False):
         ring = case[case["way"] == "ring"].set_index("repeat")["seconds"]
@@ -44,7 +44,7 @@ def of_run(path: Path) -> pd.DataFrame:
             seconds = own.set_index("repeat")["seconds"]
             gain = repeatable((ring / seconds).tolist())
             summary.append(
-                {key: about[key] for key in ABOUT} | streams
+                {key: metadata[key] for key in ABOUT} | streams
                 | {"entries": spec.measurement.largest_entries, "positions": positions, "density": density, "way": way}
                 | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
