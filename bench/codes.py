@@ -24,7 +24,7 @@ from saving import save
 
 from dlgs_bench import data, plugins
 from dlgs_bench.data import Shard
-from dlgs_bench.exchange.sparsifier import share
+from dlgs_bench.exchange.sparsifier import num_entries
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.training.build import build
 from dlgs_bench.training.results import machine
@@ -46,7 +46,7 @@ def gradients(model: str, root: Path, ratio: float, steps: int) -> list[Tensor]:
         inputs, targets = source.batch(step, shard)
         module.loss(net(inputs), targets).backward()
         corrected = residual + torch.cat([p.grad.flatten() for p in parameters])
-        chosen = corrected.abs().topk(share(ratio, len(corrected))).indices
+        chosen = corrected.abs().topk(num_entries(ratio, len(corrected))).indices
         update = torch.zeros_like(corrected)
         update[chosen] = corrected[chosen]
         residual = corrected - update
@@ -61,7 +61,7 @@ def bits_of(buckets: list[Tensor], ratio: float) -> dict[str, float]:
     """The bits per sent entry, without its value, of each code and of the entropy; one message per bucket."""
     bits, sent = dict.fromkeys([*CODES, "entropy"], 0.0), 0
     for bucket in buckets:
-        size, k = len(bucket), share(ratio, len(bucket))
+        size, k = len(bucket), num_entries(ratio, len(bucket))
         chosen = bucket.abs().topk(k).indices.sort().values
         bits["bitmap"] += 8 * -(-size // 8)
         for name, code in FORMATS.items():
@@ -75,8 +75,8 @@ def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
     for ratio in RATIOS:
         layers = gradients(model, root, ratio, steps)
         for message, buckets in (("model", [torch.cat(layers)]), ("layer", layers)):
-            about = {"model": model, "ratio": ratio, "message": message, "messages": len(buckets)}
-            yield about | bits_of(buckets, ratio)
+            metadata = {"model": model, "ratio": ratio, "message": message, "messages": len(buckets)}
+            yield metadata | bits_of(buckets, ratio)
 
 
 def main(folder: Path, root: Path) -> None:

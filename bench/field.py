@@ -107,14 +107,14 @@ def answer(case: dict, inputs: dict[str, float]) -> float:
     if case["quantity"] == "sum_gain":
         union = 1 - (1 - inputs["ratio"]) ** workers
         return streamed_bound(workers, workers, True, inputs["ratio"], union)
-    known = job_advice.models(profile(case["method"], inputs))
-    there, job = Network(workers, inputs["link_mbit"]), known[0].job
+    job_models = job_advice.models(profile(case["method"], inputs))
+    there, job = Network(workers, inputs["link_mbit"]), job_models[0].job
     if case["quantity"] == "sum_ms":
         return 1e3 * job_advice.exchange_s(job, there)
     if case["quantity"] == "utilisation":
         computing_s = inputs["local_steps"] * job.alone_s
         return 100 * computing_s / (computing_s + job_advice.exchange_s(job, there))
-    dense_s, own_s = known[0].iteration_s(there), known[-1].iteration_s(there)
+    dense_s, own_s = job_models[0].iteration_s(there), job_models[-1].iteration_s(there)
     return dense_s / own_s if case["quantity"] == "gain" else 1e3 * own_s
 
 

@@ -61,14 +61,14 @@ def installed(package: str) -> str:
 def facts(label: str, device: str, commit: str) -> dict[str, str]:
     """The first columns of all tables."""
     driver = nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
-    about = {"device": label, "machine": machine(device), "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    return about | {"commit": commit, "driver": driver, "torch": torch.__version__}
+    metadata = {"device": label, "machine": machine(device), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return metadata | {"commit": commit, "driver": driver, "torch": torch.__version__}
 
 
 def write(asked: argparse.Namespace, rows: list[dict]) -> None:
     """Write the table of a stage. Stages do so after each part, and a cut stage leaves what it has measured."""
-    about = facts(asked.label, asked.device, asked.commit)
-    write_rows(asked.folder / f"{asked.stage}.csv", [about | row for row in rows])
+    metadata = facts(asked.label, asked.device, asked.commit)
+    write_rows(asked.folder / f"{asked.stage}.csv", [metadata | row for row in rows])
 
 
 def recipes() -> dict[str, dict]:
@@ -171,8 +171,8 @@ def selection(asked: argparse.Namespace) -> None:
 
 def candidates(bench, residual: Tensor, gradient: Tensor, k: int) -> dict[str, Callable]:
     """The exact selections of bench/selection.py, and Top-K for which the host does not wait, as in runs on a GPU."""
-    known = bench.candidates(residual, gradient, k)
-    return {name: known[name] for name in EXACT} | {
+    candidates = bench.candidates(residual, gradient, k)
+    return {name: candidates[name] for name in EXACT} | {
         "top-k without wait, torch": lambda corrected: torch_backend.take_at_most(corrected, TopK(k), k, gradient),
         "top-k without wait, fast": lambda corrected: compiled_backend.take_at_most(corrected, TopK(k), k, gradient),
     }
@@ -183,8 +183,8 @@ def device_topk() -> str:
     names = []
     for package in ("cuda.compute", "cupy"):
         with suppress(ImportError):
-            known = dir(importlib.import_module(package))
-            names += [f"{package}.{name}" for name in known if "topk" in name.lower().replace("_", "")]
+            attributes = dir(importlib.import_module(package))
+            names += [f"{package}.{name}" for name in attributes if "topk" in name.lower().replace("_", "")]
     offered = f"{', '.join(names)} may be it: add it to candidates" if names else "not in cuda.compute or cupy here"
     return f"cub's DeviceTopK is not measured: {offered}"
 
@@ -198,10 +198,10 @@ def accuracy(asked: argparse.Namespace) -> None:
     for number, method in enumerate(METHODS):
         share_s = (asked.until - time.time()) / (len(METHODS) - number)
         spec = spec_of(method, asked.device, asked.tiny)
-        about = {"model": "resnet20", "method": method, "ratio": spec.ratio, "workers": WORKERS}
-        about |= {"batch": spec.training.batch, "lr": spec.training.lr, "precision": spec.training.precision}
+        metadata = {"model": "resnet20", "method": method, "ratio": spec.ratio, "workers": WORKERS}
+        metadata |= {"batch": spec.training.batch, "lr": spec.training.lr, "precision": spec.training.precision}
         points = train(spec, images, asked.folder / "checkpoints" / method, time.time() + share_s)
-        rows += [about | point for point in points]
+        rows += [metadata | point for point in points]
         if rows:
             write(asked, rows)
 

@@ -225,11 +225,11 @@ def ratio(seconds: dict[str, list[float]], one: str, other: str) -> Estimate:
 
 def predictions(profile: dict, there: Network, slowdown: float) -> dict[str, tuple[str, float]]:
     """Method -> its title and predicted iteration. Uncompressed was measured with the script's own buckets."""
-    known = {model.name: model for model in job_advice.script_models(profile, slowdown=slowdown)}
-    known[UNCOMPRESSED] = known.pop(job_advice.SCRIPT, known[UNCOMPRESSED])
+    job_models = {model.name: model for model in job_advice.script_models(profile, slowdown=slowdown)}
+    job_models[UNCOMPRESSED] = job_models.pop(job_advice.SCRIPT, job_models[UNCOMPRESSED])
     return {
         name: ("uncompressed" if name == UNCOMPRESSED else model.title, model.iteration_s(there))
-        for name, model in known.items()
+        for name, model in job_models.items()
     }
 
 

@@ -212,8 +212,8 @@ def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
 def keep(path: Path, found: dict[str, Any]) -> None:
     """Write a file on rank 0, with the machine, the date and the commit. All ranks wait until it is there."""
     if dist.get_rank() == 0:
-        about = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
-        facts = {key: about[key] for key in ("machine", "date", "commit")} | {"cores": len(os.sched_getaffinity(0))}
+        metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
+        facts = {key: metadata[key] for key in ("machine", "date", "commit")} | {"cores": len(os.sched_getaffinity(0))}
         write_atomically(path, (json.dumps(facts | found, indent=1) + "\n").encode())
     dist.barrier()
 

@@ -38,8 +38,8 @@ MOST = 2e8  # entries that all rounds of one size and ratio may see: an idle cor
 def dgc(corrected: torch.Tensor, k: int, gradient: torch.Tensor):
     corrected.add_(gradient)
     sample = corrected[torch.randint(corrected.numel(), (max(100, corrected.numel() // 100),), device=corrected.device)]
-    share = max(1, round(k * sample.numel() / corrected.numel()))
-    return torch_backend.take(corrected, Threshold(torch_backend.kth_magnitude(sample, share)))
+    sample_k = max(1, round(k * sample.numel() / corrected.numel()))
+    return torch_backend.take(corrected, Threshold(torch_backend.kth_magnitude(sample, sample_k)))
 
 
 def gaussian_k(corrected: torch.Tensor, k: int, gradient: torch.Tensor):

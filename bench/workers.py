@@ -33,10 +33,10 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.load_runs import beside_uncompressed, last_points
+from dlgs_bench.report.load_runs import last_points, with_uncompressed
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
 from dlgs_bench.training.checkpoint import identity
@@ -114,8 +114,8 @@ def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[st
         return accuracy(spec, comm, copy(data), CPU, report, settings)  # a copy shares the images
 
     rows = run_workers(spec.cluster.workers, work)[0]
-    known = provenance(spec) | {"network": "no"}
-    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": known}
+    origin = provenance(spec) | {"network": "no"}
+    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
     found["points"] = points(rows)
     folder.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    spec, known = RunSpec.from_dict(record["spec"]), record["provenance"]
+    spec, origin = RunSpec.from_dict(record["spec"]), record["provenance"]
     training, workers = spec.training, spec.cluster.workers
     run = {
         "run": name_of(spec),
@@ -152,8 +152,8 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "workers": workers,
     }
     run |= {"batch": training.batch, "total_batch": training.batch * workers, "seed": training.seed}
-    run |= {"precision": training.precision, "engine": "threads", "network": known["network"]}
-    run |= {"machine": known["machine"], "date": known["date"][:10], "commit": known["commit"]}
+    run |= {"precision": training.precision, "engine": "threads", "network": origin["network"]}
+    run |= {"machine": origin["machine"], "date": origin["date"][:10], "commit": origin["commit"]}
     for point in record["points"]:
         yield run | point
 
@@ -161,7 +161,7 @@ def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def ends(table: pd.DataFrame) -> pd.DataFrame:
     """The last point of each run, with ``gap``: test accuracy minus the test accuracy of uncompressed with the same
     number of workers and the same seed, NaN if there is no such run."""
-    both = beside_uncompressed(last_points(table), "test_accuracy", "workers", "seed")
+    both = with_uncompressed(last_points(table), "test_accuracy", "workers", "seed")
     return both.assign(gap=both["test_accuracy"] - both["dense"])
 
 
@@ -227,7 +227,7 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     """The table as CSV, the figure, and the page with both."""
     folder.mkdir(parents=True, exist_ok=True)
     table = tidy(records)
-    names = Names({method: about(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
+    names = Names({method: method_info(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
     table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
     last, first = ends(table), table.iloc[0]
     note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "

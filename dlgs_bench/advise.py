@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the advice; the exit status: 0, or 2 for a bad profile or option, which ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        profile, known, there = asked(given)
+        profile, job_models, there = asked(given)
         if given.figure:
             with _one_line(given.figure):
                 _check_figure(given.figure)
-        print(_report(profile, known, there))
+        print(_report(profile, job_models, there))
         if given.figure:
             with _one_line(given.figure):
-                draw(known, there, given.figure)
+                draw(job_models, there, given.figure)
             print(f"\nThe figure is in {given.figure}.")
     except ValueError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -85,10 +85,10 @@ def asked(
     profile = load(given.profile)
     names = [name.strip() for name in given.methods.split(",")] if given.methods is not None else None
     try:
-        known = models(profile, names, slowdown)
+        job_models = models(profile, names, slowdown)
     except ValueError as error:
         raise ValueError(f"{given.profile}: {error}") from None
-    return profile, known, _network(given, known[0].job.here)
+    return profile, job_models, _network(given, job_models[0].job.here)
 
 
 def _number(text: str, expected: str, least: float) -> float:
@@ -153,16 +153,16 @@ def _check_figure(path: Path) -> None:
         raise ValueError("--figure: matplotlib is not installed; install it, or leave --figure out") from None
 
 
-def _report(profile: dict, known: Sequence[JobModel], there: Network) -> str:
-    dense = known[0]
-    factor, reasons = job_advice.interval(known, there)
-    rows = job_advice.rank(known, there, factor)
+def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> str:
+    dense = job_models[0]
+    factor, reasons = job_advice.interval(job_models, there)
+    rows = job_advice.rank(job_models, there, factor)
     parts = [
-        _about(profile, known, there),
+        _introduction(profile, job_models, there),
         _ranking(rows),
-        _sentence(rows, known, there),
+        _sentence(rows, job_models, there),
         bars(rows, dense.job.alone_s),
-        _inverse(known, there),
+        _inverse(job_models, there),
         _local_steps(dense, there),
         _unknown(dense, there),
     ]
@@ -190,8 +190,8 @@ def _shared_cores(job: dict) -> str:
     )
 
 
-def _about(profile: dict, known: Sequence[JobModel], there: Network) -> str:
-    job, described = known[0].job, profile["job"]
+def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network) -> str:
+    job, described = job_models[0].job, profile["job"]
     lines = [
         f"The job: {len(job.sizes)} tensors, {sum(job.sizes):,} entries, on {described['device_name']}. "
         f"An iteration computes for {ms(job.alone_s)} ms.",
@@ -200,7 +200,7 @@ def _about(profile: dict, known: Sequence[JobModel], there: Network) -> str:
     ]
     if job.here.workers > 1:
         rate = f"links of about {mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
-        explained_s = job_advice.explained_s(known)
+        explained_s = job_advice.explained_s(job_models)
         lines.append(
             f"Recorded: {job.here.workers} workers, {rate}, {ms(job.recorded_s)} ms per iteration. The time model "
             f"gives {ms(explained_s)} ms uncompressed there."
@@ -218,7 +218,7 @@ def _ranking(rows: Sequence[dict]) -> str:
     return table(cells)
 
 
-def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -> str:
+def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Network) -> str:
     best = next((row for row in rows if row["name"] not in job_advice.DENSE_NAMES), None)
     dense = next(row for row in rows if row["name"] == job_advice.UNCOMPRESSED)
     if best is None:
@@ -233,7 +233,7 @@ def _sentence(rows: Sequence[dict], known: Sequence[JobModel], there: Network) -
         f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     ]
-    if mib := job_advice.bucket_mib(known, there):
+    if mib := job_advice.bucket_mib(job_models, there):
         lines.append(f"With bucket_cap_mb={mib:g}, uncompressed is faster than with the script's own buckets.")
     tied = [
         row["label"]
@@ -255,14 +255,14 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
     return "\n".join(lines)
 
 
-def _inverse(known: Sequence[JobModel], there: Network) -> str:
+def _inverse(job_models: Sequence[JobModel], there: Network) -> str:
     low, high = CHECKED["Mb/s"]
 
     def marked(rate: float) -> str:
         return mbit(rate) if low <= rate <= high else f"{mbit(rate)} *"
 
     cells = [["Method", f"Link for {REACHED:.0%} computing", "Pays below"]]
-    for row in job_advice.inverse(known, there):
+    for row in job_advice.inverse(job_models, there):
         needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         below = row["pays_below_mbit"]
         pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
@@ -322,24 +322,24 @@ def _gain(row: dict) -> str:
     return f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]"
 
 
-def draw(known: Sequence[JobModel], there: Network, path: Path) -> None:
+def draw(job_models: Sequence[JobModel], there: Network, path: Path) -> None:
     """Draw the iterations, and the utilisation over the rate of the links, into an SVG file."""
     import matplotlib
 
     with matplotlib.rc_context():  # other figures of this process keep their settings
         matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
         matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
-        drawn = _svg(known, there)
+        drawn = _svg(job_models, there)
     write_atomically(path, drawn)
 
 
-def _svg(known: Sequence[JobModel], there: Network) -> bytes:
+def _svg(job_models: Sequence[JobModel], there: Network) -> bytes:
     import numpy as np
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 0.3 * len(known) + 3), layout="constrained")
+    figure = Figure(figsize=(10, 0.3 * len(job_models) + 3), layout="constrained")
     left, right = figure.subplots(1, 2)
-    rows, alone_s = job_advice.rank(known, there, 1.0), known[0].job.alone_s
+    rows, alone_s = job_advice.rank(job_models, there, 1.0), job_models[0].job.alone_s
     titles = [row["label"] for row in rows]
     left.barh(titles, [alone_s * 1e3] * len(rows), label="computing")
     exchanged = [(row["iteration_s"] - alone_s) * 1e3 for row in rows]
@@ -349,7 +349,7 @@ def _svg(known: Sequence[JobModel], there: Network) -> bytes:
     left.set_title(f"{there.workers} workers, {mbit(there.rate_mbit)}")
     left.legend()
     rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
-    for model in known:
+    for model in job_models:
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
         right.plot(rates, used, label=model.label)
     right.axvspan(*CHECKED["Mb/s"], color="0.93", zorder=0, label="links that were checked")

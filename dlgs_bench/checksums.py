@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SEALED = (".csv", ".json")  # the endings of files that other scripts read
+CHECKED = (".csv", ".json")  # the endings of files that other scripts read
 SIGNATURE = "crc32"  # the key of the checksum in a record
 
 
@@ -16,28 +16,28 @@ def of(path: Path) -> int | None:
     return zlib.crc32(path.read_bytes()) if path.exists() else None
 
 
-def seal(paths: Iterable[Path]) -> None:
+def write_for(paths: Iterable[Path]) -> None:
     """Write the checksum of each table to a file next to it, unless the disk is full."""
     for path in paths:
-        if path.suffix in SEALED and path.exists():
+        if path.suffix in CHECKED and path.exists():
             with suppress(OSError):
-                _beside(path).write_text(f"{of(path)}\n", encoding="utf-8")
+                _checksum_file(path).write_text(f"{of(path)}\n", encoding="utf-8")
 
 
-def unseal(path: Path) -> None:
+def remove_for(path: Path) -> None:
     """Remove the checksum of a table that will be written again."""
-    _beside(path).unlink(missing_ok=True)
+    _checksum_file(path).unlink(missing_ok=True)
 
 
-def altered(path: Path) -> bool:
-    """Whether a table has changed since it was sealed; False for a table without a checksum."""
-    known = _beside(path)
-    return known.exists() and known.read_text(encoding="utf-8") != f"{of(path)}\n"
+def mismatched(path: Path) -> bool:
+    """Whether a table does not match its checksum; False for a table without a checksum."""
+    checksum = _checksum_file(path)
+    return checksum.exists() and checksum.read_text(encoding="utf-8") != f"{of(path)}\n"
 
 
 def read(path: Path) -> Any:
-    """The content of a JSON file; ValueError in one line if it has changed since it was sealed."""
-    if altered(path):
+    """The content of a JSON file; ValueError in one line if it does not match its checksum."""
+    if mismatched(path):
         raise ValueError("the content does not match its checksum")
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -48,5 +48,5 @@ def signed(record: dict) -> dict:
     return rest | {SIGNATURE: zlib.crc32(json.dumps(rest, sort_keys=True).encode())}
 
 
-def _beside(path: Path) -> Path:
+def _checksum_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.crc32")

@@ -18,7 +18,11 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "compare": ("dlgs_bench.report.compare", [], "compare two result sets: which rows of Table 2 agree"),
     "methods": ("dlgs_bench.list_methods", [], "list the compression methods with their parameters"),
     "check-testbed": ("dlgs_bench.testbed.testbed", ["check"], "check whether this machine can slow its links"),
-    "check-set": ("dlgs_bench.result_set", [], "check whether a folder of results is complete and unaltered"),
+    "check-set": (
+        "dlgs_bench.result_set",
+        [],
+        "check whether a folder of results is complete and matches its checksums",
+    ),
 }
 
 

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dlgs_bench import data, plugins
 from dlgs_bench.errors import TITLE, is_title, short_repr
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.training.build import build, check_parameters, evaluating, hidden_matrices, trainable, without_values
 from dlgs_bench.training.head import widths
 
@@ -178,7 +178,7 @@ def collective(name: str) -> dict:
     return {"plain": plain, "refuses": refuses, "rounds": rounds}
 
 
-DESCRIBE: dict[str, Callable[[str], dict]] = {"methods": about, "models": model, "collectives": collective}
+DESCRIBE: dict[str, Callable[[str], dict]] = {"methods": method_info, "models": model, "collectives": collective}
 
 
 def described(kind: str, name: str) -> str:

@@ -12,9 +12,9 @@ from dlgs_bench.errors import OneLineParser, listed, meant
 
 def row(name: str) -> str:
     """One method in one line, such as ``topk  Top-K  ratio, selection=torch``."""
-    from dlgs_bench.exchange.plugin import about  # here, since help and errors need no torch, which takes seconds
+    from dlgs_bench.exchange.plugin import method_info  # here, since help and errors need no torch, which takes seconds
 
-    described = about(name)
+    described = method_info(name)
     parameters = (
         f"{key}={field['default']}" if "default" in field else key for key, field in described["fields"].items()
     )

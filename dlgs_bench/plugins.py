@@ -49,7 +49,7 @@ def names(kind: str) -> list[str]:
 def usable(kind: str) -> list[str]:
     """The names of the plug-ins of a kind that can be described."""
     describe_all((kind, name) for name in names(kind))
-    return [name for name in names(kind) if "error" not in _known[kind, name]]
+    return [name for name in names(kind) if "error" not in _descriptions[kind, name]]
 
 
 def load(kind: str, name: str) -> ModuleType:
@@ -77,22 +77,22 @@ def describe(kind: str, name: str) -> dict:
     if name not in names(kind):
         raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
     describe_all([(kind, name)])
-    described = _known[kind, name]
+    described = _descriptions[kind, name]
     if "error" in described:
         raise ValueError(f"{file_of(kind, name)} cannot be used: {described['error']}")
     return described
 
 
-_known: dict[tuple[str, str], dict] = {}  # (kind, name) -> description, or {"error": one line}
+_descriptions: dict[tuple[str, str], dict] = {}  # (kind, name) -> description, or {"error": one line}
 
 
 def describe_all(plug_ins: Iterable[tuple[str, str]]) -> None:
     """Describe these plug-ins, (kind, name). One process describes all that are not yet in the cache."""
-    unknown = [one for one in dict.fromkeys(plug_ins) if one not in _known and one[1] in names(one[0])]
+    unknown = [one for one in dict.fromkeys(plug_ins) if one not in _descriptions and one[1] in names(one[0])]
     for kind, name in unknown:
         with suppress(OSError, ValueError):  # the file is missing, or it is corrupt
-            _known[kind, name] = json.loads(_cached(kind, name).read_text(encoding="utf-8"))
-    unknown = [one for one in unknown if one not in _known]
+            _descriptions[kind, name] = json.loads(_cached(kind, name).read_text(encoding="utf-8"))
+    unknown = [one for one in unknown if one not in _descriptions]
     if not unknown:
         return
     command = [sys.executable, "-m", "dlgs_bench.describe", *(f"{kind}/{name}" for kind, name in unknown)]
@@ -101,7 +101,7 @@ def describe_all(plug_ins: Iterable[tuple[str, str]]) -> None:
         raise ValueError(f"plug-ins cannot be described: dlgs_bench.describe ended with status {process.returncode}")
     described = json.loads(process.stdout)
     for kind, name in unknown:
-        _known[kind, name] = described[kind][name]
+        _descriptions[kind, name] = described[kind][name]
         _write(kind, name)
 
 
@@ -151,7 +151,7 @@ def _write(kind: str, name: str) -> None:
     with suppress(OSError, ValueError):  # ValueError: the file has an invalid name
         path = _cached(kind, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(_known[kind, name]).encode())
+        write_atomically(path, json.dumps(_descriptions[kind, name]).encode())
 
 
 def fields(method: str) -> dict[str, dict]:

@@ -34,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print measured next to predicted iterations; the exit status: 0, or 2 for what ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        _, known, there = advise.asked(given, job_advice.models, given.slowdown)
-        _check(known[0].job, there, given.profile)
-        rows = _measured(known, there, given.blocks)
+        _, job_models, there = advise.asked(given, job_advice.models, given.slowdown)
+        _check(job_models[0].job, there, given.profile)
+        rows = _measured(job_models, there, given.blocks)
     except ValueError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    print(_report(known, there, rows, given))
+    print(_report(job_models, there, rows, given))
     return 0
 
 
@@ -87,9 +87,9 @@ def _check(job: Job, there: Network, profile: str) -> None:
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
 
 
-def request(known: Sequence[JobModel], there: Network, blocks: int) -> dict:
+def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict:
     """What ``dlgs_bench.training.rehearsal`` is to do."""
-    job = known[0].job
+    job = job_models[0].job
     return {
         "engine": ENGINE,
         "shapes": job.shapes,
@@ -97,19 +97,19 @@ def request(known: Sequence[JobModel], there: Network, blocks: int) -> dict:
         "backward_s": job.backward_s,
         "rest_s": job.rest_s,
         "methods": [
-            {"name": model.name, "options": model.options, "plan": model.plan(there)} for model in known
+            {"name": model.name, "options": model.options, "plan": model.plan(there)} for model in job_models
         ],
         "blocks": blocks,
     }  # fmt: skip
 
 
-def _measured(known: Sequence[JobModel], there: Network, blocks: int) -> list[dict]:
+def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> list[dict]:
     """The rows of ``dlgs_bench.training.rehearsal``, from workers on hosts of a testbed."""
     rates_mbit = (there.rate_mbit,) * there.workers
     cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=there.latency_ms)
     with tempfile.TemporaryDirectory() as folder:
         asked, found, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
-        asked.write_text(json.dumps(request(known, there, blocks)), encoding="utf-8")
+        asked.write_text(json.dumps(request(job_models, there, blocks)), encoding="utf-8")
         program = [sys.executable, "-m", "dlgs_bench.training.rehearsal", str(asked), str(found)]
         process = processes.start(RunSpec("exchanges", cluster=cluster), LaunchSettings(), program, log, [])
         try:
@@ -122,9 +122,9 @@ def _measured(known: Sequence[JobModel], there: Network, blocks: int) -> list[di
         return json.loads(found.read_text(encoding="utf-8"))
 
 
-def _report(known: Sequence[JobModel], there: Network, rows: Sequence[dict], given: argparse.Namespace) -> str:
+def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict], given: argparse.Namespace) -> str:
     cells = [["Method", "Predicted (ms)", "Measured (ms)", "Measured / predicted", "Sent (MB)"]]
-    for model in sorted(known, key=lambda model: model.iteration_s(there)):
+    for model in sorted(job_models, key=lambda model: model.iteration_s(there)):
         own = [row for row in rows if row["method"] == model.name]
         found, predicted_s = repeatable([row["seconds"] for row in own]), model.iteration_s(there)
         spread = f" [{advise.ms(found.low)}, {advise.ms(found.high)}]" if found.enough else ""
@@ -133,7 +133,7 @@ def _report(known: Sequence[JobModel], there: Network, rows: Sequence[dict], giv
             [model.label, advise.ms(predicted_s), advise.ms(found.value) + spread,
              f"{found.value / predicted_s:.2f}", sent]
         )  # fmt: skip
-    alone = advise.ms(known[0].job.alone_s)
+    alone = advise.ms(job_models[0].job.alone_s)
     latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "

@@ -1,10 +1,11 @@
-"""Check whether a folder of results is complete, unaltered and of a known schema version, or seal it.
+"""Check whether a folder of results is complete, matches its checksums and has a known schema version.
 
-dlgs-bench check-set FOLDER [--seal]
+dlgs-bench check-set FOLDER [--write]
 
 ``set.json`` says which machine, day and commit the results come from, and has a checksum of every other file.
 """
 
+import argparse
 import gzip
 import json
 import re
@@ -38,51 +39,53 @@ COLUMNS = {
 
 
 def faults(folder: Path) -> list[str]:
-    """What is missing, altered or not of a known schema version; one line for each fault."""
+    """What is missing, does not match its checksum, or has an unknown schema version; one line for each fault."""
     path = folder / NAME
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return [f"{path}: missing; write it with: dlgs-bench check-set {folder} --seal"]
+        return [f"{path}: missing; write it with: dlgs-bench check-set {folder} --write"]
     except (OSError, ValueError, RecursionError) as error:
-        return [f"{path}: {error}; write it again with --seal"]
+        return [f"{path}: {error}; write it again with --write"]
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
-        return [f"{path}: schema: {version!r} is not {SCHEMA}; seal the set again with --seal, or use another version"]
+        return [f"{path}: schema: {version!r} is not {SCHEMA}; write it again with --write, or use another version"]
     return [*_wrong_facts(path, record), *_wrong_files(folder, record.get("files")), *_wrong_tables(folder)]
 
 
 def _wrong_facts(path: Path, record: dict[str, Any]) -> list[str]:
     return [
-        f"{path}: {key}: {record.get(key)!r} is not {words}; give --{key}, with --seal"
+        f"{path}: {key}: {record.get(key)!r} is not {words}; give --{key}, with --write"
         for key, (words, pattern) in FACTS.items()
         if not re.fullmatch(pattern, str(record.get(key) or ""))
     ]
 
 
-def _wrong_files(folder: Path, known: Any) -> list[str]:
-    if not isinstance(known, dict):
-        return [f"{folder / NAME}: files: {known!r} is not a table of checksums; seal the set again with --seal"]
-    there, found = contents(folder), []
+def _wrong_files(folder: Path, expected: Any) -> list[str]:
+    if not isinstance(expected, dict):
+        return [f"{folder / NAME}: files: {expected!r} is not a table of checksums; write it again with --write"]
+    there, wrong = contents(folder), []
     if PAGE not in there:
-        found.append(f"{folder / PAGE}: missing; write how to repeat the results")
-    for name in sorted(known.keys() | there.keys()):
+        wrong.append(f"{folder / PAGE}: missing; write how to repeat the results")
+    for name in sorted(expected.keys() | there.keys()):
         if name not in there:
-            found.append(f"{folder / name}: missing, but sealed; restore it, or seal the set again with --seal")
-        elif name not in known:
-            found.append(f"{folder / name}: not sealed; remove it, or seal the set again with --seal")
-        elif known[name] != there[name]:
-            found.append(f"{folder / name}: altered since it was sealed; restore it, or seal the set again with --seal")
-    return found
+            wrong.append(f"{folder / name}: missing, but in {NAME}; restore it, or write {NAME} again with --write")
+        elif name not in expected:
+            wrong.append(f"{folder / name}: not in {NAME}; remove it, or write {NAME} again with --write")
+        elif expected[name] != there[name]:
+            wrong.append(
+                f"{folder / name}: does not match its checksum; restore it, or write {NAME} again with --write"
+            )
+    return wrong
 
 
 def _wrong_tables(folder: Path) -> list[str]:
-    found = []
+    wrong = []
     for name in contents(folder):
         kind = re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name)
         if kind and (missing := [key for key in COLUMNS[kind[1]] if key not in _header(folder / name)]):
-            found.append(f"{folder / name}: {missing[0]}: the column is missing; add it, schema {SCHEMA} requires it")
-    return found
+            wrong.append(f"{folder / name}: {missing[0]}: the column is missing; add it, schema {SCHEMA} requires it")
+    return wrong
 
 
 def _header(path: Path) -> list[str]:
@@ -102,9 +105,9 @@ def contents(folder: Path) -> dict[str, int | None]:
     return {name: checksums.of(path) for name, path in names.items() if name != NAME}
 
 
-def seal(folder: Path, given: dict[str, str]) -> None:
+def write_record(folder: Path, given: dict[str, str]) -> None:
     """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``."""
-    facts = _from_provenance(folder) | _sealed_facts(folder) | given
+    facts = _from_provenance(folder) | _written_facts(folder) | given
     record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
     write_atomically(folder / NAME, f"{json.dumps(record, indent=1)}\n".encode())
 
@@ -119,7 +122,7 @@ def _from_provenance(folder: Path) -> dict[str, str]:
         return {}
 
 
-def _sealed_facts(folder: Path) -> dict[str, str]:
+def _written_facts(folder: Path) -> dict[str, str]:
     try:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
         return {key: record[key] for key in FACTS if record.get(key)}
@@ -132,26 +135,29 @@ def main(arguments: list[str] | None = None) -> int:
     summary, status = __doc__.splitlines()[0], "Exit status: 0 without faults, 1 with faults, 2 for wrong options."
     parser = OneLineParser(prog="dlgs-bench check-set", description=summary, epilog=status)
     parser.add_argument("folder", type=Path, help="a folder of results")
-    parser.add_argument("--seal", action="store_true", help=f"first write {NAME} with the checksums of all files")
+    parser.add_argument("--write", action="store_true", help=f"first write {NAME} with the checksums of all files")
+    parser.add_argument("--seal", action="store_true", help=argparse.SUPPRESS)  # the old name of --write
     for key, (words, _) in FACTS.items():
-        parser.add_argument(f"--{key}", help=f"with --seal: {words}; by default from {PROVENANCE}")
+        parser.add_argument(f"--{key}", help=f"with --write: {words}; by default from {PROVENANCE}")
     asked = vars(parser.parse_args(arguments))
-    folder, sealing = asked.pop("folder"), asked.pop("seal")
+    folder, write, old = (asked.pop(key) for key in ("folder", "write", "seal"))
+    if old:
+        print(f"{parser.prog}: --seal is now called --write; rename it", file=sys.stderr)
     given = {key: value for key, value in asked.items() if value}
-    if given and not sealing:
-        parser.error(f"--{next(iter(given))}: it is written only with --seal; give --seal too")
+    if given and not (write or old):
+        parser.error(f"--{next(iter(given))}: it is written only with --write; give --write too")
     if not folder.is_dir():
         parser.error(f"folder: {folder} is not a folder; give a folder of results")
-    if sealing:
+    if write or old:
         try:
-            seal(folder, given)
+            write_record(folder, given)
         except OSError as error:
-            parser.error(f"--seal: {folder}: {error.strerror}; give a folder that is writable")
-    found = faults(folder)
-    for fault in found:
+            parser.error(f"--write: {folder}: {error.strerror}; give a folder that is writable")
+    wrong = faults(folder)
+    for fault in wrong:
         print(fault, file=sys.stderr)
-    if not found:
+    if not wrong:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
         facts = "; ".join(str(record[key]) for key in FACTS)
         print(f"{folder}: {len(record['files'])} files, schema {SCHEMA}; {facts}")
-    return 1 if found else 0
+    return 1 if wrong else 0

@@ -175,7 +175,7 @@ class RunSpec:
     @property
     def processes(self) -> int:
         """The number of workers, and of servers or dedicated aggregators, which are the last ranks."""
-        aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("apart") else 0
+        aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("dedicated") else 0
         return self.cluster.workers + self.topology.servers + aggregators
 
     def steps(self, samples: int) -> int:

@@ -57,9 +57,9 @@ class DGC(Momentum, Selects, Ratio):
 
     def _rule(self, unsent: Tensor, k: int) -> TopK | Threshold:
         sample = unsent[::STRIDE].contiguous()
-        share = round(k * len(sample) / len(unsent))
-        if FEWEST <= share < len(sample):
-            h = self.selector.kth_magnitude(sample, share)
+        sample_k = round(k * len(sample) / len(unsent))
+        if FEWEST <= sample_k < len(sample):
+            h = self.selector.kth_magnitude(sample, sample_k)
             if 0.8 * k <= count_at_least(unsent, h)[0] <= 1.3 * k:  # the authors' bounds
                 return Threshold(h)
         return TopK(k)

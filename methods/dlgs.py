@@ -9,7 +9,7 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
-from dlgs_bench.exchange.sparsifier import share
+from dlgs_bench.exchange.sparsifier import num_entries
 
 DRIFT = 2  # a checked threshold is refreshed if it sends less than k / 2 or more than 2 k entries
 
@@ -80,6 +80,6 @@ class DLGS(Sparsifier):
 
     def _capped(self, rule: Tensor | Threshold, corrected: Tensor, bucket: Bucket) -> Tensor | TopK | Threshold:
         """``rule``, or a Top-K of the cap if ``rule`` would send more entries than the cap."""
-        most = share(self.density_cap, bucket.size)
+        most = num_entries(self.density_cap, bucket.size)
         chosen = len(rule) if isinstance(rule, Tensor) else count_at_least(corrected, rule.h)[0]
         return TopK(most) if chosen > most else rule

@@ -22,7 +22,7 @@ from mkdocs.structure.files import File, Files  # noqa: E402
 
 from dlgs_bench import exchange, plugins  # noqa: E402
 from dlgs_bench.config import load  # noqa: E402
-from dlgs_bench.exchange.plugin import about, method_class  # noqa: E402
+from dlgs_bench.exchange.plugin import method_class, method_info  # noqa: E402
 from dlgs_bench.hooks import ddp, hook  # noqa: E402
 
 SCHEMA = ROOT / "config" / "schema.json"
@@ -108,7 +108,7 @@ def methods_page() -> str:
 
 
 def _method(name: str) -> list[str]:
-    cls, facts = method_class(name), about(name)
+    cls, facts = method_class(name), method_info(name)
     file = f"methods/{name}.py"
     lines = [
         f"## {facts['title']}",

@@ -25,11 +25,11 @@ OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, an
     {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},
     {"block": 64, "fused": 3, "in_flight": 5, "aggregators": 2},
 )
-APART = ({"aggregators": 1, "apart": True}, {"aggregators": 2, "apart": True})  # each with the last shape above
+APART = ({"aggregators": 1, "dedicated": True}, {"aggregators": 2, "dedicated": True})  # each with the last shape above
 
 
 def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
-    """Of both signs, the same in every process where the key is the same."""
+    """Random numbers of both signs. Every process draws the same ones for the same key."""
     seed = sum(k * 1009**i for i, k in enumerate((entries, *key)))
     drawn = 50 * torch.randn(entries, generator=torch.Generator().manual_seed(seed))
     if dtype == torch.bool:
@@ -38,7 +38,7 @@ def numbers(entries: int, dtype: torch.dtype, *key: int) -> torch.Tensor:
 
 
 def length(sender: int, receiver: int = 0, bucket: int = 0) -> int:
-    """Of a message, in entries: some are empty, and most are odd."""
+    """The length of a message, in entries. Some are empty, and most are odd."""
     return 3 * ((sender + 2 * receiver + bucket) % 4)
 
 
@@ -59,7 +59,7 @@ def to_all(comm: Communicator, dtype: torch.dtype, headers: bool, bucket: int = 
 
 
 def relay(comm: Communicator, bucket: int):
-    """A number goes around and each rank adds its own; every rank pauses as long as it likes."""
+    """A number goes around and each rank adds its own. Every rank pauses for a random time."""
     held = torch.tensor([bucket * 10 + comm.rank], dtype=torch.int16, device=comm.device)
     left, right = (comm.rank - 1) % comm.world_size, (comm.rank + 1) % comm.world_size
     for _ in range(5):
@@ -70,7 +70,7 @@ def relay(comm: Communicator, bucket: int):
 
 
 def seen(comm: Communicator, engine: str) -> dict:
-    """By what was asked, what came back."""
+    """All results of this rank, by the name of the operation."""
     found = answered(comm) | summed(comm) | streamed(comm) | in_flight(comm)
     found |= {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
     if engine == "torch_dist":
@@ -81,7 +81,7 @@ def seen(comm: Communicator, engine: str) -> dict:
 
 
 def answered(comm: Communicator) -> dict:
-    """What came back of gathers, maxima and rounds, one after the other."""
+    """The results of gathers, maxima and rounds, one after the other."""
     found = {}
     for dtype in GATHERED:
         mine, equal = (numbers(n, dtype, comm.rank).to(comm.device) for n in (length(comm.rank), 5))
@@ -103,7 +103,7 @@ def answered(comm: Communicator) -> dict:
 
 
 def ends(comm: Communicator) -> list[tuple[float, float, float]]:
-    """Of calls of each kind: when it was made, when the engine says it ended, when somebody looked."""
+    """Three times for each kind of call: when it was made, when the engine reports its end, when the caller looked."""
     for pause_s in (0.1, 1, 5, 30):  # on a busy machine a call may take longer than the shortest
         found = []
         with comm.record_completion_times():
@@ -124,7 +124,7 @@ def ends(comm: Communicator) -> list[tuple[float, float, float]]:
 
 
 def summed(comm: Communicator) -> dict:
-    """By collective and entries: the sum, the messages and bytes sent for it, and the engine's own sum."""
+    """The sum, the messages and bytes sent for it, and the engine's own sum, by collective and number of entries."""
     found = {}
     for name, collective in collectives.plain(comm.world_size).items():
         for entries in ENTRIES:
@@ -138,20 +138,21 @@ def summed(comm: Communicator) -> dict:
 
 
 def sparse_blocks(rank: int, block: int) -> torch.Tensor:
-    """Integers, a fifth of the blocks not zero, the last block short."""
+    """Integers in blocks. A fifth of the blocks is not zero, and the last block is short."""
     entries = BLOCKS * block - block // 2
     kept = (numbers(BLOCKS, torch.float32, rank).abs() < 12).repeat_interleave(block)[:entries]
     return numbers(entries, torch.float32, rank).round().masked_fill_(~kept, 0.0)
 
 
 def shapes(world: int, requires_all_ranks: bool) -> list[dict]:
-    """OmniReduce's, among so many ranks; ``requires_all_ranks``: whether a round needs all of them."""
+    """The shapes of OmniReduce among ``world`` ranks. ``requires_all_ranks``: whether a round needs all of them."""
     fit = [one for one in APART if one["aggregators"] < world and (one["aggregators"] == 1 or not requires_all_ranks)]
     return [*OMNIREDUCE, *(OMNIREDUCE[-1] | one for one in fit)]
 
 
 def streamed(comm: Communicator) -> dict:
-    """By shape of OmniReduce: the sum, and the messages and bytes sent for it; an aggregator apart has what it had."""
+    """The sum, and the messages and bytes sent for it, by shape of OmniReduce. A dedicated aggregator keeps its
+    tensor."""
     found = {}
     for which, shape in enumerate(shapes(comm.world_size, comm.requires_all_ranks)):
         mine, before = sparse_blocks(comm.rank, shape["block"]), (comm.sent_messages, comm.sent_bytes)
@@ -161,7 +162,7 @@ def streamed(comm: Communicator) -> dict:
 
 
 def in_flight(comm: Communicator) -> dict:
-    """Everything at once; every rank calls in one order, at its own pace, and waits in an order of its own."""
+    """All kinds of calls at once. Every rank calls in the same order, at its own pace, and waits in its own order."""
     pending = {}
     for bucket in range(BUCKETS):
         addend = numbers(101, torch.float32, comm.rank, bucket).round().to(comm.device)
@@ -182,7 +183,7 @@ def in_flight(comm: Communicator) -> dict:
 
 
 def among_some(rank: int, world: int) -> dict:
-    """What all ranks but the first see in a group of their own, where each is known by its place in it."""
+    """What all ranks except the first see in a group of their own, where each is known by its index in the group."""
     group = dist.new_group(range(1, world))
     if rank == 0:
         return {}
@@ -198,7 +199,7 @@ def among_some(rank: int, world: int) -> dict:
 
 
 def another_length(comm: Communicator) -> str:
-    """What is said when the neighbour sends two entries where three are expected."""
+    """The error if the neighbour sends two entries where three are expected."""
     try:
         comm.start_round(PeerExchange({(comm.rank + 1) % comm.world_size: torch.zeros(2)},
                                {(comm.rank - 1) % comm.world_size: 3})).wait()  # fmt: skip

@@ -39,7 +39,7 @@ settings.load_profile("quick")
 
 
 def examples(times: float) -> settings:
-    """This many times as many examples as the profile has, for a test that is cheaper or dearer than others."""
+    """Settings with ``times`` times the examples of the profile, for a test that is cheaper or slower than others."""
     return settings(max_examples=max(3, round(times * settings.default.max_examples)))
 
 
@@ -160,17 +160,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector not look again through what was imported: each look takes a good part of a second."""
+    """Exclude imported objects from garbage collection: each collection would scan them for a good part of a second."""
     gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One file more than there are cores, since tests of whole runs often wait; eight at most, for their memory."""
+    """One process more than there are cores, since tests of whole runs often wait; at most eight, for their memory."""
     return min(len(os.sched_getaffinity(0)) + 1, 8)
 
 
 def refused_by(command, name: str, capsys, *arguments) -> str:
-    """The one line with which a call of a command ends, whose exit status is 2. ``name``: how the line begins."""
+    """The one-line error of a command that exits with status 2. ``name``: how the line begins."""
     try:
         status = command.main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -182,12 +182,12 @@ def refused_by(command, name: str, capsys, *arguments) -> str:
 
 
 def read(name: str) -> dict:
-    """A configuration as its file says it."""
+    """A configuration as it is in its file."""
     return yaml.safe_load((ROOT / "config" / f"{name}.yaml").read_text())
 
 
 def options_of(name: str) -> dict:
-    """The ratio of a method, if it has one, and a warm-up so short that a few steps show what follows it."""
+    """The ratio of a method, if it has one, and a warm-up that ends within a few steps."""
     return {key: value for key, value in {"ratio": 0.1, "warmup_steps": 2}.items() if key in plugins.fields(name)}
 
 
@@ -239,16 +239,18 @@ def one_step(comm, exchange: Exchange, gradients: list[torch.Tensor], number: in
     return [b.gradient.clone() for b in exchange.buckets]
 
 
-def exchange_steps(comm, method, steps: list[list[torch.Tensor]], first: int = 1, **about) -> list[list[torch.Tensor]]:
+def exchange_steps(
+    comm, method, steps: list[list[torch.Tensor]], first: int = 1, **options
+) -> list[list[torch.Tensor]]:
     """Send ``steps`` (a list of per-bucket gradients) through ``method``; return the aggregates."""
-    exchange = exchange_of(comm, method, steps[0], **about)
+    exchange = exchange_of(comm, method, steps[0], **options)
     return [one_step(comm, exchange, gradients, number) for number, gradients in enumerate(steps, start=first)]
 
 
 def gradients(
     rank: int, steps: int, sizes=(7, 300, 1), seed: int = 0, device: torch.device = CPU
 ) -> list[list[torch.Tensor]]:
-    """The same numbers on every device."""
+    """Random gradients, the same on every device."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     return [[torch.randn(n, generator=generator).to(device) for n in sizes] for _ in range(steps)]
 
@@ -261,7 +263,7 @@ def device() -> torch.device:
 
 @pytest.fixture
 def fault(record_property) -> Callable:
-    """Notes a fault and how long it then took until all was over: bench/faults.py shows all of them."""
+    """Notes a fault and how long it took until the run had ended. bench/faults.py shows all of them."""
     return lambda what, since: record_property("fault", {"fault": what, "seconds": time.monotonic() - since})
 
 
@@ -380,10 +382,8 @@ checks._lacks("torch_dist", "cpu", shared=False)
 
 @pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory) -> Path:
-    """A copy of the project with the tiny model, in which nothing has run; it knows its plug-ins and its engine.
-
-    Made once a session, only to be read.
-    """
+    """A copy of the project with the tiny model, in which nothing has run. Its plug-ins are described. Tests only read
+    it."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # one folder for all of a session
     project = root / "tiny-source"
@@ -400,7 +400,8 @@ def tiny_source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_made(tiny_source) -> Path:
-    """The same, after ``TINY`` has run from configuration to report. Made once a session, only to be read."""
+    """``tiny_source`` after ``TINY`` has run from configuration to report. It is made once per session, for reading
+    only."""
     project = tiny_source.with_name("tiny-made")
     with alone("tiny-made"):
         if not project.exists():
@@ -438,7 +439,7 @@ def python_in(project: Path, *arguments: str, timeout_s: float = PATIENCE_S) -> 
 
 
 def clone(project: Path, folder: Path) -> Path:
-    """A copy of a project with all that it made, of the same age."""
+    """A copy of a project with all its outputs, and with the same file times."""
     return Path(shutil.copytree(project, folder, symlinks=True))
 
 
@@ -462,7 +463,7 @@ def numbers(folder: Path) -> list[pd.DataFrame]:
 
 
 def until(condition: Callable, timeout_s: float = 180):
-    """What ``condition`` returns as soon as that is true, or at the timeout."""
+    """What ``condition`` returns as soon as it is true, or at the timeout."""
     end = time.monotonic() + timeout_s
     while not (held := condition()) and time.monotonic() < end:
         time.sleep(0.1)
@@ -470,7 +471,7 @@ def until(condition: Callable, timeout_s: float = 180):
 
 
 def checkpointed(run: Path, ranks: int = 2) -> int:
-    """The step of the newest checkpoint of a run which so many ranks have written, 0 before there is one."""
+    """The step of the newest checkpoint that ``ranks`` ranks of a run have written, 0 before there is one."""
     with suppress(OSError):  # ranks take old ones away meanwhile
         for step in sorted(run.with_name(f"{run.name}.checkpoints").glob("*"), key=lambda path: -int(path.name)):
             if len(list(step.glob("rank?"))) == ranks:
@@ -497,13 +498,13 @@ def rows_of(path: Path) -> list[dict]:
 def snakemake(
     project: Path, environment: dict, *arguments: str, timeout_s: float = WORKFLOW_TIMEOUT_S
 ) -> subprocess.CompletedProcess:
-    """A workflow in a copy of the project, to its end."""
+    """Run a workflow in a copy of the project, to its end."""
     command = ["snakemake", *arguments]
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=timeout_s)
 
 
 def watched(coroutine, note: Callable):
-    """The same rounds; ``note`` is told each before it is answered."""
+    """The same rounds; ``note`` gets each round before it is answered."""
     answer = None
     while True:
         try:

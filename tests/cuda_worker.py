@@ -17,14 +17,14 @@ from dlgs_bench.topology import TOPOLOGIES, Topology
 
 
 def exchanged(comm: Communicator, topology: Topology, device: torch.device) -> dict:
-    """By method, the aggregates of a few steps."""
+    """The aggregates of a few steps, by method."""
     names = [name for name in METHODS if topology.supports(CLASSES[name].sum_kind)]
     steps = gradients(comm.rank, 4, device=device)
     return {name: exchange_steps(comm, make(name), steps, topology=topology) for name in names}
 
 
 def messages(comm: Communicator) -> dict:
-    """By what was asked of the communicator, what came back; nobody sends to itself."""
+    """The results by request to the communicator. No rank sends to itself."""
     told = numbers(5, torch.float32, comm.rank).to(comm.device)
     comm.broadcast(told, root=comm.world_size - 1)
     together = in_flight(comm) if comm.world_size > 1 else {}

@@ -32,7 +32,7 @@ def small_model() -> nn.Module:
 
 
 def perceptron() -> nn.Module:
-    """Two fully connected layers, of which one is hidden: a matrix for Muon."""
+    """Two fully connected layers. One is hidden: a matrix for Muon."""
     return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 20), nn.ReLU(), nn.Linear(20, 10))
 
 
@@ -43,7 +43,7 @@ for name, build in {"small": small_model, "perceptron": perceptron}.items():
 
 
 class Noise:
-    """Random images in place of CIFAR-10, another batch for each worker and step, the same on every device."""
+    """Random images instead of CIFAR-10, another batch for each worker and step, the same on every device."""
 
     def __init__(self, device: torch.device = CPU):
         self._device = device

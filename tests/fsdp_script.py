@@ -102,7 +102,7 @@ def resumed(mesh, rank: int, folder: str) -> tuple:
 
 
 def in_turns(mesh, rank: int, method: str, **options) -> tuple[list, list]:
-    """With fixed weights and one head a step: the sum of what was applied, and the residuals, by parameter."""
+    """The sum of the applied gradients and the residuals by parameter, with fixed weights and one head per step."""
     model, _, hook = hooked(mesh, method, **options)
     applied = [torch.zeros_like(p.to_local()) for p in model.parameters()]
     for step in range(STEPS):
@@ -310,7 +310,7 @@ def hooks_of_one_model(mesh, rank: int) -> tuple[str, bool]:
 
 
 def documented(code: str, rank: int) -> int:
-    """Run the lines of the documentation; how many passes their hook has exchanged after one."""
+    """Run the lines of the documentation; return how many passes their hook has exchanged after one."""
     names = {"replicas": 2, "shards": 2, "model": built(), "torch": torch, "init_device_mesh": init_device_mesh}
     exec(code.replace('"cuda"', '"cpu"'), names | {"fully_shard": fully_shard}, names)
     loss_of(names["model"], 0, rank).backward()

@@ -87,7 +87,7 @@ def after_close(comm, engine: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def another(comm, engine: str) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """What is said to a second hook; weights of steps with it after the first is closed, and of a model's only hook.
+    """The error of a second hook; weights of steps with it after the first is closed, and of a model's only hook.
 
     The first, DGC's, takes the optimizer's weight decay, and gives it back.
     """
@@ -147,7 +147,7 @@ def copied(comm, engine: str) -> list[torch.Tensor]:
 
 
 def late(comm, method: str) -> float:
-    """The seconds until a rank gives up, where the group's timeout is TIMEOUT_S and rank 1 comes LATE_S late."""
+    """The seconds until a rank gives up if the group's timeout is TIMEOUT_S and rank 1 comes LATE_S late."""
     from dlgs_bench.hooks.ddp import DDPHook
 
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
@@ -164,7 +164,7 @@ def late(comm, method: str) -> float:
 
 
 def mistakes_of_one(comm, engine: str) -> dict[str, str]:
-    """What is said to each rank where rank 1 makes the hook with other arguments than rank 0."""
+    """The error on each rank if rank 1 makes the hook with other arguments than rank 0."""
     last = comm.rank == 1
 
     def line(method: str = "topk", momentum: float = 0.0, turned: bool = False, **options) -> str:
@@ -188,7 +188,7 @@ def mistakes_of_one(comm, engine: str) -> dict[str, str]:
 
 
 def mistaken_local_steps(comm) -> str:
-    """The same for the local steps of DiLoCo."""
+    """The error on each rank if rank 1 makes the local steps of DiLoCo with other arguments than rank 0."""
     from dlgs_bench.hooks.local_steps import LocalSteps
 
     model = net()

@@ -36,7 +36,7 @@ def mean_over(comm, tensor: Tensor) -> Tensor:
 
 
 def said(call) -> str:
-    """The one line with which ``call`` refuses."""
+    """The one-line error of ``call``."""
     try:
         call()
     except ValueError as error:
@@ -68,7 +68,7 @@ def tensors(state) -> list[Tensor]:
 
 
 class Given(nn.Module):
-    """Layers of many kinds, whose gradients are what it is given; a pass uses some of them."""
+    """Layers of many kinds. Their gradients are given; a pass uses some of them."""
 
     SHAPES = {  # noqa: RUF012 - a constant
         "filters": (6, 4, 3, 3), "vector": (20,), "wide": (30, 40), "long": (50, 8),
@@ -89,7 +89,7 @@ class Given(nn.Module):
 
 
 def drawn(step: int, rank: int, names=tuple(Given.SHAPES)) -> dict[str, Tensor]:
-    """The gradients of a step on a rank; the same for a name whichever others there are."""
+    """The gradients of a step on a rank. A layer's gradient does not depend on the other names."""
     generator = torch.Generator().manual_seed(7000 * step + rank)
     whole = {n: torch.randn(shape, generator=generator, dtype=torch.float32) for n, shape in Given.SHAPES.items()}
     return {name: whole[name] for name in names}
@@ -104,7 +104,7 @@ USAGE = {  # which layers a rank uses in a step
 
 
 def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool, view: bool) -> list[tuple]:
-    """By layer, (what was applied and what the ranks' residuals hold, the true sum), with fixed weights."""
+    """(what was applied plus what the ranks' residuals hold, the true sum) by layer, with fixed weights."""
     net, steps = Given(), 8
     model, hook = hooked(engine, net, sgd(net), method, unused=True, view=view, **options)
     applied = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
@@ -128,7 +128,7 @@ def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool,
 
 
 def unused_as_without_a_hook(comm, view: bool) -> list[tuple]:
-    """By step and layer, the gradients with ``none`` and those of plain DDP."""
+    """The gradients with ``none`` and with plain DDP, by step and layer."""
     plain = DistributedDataParallel(Given(), find_unused_parameters=True, gradient_as_bucket_view=view)
     net = Given()
     model, _ = hooked("torch_dist", net, sgd(net), "none", unused=True, view=view)
@@ -184,7 +184,7 @@ def bad_step(comm, engine: str, method: str, options: dict, bad: float | None, s
 
 
 def enormous(comm, engine: str, method: str, options: dict) -> list[bool]:
-    """By pass, whether the gradients are finite: float32 holds those of three passes, and not their sums."""
+    """Whether the gradients are finite, by pass. float32 holds the gradients of three passes, but not their sums."""
     net, found = Given(), []
     model, _hook = hooked(engine, net, sgd(net), method, **options)
     for step in range(4):
@@ -218,7 +218,7 @@ def scaled(comm, engine: str, method: str, options: dict, scaler: bool, dtype: t
 
 
 def unknown_scaler(comm, engine: str, method: str, optimizer: str, enabled: bool = True) -> str:
-    """What is said in two steps whose loss is scaled by a GradScaler that the hook was not given."""
+    """The errors of two steps whose loss is scaled by a GradScaler that the hook does not have."""
     net = Given()
     made = torch.optim.AdamW(net.parameters(), fused=True) if optimizer == "fused" else sgd(net)
     scale = torch.amp.GradScaler("cpu", init_scale=2.0**12, enabled=enabled)
@@ -291,7 +291,7 @@ def surrounded(comm, engine: str, method: str, options: dict) -> dict[str, list[
 
 
 def second_way(comm, engine: str, method: str, way: str) -> list[str]:
-    """What is said in each of three steps to a script that adds momentum by a second way."""
+    """The errors of three steps of a script that adds momentum a second time."""
     net, lines = Given(), []
     optimizer = sgd(net, momentum=0.0)
     model, _ = hooked(engine, net, optimizer, method, **({"ratio": 0.1} if method == "dgc" else {}))
@@ -336,7 +336,7 @@ def labelled(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def groups_of(net: Classifier, decay: float) -> list[dict]:
-    """Biases do not decay, and the second layer twice as much."""
+    """Parameter groups in which biases do not decay and the second layer decays twice as much."""
     return [
         {"params": [net.first.weight], "weight_decay": decay},
         {"params": [net.second.weight], "weight_decay": 2 * decay},
@@ -389,7 +389,7 @@ def two_optimizers(comm, engine: str, given: str) -> tuple[list[Tensor], list[Te
 
 
 def unknown_parameters(comm, engine: str) -> dict[str, list[str]]:
-    """By what the script does after three steps, what is said in each of five."""
+    """The errors of each of five steps, by what the script does after three steps."""
     found = {}
     habits = ("loss module", "unfrozen", "added group", "new layer", "assigned", "own optimizer", "frozen with zeros")
     for habit in habits:
@@ -492,7 +492,7 @@ def odd(comm, engine: str, methods: dict[str, dict]) -> dict[str, list[Tensor]]:
 
 
 def closures(comm, engine: str) -> dict:
-    """LBFGS with a hook and, under DDP, without; SGD with a closure."""
+    """The weights of LBFGS with a hook, and with DDP without a hook; the weights of SGD with a closure."""
 
     def train(model, optimizer) -> None:
         def closure() -> Tensor:
@@ -514,7 +514,7 @@ def closures(comm, engine: str) -> dict:
 
 
 def second_order(comm, engine: str, method: str, options: dict) -> dict:
-    """The aggregates of two passes, with and without ``create_graph``, or what is said."""
+    """The aggregates of two passes, with and without ``create_graph``, or the error."""
     found: dict = {}
     for graph in (False, True):
         net = Classifier()
@@ -564,7 +564,7 @@ def own_gradients(comm, engine: str) -> tuple[list[Tensor], list[Tensor], int]:
 
 
 class Interruptible(nn.Module):
-    """Two heads; backward fails between a head and the trunk where it is told to."""
+    """Two heads. If ``fails`` is set, backward fails between a head and the trunk."""
 
     def __init__(self):
         super().__init__()
@@ -579,7 +579,7 @@ class Interruptible(nn.Module):
 
 
 def refused(comm, engine: str) -> dict[str, str]:
-    """What is said to scripts in which gradients would be used without an exchange, or be exchanged twice."""
+    """The errors of scripts in which gradients would be used without an exchange, or be exchanged twice."""
     found = {}
 
     def fresh(method: str, net: nn.Module, **options) -> tuple:
@@ -615,7 +615,7 @@ def refused(comm, engine: str) -> dict[str, str]:
 
 
 def warned_of_a_fresh_start(comm) -> list[str]:
-    """What a new script is warned of that broadcasts its optimizer's state, as Horovod's examples do."""
+    """The warnings of a new script that broadcasts its optimizer's state, as Horovod's examples do."""
     import horovod.torch as hvd
 
     net = Classifier()

@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def batch(step: int, rank: int):
-    """Of step 0, 1, ..., another one for each worker."""
+    """The batch of step 0, 1, ..., another one for each worker."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return torch.randn(4, 3, 32, 32, generator=generator), torch.randint(0, 10, (4,), generator=generator)
 
@@ -53,7 +53,7 @@ def flat(net: nn.Module) -> torch.Tensor:
 
 
 def hooked(engine: str, net: nn.Module, method: str, options: dict, view: bool):
-    """What to call in ``net``'s place, its optimizer and its hook."""
+    """What to call instead of ``net``, its optimizer and its hook."""
     optimizer = torch.optim.SGD(net.parameters(), lr=LR)
     if engine == "horovod":
         from dlgs_bench.hooks.horovod import HorovodHook
@@ -90,7 +90,8 @@ def train(engine: str, rank: int, method: str, options: dict, view: bool, saved:
 
 
 def spoken_between(rank: int) -> list[torch.Tensor]:
-    """Aggregates while backward itself speaks in DDP's group, as SyncBatchNorm does, sooner or later than the hook."""
+    """The aggregates if backward itself communicates in DDP's group, as SyncBatchNorm does, before or after the
+    hook."""
     net = built()
     model, _, _ = hooked("torch_dist", net, "none", {}, False)
 
@@ -111,7 +112,7 @@ def spoken_between(rank: int) -> list[torch.Tensor]:
 
 
 class Given(nn.Module):
-    """Its parameters' gradients are what it is given."""
+    """A model whose gradients are given."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +129,7 @@ def given(step: int, rank: int) -> dict[str, torch.Tensor]:
 
 
 def power(rank: int, rank_of_matrices: int) -> list[list[torch.Tensor]]:
-    """The aggregates of torch's PowerSGD hook and of ours, from the same first Q.
+    """The aggregates of torch's PowerSGD hook and of the project's hook, from the same first Q.
 
     torch sums without compression in the two steps before; the order of its matrices is that of its bucket then.
     """
@@ -166,7 +167,7 @@ def first_factors(order: list[torch.Size], rank_of_matrices: int) -> list[torch.
 
 
 def horovods_mistakes() -> list[str]:
-    """What is said where an exchange would come too late, from two sides, or not at all."""
+    """The errors if an exchange would come too late, from two sides, or not at all."""
     import horovod.torch as hvd
 
     said = []
@@ -253,8 +254,8 @@ def hooked_by(optimizer, net) -> None:
 
 
 def observed(engine: str, rank: int, methods: dict[str, dict]) -> dict:
-    """By method, the aggregates never stopped, those after it was loaded, and the buckets; and what an engine has of
-    its own."""
+    """The aggregates of a run without a stop, the aggregates after loading, and the buckets, by method; and what only
+    this engine observes."""
     found: dict = {}
     if engine == "horovod":
         found |= {"said": horovods_mistakes(), "habits": horovods_habits(rank)}
@@ -269,7 +270,7 @@ def observed(engine: str, rank: int, methods: dict[str, dict]) -> dict:
 
 
 def in_world(comm, engine: str, methods: dict[str, dict]) -> dict:
-    """The same in a rank that the tests have started."""
+    """What ``observed`` returns, in a rank that the tests have started."""
     return observed(engine, comm.rank, methods)
 
 

@@ -28,7 +28,7 @@ class Run:
 
 
 def resumed(comm, folder: str, methods: dict[str, dict], whole_hook: bool) -> dict[str, tuple]:
-    """By method, the weights of a run that never stopped and of one that was saved and loaded after STOP steps.
+    """The weights of a run without a stop, and of a run that was saved and loaded after STOP steps, by method.
 
     ``whole_hook``: torch.distributed.checkpoint is given the hook itself, otherwise its state_dict.
     """
@@ -50,7 +50,7 @@ def resumed(comm, folder: str, methods: dict[str, dict], whole_hook: bool) -> di
 
 
 def saved(comm, folder: str, methods: dict[str, dict]) -> dict[str, dict]:
-    """By method, the state of a rank after STOP steps; all states are in ``folder``."""
+    """The state of a rank after STOP steps, by method. All states are in ``folder``."""
     from dlgs_bench.hooks.checkpoints import save_rank_state
 
     found = {}
@@ -64,7 +64,7 @@ def saved(comm, folder: str, methods: dict[str, dict]) -> dict[str, dict]:
 
 
 def loaded_plainly(hook, folder: str) -> str:
-    """What is said where the new hook of another number of workers loads as usual."""
+    """The error if the new hook, with another number of workers, loads as usual."""
     try:
         dcp.load({"hook": hook}, checkpoint_id=folder)
     except (ValueError, CheckpointException) as error:
@@ -73,7 +73,8 @@ def loaded_plainly(hook, folder: str) -> str:
 
 
 def redistributed(comm, code: str, folder: str, methods: dict[str, dict], workers: int) -> dict[str, dict]:
-    """By method, what the states of ``workers`` workers become by the documented ``code``, and weights afterwards."""
+    """What the states of ``workers`` workers become by the documented ``code``, and the weights afterwards, by
+    method."""
     from dlgs_bench.hooks.checkpoints import load_rank_state
 
     found = {}
@@ -96,7 +97,7 @@ def redistributed(comm, code: str, folder: str, methods: dict[str, dict], worker
 
 
 def one_rank_loads(comm) -> str:
-    """What is said in the first pass if rank 0 alone has loaded its state."""
+    """The error of the first pass if only rank 0 has loaded its state."""
     first, second = (Run("topk", {"ratio": 0.1}) for _ in range(2))
     first.train(comm, range(STOP))
     if comm.rank == 0:

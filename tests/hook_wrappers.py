@@ -74,7 +74,7 @@ def trained(comm, engine: str, way: str, method: str, options: dict) -> list[Ten
 
 
 def watched_local_steps(comm, detail: bool) -> list[Tensor]:
-    """Weights after local steps, where torch checks every collective as under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    """Weights after local steps. torch checks every collective, as with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     from dlgs_bench.hooks.local_steps import LocalSteps
 
     before = dist.get_debug_level()
@@ -94,7 +94,7 @@ def watched_local_steps(comm, detail: bool) -> list[Tensor]:
 
 
 def watched_ddp(comm, detail: bool) -> list[Tensor]:
-    """Weights by a hook that is made in a group whose collectives torch checks, for a DDP model made before."""
+    """Weights with a hook for a DDP model that was made before its group. torch checks the group's collectives."""
     from dlgs_bench.hooks.ddp import DDPHook
 
     net, before = Blocks(), dist.get_debug_level()
@@ -111,7 +111,7 @@ def watched_ddp(comm, detail: bool) -> list[Tensor]:
 
 
 def compiled_backward(comm, engine: str) -> str:
-    """What is said in a backward pass that torch compiles."""
+    """The error of a backward pass that torch compiles."""
     _, model, optimizer, _hook = made(engine, "plain", "topk", {"ratio": 0.2})
 
     def compiler(graph):
@@ -130,14 +130,14 @@ def compiled_backward(comm, engine: str) -> str:
 
 
 def wrapped(comm, engine: str, method: str, options: dict) -> dict[str, list[Tensor]]:
-    """By way, the weights after training; "plain" is the ordinary way."""
+    """The weights after training, by way. "plain" is the ordinary way."""
     found = {way: trained(comm, engine, way, method, options) for way in ("plain", *WAYS[engine])}
     torch._dynamo.reset()
     return found
 
 
 def reentrant_to_the_end(comm, engine: str) -> str:
-    """What is said where the last layers too are checkpointed with use_reentrant."""
+    """The error if the last layers, too, are checkpointed with use_reentrant."""
     _, model, optimizer, _hook = made(engine, "reentrant", "topk", {"ratio": 0.2}, whole=True)
     return said(lambda: one_step(model, optimizer, 0, comm.rank))
 
@@ -167,7 +167,7 @@ def joined_with_a_smaller_mean(comm) -> str:
 
 
 def joined_horovod(comm, method: str, options: dict) -> tuple[str, list[Tensor]]:
-    """What is said to a rank with 1 or 3 batches, which ends in hvd.join, and its weights."""
+    """The error of a rank with 1 or 3 batches, which ends in hvd.join, and its weights."""
     import horovod.torch as hvd
 
     net, model, optimizer, _hook = made("horovod", "plain", method, options)
@@ -181,7 +181,8 @@ def joined_horovod(comm, method: str, options: dict) -> tuple[str, list[Tensor]]
 
 
 def in_groups(comm) -> tuple[list[Tensor], list[Tensor], list[str]]:
-    """With a group of each rank alone: the weights, those of the rank's own training, and the keys of the state."""
+    """The weights with a group for each rank alone, the weights of the rank's own training, and the keys of the
+    state."""
     groups = [dist.new_group([rank]) for rank in range(comm.world_size)]
     net, model, optimizer, hook = made("torch_dist", "plain", "topk", {"ratio": 1.0}, groups[comm.rank])
     plain = Blocks()

@@ -29,7 +29,7 @@ class Small(nn.Module):
 
 
 def small() -> nn.Module:
-    """With the same weights everywhere; threads share the generator that layers are built with."""
+    """A model with the same weights on all ranks, although threads share torch's generator."""
     model, generator = Small(), torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -37,7 +37,7 @@ def small() -> nn.Module:
 
 
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of a backbone worker."""
+    """The batch of a backbone worker."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(ROWS, 1, 6, 6, generator=generator), torch.randint(0, 9, (ROWS,), generator=generator)
 
@@ -64,7 +64,7 @@ def observed(worker: HybridWorker, step: int) -> dict:
 
 
 def trained(comm, heads: int) -> list[dict]:
-    """What this rank saw in each step."""
+    """The results of this rank in each step."""
     layout = Layout(comm.world_size, heads, ROWS)
     worker = worker_of(small(), F.cross_entropy, layout, comm, TRAINING, "ring")
     return [observed(worker, step) for step in range(STEPS)]

@@ -72,7 +72,7 @@ class Odd(nn.Module):
 
 
 def odd(rank: int) -> dict:
-    """Parameters and buffers at the start, and what is said once a layer is unfrozen."""
+    """Parameters and buffers at the start, and the error once a layer is unfrozen."""
     from dlgs_bench.hooks.local_steps import LocalSteps
 
     model = Odd(rank)
@@ -92,7 +92,7 @@ def odd(rank: int) -> dict:
 
 
 def loaded_too_early(rank: int, stop: int) -> str:
-    """What is said if a worker loads its weights, and LocalSteps is made afterwards; ``stop``: the step of the save."""
+    """The error if a worker loads its weights before LocalSteps is made; ``stop``: the step of the save."""
     from dlgs_bench.hooks.local_steps import LocalSteps
 
     model = built()

@@ -31,7 +31,7 @@ PARTS = ("forward_s", "backward_s", "sparsify_s", "communication_s", "optimizer_
 
 
 def describe(kind: str, name: str) -> dict:
-    """In the place of ``dlgs_bench.plugins.describe``, which loads torch."""
+    """Replaces ``dlgs_bench.plugins.describe``, which loads torch."""
     if kind == "models":
         metric = "perplexity" if name == "transformer" else "accuracy"
         parameters = {"parameters": sum(LAYERS), "layers": LAYERS, "metric": metric}
@@ -129,7 +129,7 @@ class Runs:
         return Training(model, data, stand_in, batch=32, epochs=80, train_epochs=2)
 
     def parts(self, n: int, seconds: float, columns: tuple[str, ...] = PARTS) -> pd.DataFrame:
-        """``n`` iterations of about so long, in parts that add up."""
+        """``n`` iterations of about ``seconds``, in parts that add up."""
         numbers = self.numbers.uniform(0.8, 1.2, (n, len(columns))) * seconds / len(columns)
         parts = pd.DataFrame(numbers, columns=columns)
         return parts.assign(iteration_s=parts.sum(axis=1))

@@ -53,7 +53,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str | None:
-    """Why there can be none here, or None."""
+    """Why a cluster cannot start here, or None."""
     absent = [name for name in PROGRAMS if not shutil.which(name, path=SBIN)]
     if absent:
         return f"no {absent[0]} here (apt-get install slurm-wlm munge)"
@@ -74,8 +74,8 @@ class ThisMachine:
 
 @contextmanager
 def cluster(folder: Path, hosts=None) -> Iterator[None]:
-    """The cluster runs meanwhile, with each of ``hosts`` for a node; all of it lies in the new ``folder`` but for links
-    in ``STANDARD``."""
+    """Run a cluster whose nodes are ``hosts``. All its files are in the new ``folder``, except links in
+    ``STANDARD``."""
     hosts = hosts or ThisMachine()
     sockets = [socket.create_server(("", 0)) for _ in range(2)]
     ports = [one.getsockname()[1] for one in sockets]
@@ -83,9 +83,9 @@ def cluster(folder: Path, hosts=None) -> Iterator[None]:
         one.close()
     for name in ("state", *(f"spool-{node}" for node in hosts.names)):
         (folder / name).mkdir()
-    about = {"controller": hosts.names[0], "nodes": ",".join(hosts.names), "ports": ports, "folder": folder}
-    about |= {"cpus": 2 * os.cpu_count(), "memory_mb": psutil.virtual_memory().total >> 20, "gpus": GPUS}
-    (folder / "slurm.conf").write_text(SETTINGS.format(**about))
+    settings = {"controller": hosts.names[0], "nodes": ",".join(hosts.names), "ports": ports, "folder": folder}
+    settings |= {"cpus": 2 * os.cpu_count(), "memory_mb": psutil.virtual_memory().total >> 20, "gpus": GPUS}
+    (folder / "slurm.conf").write_text(SETTINGS.format(**settings))
     for number in range(GPUS):
         (folder / f"gpu{number}").touch()
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")

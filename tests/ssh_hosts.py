@@ -23,14 +23,14 @@ Host *
 
 
 def missing() -> str | None:
-    """Why there are none here, or None."""
+    """Why hosts cannot start here, or None."""
     if not SSHD or not shutil.which("ssh-keygen"):
         return "no sshd and ssh here (apt-get install openssh-server openssh-client)"
     return "only root may start an sshd for root" if os.geteuid() else testbed.why_unavailable()
 
 
 class Hosts:
-    """``names``: of the hosts, all of which see this machine's files; this process is on none of them."""
+    """The hosts' ``names``. All hosts see this machine's files; this process is on none of them."""
 
     def __init__(self, bed: Testbed, count: int, path: str):
         self.names, self._bed, self._path = [bed.address(host) for host in range(count)], bed, path

@@ -1,4 +1,4 @@
-"""A process for test_launch, in place of dlgs_bench.training.run: <what it does> <seconds> <folder>.
+"""A process for test_launch, which replaces dlgs_bench.training.run: <what it does> <seconds> <folder>.
 
 The seconds: after how many without a heartbeat of the launcher it leaves.
 """

@@ -25,13 +25,13 @@ def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
     return accuracy_time.times(points, every, TARGETS)
 
 
-def timing(**about) -> pd.DataFrame:
+def timing(**metadata) -> pd.DataFrame:
     runs = pd.concat([timing_run(method, seconds) for method, seconds in SECONDS.items()])
-    return whole(runs, **about).assign(network="testbed")
+    return whole(runs, **metadata).assign(network="testbed")
 
 
 def points(precision="float32", **curves: list[float]) -> pd.DataFrame:
-    """A point of each curve every 10 steps; the last part of a method's name is nothing but its own."""
+    """A point of each curve every 10 steps. The last part of a method's name is unique."""
     rows = [
         {"run": variant, "model": "vgg16", "variant": variant, "step": 10 * (place + 1), "test_accuracy": accuracy,
          "ratio": math.nan if variant == "none" else 0.01, "refresh_every": 32.0 if variant == "dlgs" else math.nan,
@@ -118,7 +118,7 @@ def test_curves_have_a_panel_for_each_ratio_and_rate_with_uncompressed_in_each()
 
 
 def test_the_kept_table_is_made_of_the_kept_runs():
-    """If this fails after Table 2 was measured again: snakemake accuracy_time."""
+    """After Table 2 was measured again, this fails until `snakemake accuracy_time` has run."""
     accuracy = comparable_points(map(pd.read_csv, sorted(KEPT.glob("**/accuracy.csv"))))
     (table2,) = (ROOT / "results" / "reference").glob("timing.csv*")
     keys = ["model", "variant", "ratio", "target", "gbit"]
@@ -128,7 +128,7 @@ def test_the_kept_table_is_made_of_the_kept_runs():
 
 
 def test_predictions_for_slower_links_are_near_what_was_measured_there():
-    """The kept study of link rates: from 800 Mb/s to 270 and 90. The median says that the rule is no nonsense."""
+    """The kept study of link rates goes from 800 Mb/s to 270 and 90. The median error is bounded."""
     rates = pd.read_csv(ROOT / "results" / "reference-studies" / "rates_timing.csv")
     errors = accuracy_time.errors(rates)
     assert len(errors) >= 14 and errors.abs().median() < 0.15

@@ -41,7 +41,7 @@ def report(request, tmp_path_factory):
         pd.DataFrame({"predicted_speedup": off, "speedup": 1.0, "machine": "a machine"}).to_csv(
             made.checked, index=False
         )
-        made.known = Calibrations(made.folders).each()
+        made.projections = Calibrations(made.folders).each()
         yield made
     sys.stderr = stderr
 
@@ -53,7 +53,7 @@ def _complaints(monkeypatch):
 
 @given(st.lists(st.floats(0.2, 5), min_size=9, max_size=60), st.randoms())
 def test_nine_of_ten_cases_lie_within_the_margin(off, random):
-    """Of the cases and one more of the same kind: what the theorem counts."""
+    """The theorem counts the cases and one more of the same kind."""
     checked = pd.DataFrame({"predicted_speedup": off, "speedup": 1.0})
     factor = advice.margin(checked)
     assert (advice.errors(checked) <= factor * (1 + 1e-12)).mean() >= 0.9
@@ -90,38 +90,38 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
 
 def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):
     free = Network(8, np.inf, 0.0)
-    for known in report.known:
+    for projection in report.projections:
         for there in (Network(8, 100.0, 1.0), free):
-            saved = known.saved(there)
-            assert min(saved.values()) >= -1e-12 and max(saved.values()) < known.iteration_s(there)
-        assert known.saved(free)["link"] == 0
-        assert 0 < known.computing_s < known.iteration_s(free)
-        assert known.saved(Network(8, 1.0))["link"] > known.saved(Network(8, 100.0))["link"]
-        assert known.spec.scheme.method != "none" or known.saved(free)["selection"] == 0
+            saved = projection.saved(there)
+            assert min(saved.values()) >= -1e-12 and max(saved.values()) < projection.iteration_s(there)
+        assert projection.saved(free)["link"] == 0
+        assert 0 < projection.computing_s < projection.iteration_s(free)
+        assert projection.saved(Network(8, 1.0))["link"] > projection.saved(Network(8, 100.0))["link"]
+        assert projection.spec.scheme.method != "none" or projection.saved(free)["selection"] == 0
 
 
 def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
-    for known in report.known:
-        dense = known.spec.topology.name == "allgather" and known.spec.scheme.method == "none"
-        ways = known.collective_variants(8)
+    for projection in report.projections:
+        dense = projection.spec.topology.name == "allgather" and projection.spec.scheme.method == "none"
+        ways = projection.collective_variants(8)
         assert [way.collective for way in ways] == (["engine", "halving-doubling"] if dense else ["engine"])
         # 6 is not a power of two, and among 2 workers both make the same number of rounds.
-        assert len(known.collective_variants(6)) == len(known.collective_variants(2)) == 1
+        assert len(projection.collective_variants(6)) == len(projection.collective_variants(2)) == 1
         if dense:
             near, far = Network(8, np.inf, 0.0), Network(8, np.inf, 1000.0)
             ring, other = ([way.iteration_s(there) for there in (near, far)] for way in ways)
             # Each bucket of the ring waits 14 times for 2 s, of halving-doubling 6 times, however many buckets.
             assert (ring[1] - ring[0]) / (other[1] - other[0]) == pytest.approx(14 / 6, rel=0.01)
-            assert advice.fastest_s(known, far) == other[1] < ring[1]
+            assert advice.fastest_s(projection, far) == other[1] < ring[1]
 
 
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
 @settings(max_examples=25, deadline=None)
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
-    """Slowdown: all times shrink alike, so proportions stay."""
-    known = next(one for one in report.known if one.spec.variant == "dlgs")
-    here = advice.predicted(known, Network(workers, rate, latency))
-    there = advice.predicted(known, Network(workers, rate * slowdown, latency / slowdown), slowdown)
+    """All times shrink by the same slowdown factor, so speed-ups stay."""
+    projection = next(one for one in report.projections if one.spec.variant == "dlgs")
+    here = advice.predicted(projection, Network(workers, rate, latency))
+    there = advice.predicted(projection, Network(workers, rate * slowdown, latency / slowdown), slowdown)
     assert there["iteration_s"] * slowdown == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
 
@@ -132,12 +132,12 @@ def inputs(report, rates=()) -> dict:
 
 
 def test_an_iteration_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(report, capfd, tmp_path):
-    """A small model is assumed to use nodes as well as a large one: it would compute in less than a millisecond."""
+    """A small model is assumed to use nodes as well as a large one. It would compute in less than a millisecond."""
     rates = []
     for model in report.runs.models:
         rates.append(str(tmp_path / f"{model}.json"))
-        about = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
-        (tmp_path / f"{model}.json").write_text(json.dumps(about))
+        metadata = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
+        (tmp_path / f"{model}.json").write_text(json.dumps(metadata))
     there = {"workers": 16, "rate_mbit": 25_000.0, "latency_ms": 0.05}
     table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
     answers = [line for line in text.splitlines() if " is predicted to be " in line]

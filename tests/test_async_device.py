@@ -38,7 +38,7 @@ KNOWN = {"topk": {}, "lags": {}, "dlgs": {"refresh_every": 4}}  # methods that k
 
 @pytest.fixture
 def behind(monkeypatch):
-    """This CPU is taken for a device that runs behind the host."""
+    """Tests run as if this CPU were a device that runs behind the host."""
     monkeypatch.setattr(async_device, "DEVICES", {"cpu"})
 
 
@@ -144,7 +144,7 @@ def test_with_room_for_all_every_bit_is_as_if_the_host_had_waited(name, topology
 
 
 def test_what_finds_no_room_is_sent_later_and_nothing_is_lost(behind):
-    """Gradients grow, so that of the thresholds of the first step ever more is chosen."""
+    """The gradients grow, so the thresholds of the first step choose ever more entries."""
     steps = 7
 
     def work(comm):
@@ -209,7 +209,7 @@ def test_a_guard_that_does_not_wait_names_the_layer_when_the_step_has_ended(behi
 
 
 def test_what_is_only_queued_on_a_stream_is_not_done(monkeypatch):
-    """Else backward would stand still until a communication has ended, as soon as one is queued."""
+    """Otherwise backward would wait for a communication to end as soon as one is queued."""
     ended, result = [False], {"a": [torch.zeros(2)], "b": None}
     event = SimpleNamespace(query=lambda: ended[0])
     waited, recorded = [], []
@@ -233,7 +233,7 @@ def test_numbers_are_read_together_in_their_order(numbers):
 
 
 def test_the_memory_of_a_message_waits_for_the_stream_that_reads_it(monkeypatch):
-    """Else backward would write to it before it has left, as soon as its maker has dropped it."""
+    """Otherwise backward would overwrite a dropped message before it is sent."""
     recorded, here, read = [], object(), []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)

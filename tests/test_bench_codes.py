@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_bits_are_counted_with_all_words_of_a_message():
-    """Every fourth of 64 entries: gaps of 3, one byte each; a bitmap of 8 bytes; 1 and 2 more words."""
+    """Every fourth of 64 entries is sent: gaps of 3 take one byte each, a bitmap takes 8 bytes; 1 and 2 more words."""
     bucket = torch.tensor([1.0, 0.0, 0.0, 0.0]).repeat(16)
     bits = codes.bits_of([bucket], 0.25)
     assert bits["indices"] == 32 and bits["bitmap"] == 64 / 16

@@ -150,7 +150,7 @@ def test_a_budget_is_shared_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
     jobs, now, started = list(profiles.JOBS[:2]), [0.0], []
 
     def measure(job, cases, folder, until, end):
-        """Takes exactly its share. The third launch fails."""
+        """Takes exactly its share of the time. The third launch fails."""
         started.append((job.name, len(cases)))
         assert now[0] < until <= end + 1e-6 and end - now[0] >= profiles.LEAST_LAUNCH_S
         now[0] = until

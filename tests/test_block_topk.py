@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
     seed=st.integers(0, 2**16),
 )  # fmt: skip
 def test_it_sends_whole_blocks_the_largest_and_keeps_the_others_whole(measured, size, block, ratio, feedback, seed):
-    """Against block by block in Python."""
+    """A Python loop over the blocks gives the same result."""
 
     def work(comm):
         method = make("block_topk", ratio=ratio, block=block, error_feedback=feedback)

@@ -128,7 +128,7 @@ def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
 @engine
 @slow
 def test_training_whose_data_other_processes_read_saves_when_it_is_asked_to_end(imagenet, tmp_path):
-    """They are not asked with it: torch takes the end of one of them for an error."""
+    """The reading processes are not asked to end: torch treats their end as an error."""
     spec = RunSpec(
         "accuracy", Training("resnet50", "imagenet100", batch=1, train_steps=200, lr_steps=()),
         Scheme("none"), Cluster("torch_dist"), Measurement(evaluations=1, test_samples=2, final_test_samples=2),

@@ -32,11 +32,11 @@ PARTS = {"forward_s": 0.1, "backward_s": 0.2, "sparsify_s": 0.1, "communication_
 
 
 def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgather", dense=4.0, **parts):
-    """One run: ``seconds`` of the method, a number or one for each block, beside ``dense`` of uncompressed."""
+    """One run: ``seconds`` of the method, a number or one per block, timed together with ``dense`` of uncompressed."""
     seconds = seconds * NOISE if np.isscalar(seconds) else np.array(seconds)
-    about = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
-    about |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
-    about |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4, "workers": 2}
+    metadata = {"run": f"{model}-{method}-{ratio}-{topology}", "model": model, "variant": method, "topology": topology}
+    metadata |= {"ratio": float("nan") if method == "none" else ratio, "phase": "step", "share": 1.0, "disturbed": None}
+    metadata |= {"batch": claims.PAPERS_BATCH[model], "num_buckets": 4, "workers": 2}
     rows = []
     for block, (own, drift) in enumerate(zip(seconds, seconds / np.mean(seconds), strict=True)):
         if method != "none":
@@ -45,16 +45,16 @@ def timing_run(method: str, seconds, ratio=0.01, model="vgg16", topology="allgat
             {"timed": "none", "block": block, "iteration_s": dense} | PARTS | (parts if method == "none" else {})
         )
         rows[-1]["communication_s"] *= drift
-    return pd.DataFrame([about | row for row in rows])
+    return pd.DataFrame([metadata | row for row in rows])
 
 
 def timing(**seconds) -> pd.DataFrame:
-    """One cell: the paper's order, but for what is given."""
+    """The runs of one cell in the paper's order, except for the given seconds."""
     return pd.concat(timing_run(method, s) for method, s in (FASTER | seconds).items() if s is not None)
 
 
 def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=None, **accuracies) -> pd.DataFrame:
-    """Curves of every method and seed: ``accuracies`` at the end, ``curve``: epoch -> training accuracy before."""
+    """Curves of every method and seed. ``accuracies``: at the end; ``curve``: epoch -> training accuracy before."""
     accuracies = {"none": 0.95, "topk": 0.90, "lags": 0.91, "dlgs": 0.93} | accuracies
     rows = []
     for method, accuracy in accuracies.items():
@@ -83,7 +83,7 @@ def comparisons_of(statement: str, timed=None, learnt=None) -> pd.DataFrame:
 
 
 def verdicts(statement: str, timed=None, learnt=None) -> set[str]:
-    """Of the statement that begins with these words."""
+    """The verdicts of the statement that begins with these words."""
     return set(comparisons_of(statement, timed, learnt)["verdict"])
 
 
@@ -142,7 +142,7 @@ def test_the_order_of_the_methods(statement, one, other):
 
 
 def test_a_machine_that_drifts_between_two_runs_changes_no_verdict():
-    """LAGS is slower than Top-K on the clock, but so was uncompressed beside it."""
+    """LAGS is slower than Top-K on the clock, but uncompressed was slower in the same run, too."""
     slow = timing_run("lags", 10 * FASTER["lags"], dense=40.0)
     assert verdicts("LAGS trains faster", pd.concat([timing(lags=None), slow])) == {HOLDS}
 
@@ -312,9 +312,9 @@ def test_one_line_sums_up_the_verdicts_of_a_statement():
 
 def planners(ratio=0.1, **seconds) -> pd.DataFrame:
     """The tidy table of a run of planners: seconds of an iteration under each plan."""
-    about = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
+    metadata = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
     return pd.DataFrame(
-        about | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
+        metadata | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
         for name, own in seconds.items()
         for block, noise in enumerate(NOISE)
     )

@@ -21,7 +21,7 @@ worlds = st.integers(1, 16)
 
 
 def contributions(world: int, entries: int, *, whole: bool, seed: int = 0) -> list[torch.Tensor]:
-    """By rank; ``whole``: small integers, which float32 sums exactly in any order."""
+    """The tensor of each rank. ``whole``: small integers, which float32 sums exactly in any order."""
     generator = torch.Generator().manual_seed(seed)
     if whole:
         return [torch.randint(-99, 99, (entries,), generator=generator).float() for _ in range(world)]
@@ -72,7 +72,7 @@ def test_all_ranks_end_with_the_same_bits_close_to_the_sum(name, world, entries,
 
 
 def test_a_ring_sends_the_least_and_takes_what_the_formula_says():
-    """Of n entries, each rank sends 2 (N - 1) / N n; here N divides n."""
+    """Each rank sends 2 (N - 1) / N n entries, where N divides n."""
     for world in (2, 3, 8, 128):
         entries = 1000 * world
         nothing = [torch.empty(entries, device="meta") for _ in range(world)]
@@ -85,7 +85,7 @@ def test_a_ring_sends_the_least_and_takes_what_the_formula_says():
 
 
 def test_halving_and_doubling_sends_what_a_ring_sends_in_as_many_messages_as_the_formula_says():
-    """2 log2 N messages and 2 (N - 1) / N of the bytes of n entries; here N divides n."""
+    """Each rank sends 2 log2 N messages and 2 (N - 1) / N of the bytes of n entries, where N divides n."""
     for world, steps in ((2, 1), (4, 2), (8, 3), (1024, 10)):
         entries = 10 * world
         nothing = [torch.empty(entries, device="meta") for _ in range(world)]
@@ -117,7 +117,7 @@ def test_halving_leaves_disjoint_ranges_and_each_pair_meets_once_per_phase(world
 
 
 def test_a_round_lasts_as_long_as_its_slowest_rank_in_its_busier_direction():
-    """Ranks 1 and 2 send 10 and 30 bytes to rank 0, which sends 8 to rank 1: rank 0 takes in 40."""
+    """Ranks 1 and 2 send 10 and 30 bytes to rank 0, which sends 8 to rank 1. So rank 0 receives 40."""
 
     def coroutine(sends, receives):
         yield PeerExchange({to: torch.zeros(n, dtype=torch.uint8) for to, n in sends.items()}, receives, torch.uint8)
@@ -157,7 +157,7 @@ def test_a_received_message_is_what_was_sent_though_the_sender_goes_on():
 
 
 def rounds(*yielded: PeerExchange):
-    """A rank that yields these."""
+    """A rank that yields these peer exchanges."""
     return (peer_exchange for peer_exchange in yielded)
 
 

@@ -45,7 +45,7 @@ for name in ENGINES:
 
 @pytest.fixture(scope="module")
 def observed(worlds) -> Callable[[str, int], list[dict]]:
-    """By rank, what the ranks of a world saw."""
+    """What the ranks of a world saw, by rank."""
 
     @cache
     def ranks(engine: str, size: int) -> list[dict]:
@@ -65,12 +65,12 @@ def ranks(request, observed) -> list[dict]:
 
 
 def on(engine: str) -> pytest.MarkDecorator:
-    """Only in the worlds of this engine."""
+    """Parametrize a test with the worlds of this engine only."""
     return pytest.mark.parametrize("ranks", WORLDS[engine], indirect=True)
 
 
 def same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
-    """To the bit, dtypes and empty tensors included."""
+    """Whether tensors are equal to the bit, in dtype, too. They may be empty."""
     pairs = zip(found, expected, strict=True)
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
@@ -100,7 +100,7 @@ def test_long_messages_are_gathered_beside_longer_ones(ranks):
 
 
 def test_an_engine_can_say_when_a_communication_ended(ranks):
-    """Not when somebody looked."""
+    """The recorded time is the end of the communication. It is not the time at which the caller looked."""
     for found in ranks:
         assert all(made < ended < looked for made, ended, looked in found["ends"])
 
@@ -147,7 +147,7 @@ def test_omnireduce_sums_on_real_processes_and_sends_what_the_formulas_say(ranks
     assert {key for key in ranks[0] if key.startswith("omnireduce")} == {f"omnireduce {n}" for n in range(len(shapes))}
     for which, shape in enumerate(shapes):
         everyones = [comm_parts.sparse_blocks(rank, shape["block"]) for rank in range(world)]
-        workers = world - shape["aggregators"] * ("apart" in shape)
+        workers = world - shape["aggregators"] * ("dedicated" in shape)
         mine = everyones[:workers]
         sent = by_formula([numbers_of(tensor, shape["block"]) for tensor in mine], len(mine[0]), **shape)
         for rank, found in enumerate(ranks):

@@ -17,8 +17,8 @@ def results(folder, rate=100.0, model="vgg16", **seconds):
     """A folder of results: the paper's methods in one cell, except for what is given."""
     runs = pd.concat(timing_run(method, s, model=model) for method, s in (FASTER | seconds).items())
     folder.mkdir()
-    about = {"collective": "engine", "machine": "a machine", "latency_ms": 0.0, "selection": "torch"}
-    whole(runs, rate=rate).assign(**about).to_csv(folder / "timing.csv", index=False)
+    metadata = {"collective": "engine", "machine": "a machine", "latency_ms": 0.0, "selection": "torch"}
+    whole(runs, rate=rate).assign(**metadata).to_csv(folder / "timing.csv", index=False)
     return folder
 
 

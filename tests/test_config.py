@@ -196,13 +196,13 @@ def test_a_mistake_is_one_line_that_says_where_what_and_what_would_be_right(expe
 
 
 def places(values, path: tuple = ()) -> list[tuple]:
-    """Where in a configuration something stands."""
+    """The path of every value in a configuration."""
     inside = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     return [path] * bool(path) + [place for key, value in inside for place in places(value, (*path, key))]
 
 
 def changed(values: dict, place: tuple, value) -> dict:
-    """A copy with another value in one place."""
+    """A copy with another value at one path."""
     values = copy.deepcopy(values)
     *above, last = place
     functools.reduce(lambda part, key: part[key], above, values)[last] = value
@@ -310,7 +310,7 @@ def allowed(part: dict, place: str = "") -> st.SearchStrategy:
 
 @st.composite
 def whole(draw) -> dict:
-    """A configuration that the schema allows, or one with up to two places where anything stands."""
+    """A configuration that the schema allows, or one with up to two arbitrary values."""
     values = draw(allowed(SCHEMA))
     for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
         values = changed(values, draw(st.sampled_from(places(values))), draw(ANYTHING))
@@ -433,7 +433,7 @@ def test_a_file_whose_name_python_cannot_import_is_one_line(tmp_path, monkeypatc
         (tmp_path / f"{name}.py").touch()
         with pytest.raises(ValueError, match=f"^{name}.py is not a name of letters, digits and _; rename the file$"):
             plugins.load("models", name)
-        monkeypatch.setitem(plugins._known, ("models", name), {"error": ""})
+        monkeypatch.setitem(plugins._descriptions, ("models", name), {"error": ""})
         plugins._write("models", name)  # does nothing
     (tmp_path / "Mine.py").touch()
     assert plugins.names.__wrapped__("models") == ["Mine", "my net", "my-net", "net.v2"]

@@ -33,7 +33,7 @@ def sent(seconds_of, counts=(1, 8)) -> pd.DataFrame:
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7), st.floats(1e-6, 1e-2), st.floats(0, 2))
 def test_a_turn_on_the_link_is_told_from_the_latency_that_buckets_share(alpha, beta, once, fill):
-    """``fill``: a server receives a bucket before it can send it back, while others already use the link."""
+    """A server receives a bucket before it sends it back, while other buckets already use the link (``fill``)."""
     turn, latency = link_occupancy(sent(lambda d, n: once + fill * beta * d + n * (alpha + beta * d)))
     small = SIZES[SIZES < 1e6]
     assert turn(small) == pytest.approx(alpha + beta * small, rel=1e-6)
@@ -61,7 +61,7 @@ def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
 @examples(0.4)
 @given(st.floats(0, 1e-2), st.lists(st.floats(0, 1e-3), min_size=9, max_size=9))
 def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait, odd):
-    """Of the sizes that were sent together beside computing; none was: nothing is known, and nothing is added."""
+    """The median is over sizes that were timed together with computing. Without such a size, nothing is added."""
     idle = sent(lambda d, n: 1e-3 + n * 1e-9 * d)
     overlapped = idle[idle["buckets"] == 8].assign(overlapped=True)
     assert contention(idle) == 0
@@ -74,7 +74,7 @@ def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait
 
 @given(st.floats(-1e-2, 1e-2), st.floats(0, 1e-8))
 def test_what_a_communication_takes_from_computing_is_known_of_one_bucket(once, each):
-    """However many were sent together; computing that gained something has lost nothing."""
+    """The cost of one bucket does not depend on how many were sent together. A negative cost counts as zero."""
     samples = pd.concat([sent(lambda d, n: 1.0), sent(lambda d, n: 1.0).assign(overlapped=True)])
     assert interference(samples[~samples["overlapped"]].assign(taken_s=0.0))(SIZES) == pytest.approx(0)
     samples = samples[(samples["buckets"] == 8) == (samples["entries"] < 1e6)]
@@ -144,9 +144,9 @@ def test_samples_become_costs_that_planners_take():
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     samples["communication_s"] += 8 * 0.25 * samples["overlapped"]
     samples["taken_s"] = 8 * 0.125 * samples["overlapped"]
-    known = calibration(layers, iterations, samples.assign(**BYTES))
-    found = known.costs
-    assert known.sizes == [10, 99] and known.rest_s == 1.75
+    calibrated = calibration(layers, iterations, samples.assign(**BYTES))
+    found = calibrated.costs
+    assert calibrated.sizes == [10, 99] and calibrated.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3)
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
@@ -161,6 +161,6 @@ def test_the_dearest_phase_counts_for_every_step_if_asked_for():
     )
     layers = pd.DataFrame({"layer": [0], "entries": [1000], "backward_s": [0.1]})
     iterations = pd.DataFrame({"forward_s": [1.0], "optimizer_s": 0.0, "other_s": 0.0, "skew_s": 0.0})
-    for cost, expected in (("amortised", 5.0), ("dearest", 8.0)):
-        known = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
-        assert known.costs.sparsify(1000) == pytest.approx(expected)
+    for cost, expected in (("amortised", 5.0), ("worst", 8.0)):
+        calibrated = calibration(layers, iterations, pd.concat([refresh, reuse]), cost=cost)
+        assert calibrated.costs.sparsify(1000) == pytest.approx(expected)

@@ -166,7 +166,7 @@ def test_the_clock_does_not_make_the_host_wait_before_it_is_stopped():
 
 
 def processes(count: int, topology: str, target: Path) -> list[dict]:
-    """By rank, what so many processes of torch.distributed on one GPU saw."""
+    """What ``size`` processes of torch.distributed on one GPU saw, by rank."""
     program = [sys.executable, cuda_worker.__file__, DEVICE.type, topology, str(target)]
     one = {gpus.VISIBLE: ",".join(gpus.visible()[:1])}
     done = subprocess.run(
@@ -178,7 +178,7 @@ def processes(count: int, topology: str, target: Path) -> list[dict]:
 
 
 def equals_threads(found: list[dict], topology: str) -> None:
-    """Every method's aggregates, and what a communicator answers, have the bits that local threads give them."""
+    """Every method's aggregates, and the results of a communicator, have the bits of local threads."""
     expected = run_workers(len(found), lambda comm: cuda_worker.exchanged(comm, TOPOLOGIES[topology], DEVICE))
     same = partial(torch.testing.assert_close, rtol=0, atol=0, check_device=False)
     same([one["exchanged"] for one in found], expected)
@@ -201,7 +201,7 @@ def test_a_process_with_a_gpu_of_its_own_sums_and_gathers_over_nccl(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment, tmp_path):
-    """From end to end, on one GPU: two workers share it, where the engine lets them."""
+    """Two whole runs are compared. The two workers share one GPU if the engine allows it."""
     workers = 2 if ENGINES[engine].shares_gpus else 1
     if lacks := ENGINES[engine].lacks(DEVICE.type, workers > 1):
         pytest.skip(f"{engine}: {lacks}")
@@ -221,7 +221,7 @@ def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment,
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_gives_what_it_gives_on_a_cpu(name):
-    """To 1 %: convolutions may be rounded to 10 bits before they are added up."""
+    """The results agree to 1 %: a GPU may round the inputs of convolutions to 10 bits."""
     model, inputs = built(name).eval(), samples(name)
     expected = model(inputs)
     assert (model.to(DEVICE)(inputs.to(DEVICE)).cpu() - expected).norm() < 0.01 * expected.norm()

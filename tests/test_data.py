@@ -41,7 +41,7 @@ def test_shards_are_disjoint_and_cover_the_data_in_each_epoch(samples, batch, wo
 
 @given(st.integers(20, 800), st.integers(2, 40), st.integers(1, 7))
 def test_the_steps_cut_an_epoch_into_parts_as_equal_as_can_be(samples, batch, workers):
-    """As numpy cuts the permutation, each part dealt to the workers in turn."""
+    """numpy's array_split cuts the permutation alike, and each part is dealt to the workers in turn."""
     shard = Shard(batch, workers, workers - 1, seed=3)
     for epoch in range(2):
         order = np.random.default_rng([3, epoch]).permutation(samples)

@@ -75,7 +75,7 @@ def test_the_reference_has_every_name_that_a_method_imports(pages):
 
 @pytest.mark.slow
 def test_make_lint_stops_at_broken_links(tmp_path):
-    """The command is the Makefile's own. Make lint itself shows that there is none here."""
+    """The command is the Makefile's own. `make lint` itself shows that the documents have no broken link."""
     ignored = shutil.ignore_patterns(".git", ".venv", ".tools", ".snakemake", ".cache", "data", "smoke", "runs")
     project = Path(shutil.copytree(ROOT, tmp_path / "project", ignore=ignored))
     shutil.copytree(ROOT / "dlgs_bench" / "data", project / "dlgs_bench" / "data")

@@ -60,7 +60,7 @@ YAML = [(name, block) for name in NAMES for block in blocks(name, "yaml")]
 
 @pytest.mark.parametrize(("page", "block"), YAML)
 def test_the_configuration_of_a_page_is_valid(page, block):
-    """A block that is only a part completes the configuration smoke; a model that a reader adds is ResNet-20 here."""
+    """A partial block completes the smoke configuration. ResNet-20 stands for a model that a reader adds."""
     values = yaml.safe_load(block)
     if "models" in values:
         values["models"] = {"resnet20": [*values["models"].values()][-1]}
@@ -97,7 +97,7 @@ def test_the_method_contract_quotes_its_examples(number, file):
 
 
 def test_the_life_of_a_gradient_in_numbers():
-    """The table's rows, computed by the code that the page describes."""
+    """The code that the page describes computes the rows of its table."""
     text = (ROOT / "docs" / "life-of-a-gradient.md").read_text(encoding="utf-8")
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     table = {row[0]: [list(map(int, cell.split(", "))) for cell in row[1:]] for row in cells if "," in row[-1]}

@@ -30,8 +30,8 @@ def methods_of(spec: RunSpec) -> set[str]:
 
 @dataclass
 class Edit:
-    """``old`` -> ``new`` in a file; without ``old``, ``new`` is added at the end. ``repeats``: of a run's spec, whether
-    the run is repeated; ``scripts``: those that run again for this edit alone."""
+    """``old`` -> ``new`` in a file. Without ``old``, ``new`` is added at the end. ``repeats``: tells whether a run with
+    a given spec is repeated; ``scripts``: the scripts that run again."""
 
     file: str
     old: str

@@ -22,7 +22,7 @@ FEW = ("none", "dlgs", "terngrad", "oktopk", "quantised", "gtopk", "cltk", "powe
 
 
 def few_or_others(methods: list[str]) -> pytest.MarkDecorator:
-    """Of the methods those in ``FEW``; the others are slow."""
+    """The methods in ``FEW``; the other methods are slow."""
     few, others = ([m for m in methods if (m in FEW) == fast] for fast in (True, False))
     slow = pytest.param(others, id="others", marks=pytest.mark.slow)
     return pytest.mark.parametrize("methods", [pytest.param(few, id="few"), slow])
@@ -55,7 +55,7 @@ def same(a, b) -> bool:
 
 
 def goes_on_as_if_never_stopped(world: World, methods: list[str], topologies: tuple[str, ...]) -> list[dict]:
-    """By rank, the states after the last step of sessions that never stopped; so end those that are saved and loaded.
+    """The states after the last step of sessions without a stop, by rank. Sessions that are saved and loaded end equal.
 
     States come back to this process and go out again, so only what is saved can carry over.
     """
@@ -100,7 +100,7 @@ def test_with_a_server_local_threads_end_with_the_same_bits_as_without(topology,
 
 
 def asks_for_dense_sums(method: str) -> bool:
-    """Whether it does in any of its first steps."""
+    """Whether a method asks for a dense sum in its first steps."""
     asked = []
 
     def work(comm):
@@ -122,7 +122,7 @@ def asks_for_dense_sums(method: str) -> bool:
 @pytest.mark.engine
 @few_or_others(METHODS)
 def test_dense_sums_over_omnireduce_train_to_the_same_bits(methods, worlds):
-    """Every method that asks for one, on real processes; two addends have one sum, whatever their order."""
+    """Real processes run every method that asks for a dense sum. Two addends have one sum in any order."""
     asking = [m for m in methods if asks_for_dense_sums(m)]
     assert {"none", "powersgd"} <= set(asking) or {"cast", "randomk"} <= set(asking)
     equals_local_threads([states for (states,) in worlds("torch_dist").run(trained, asking, ["allgather omnireduce"])])

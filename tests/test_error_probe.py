@@ -44,7 +44,7 @@ def test_dense_sums_lose_nothing_in_the_steps_of_the_curve():
 
 
 def test_what_a_sparsifier_loses_is_what_it_did_not_send():
-    """Of one worker without residual: the sum over layers of all but the k largest squares."""
+    """One worker without residual loses the sum, over layers, of all squares except the k largest."""
 
     def one_more(session):
         (exchange,) = session.exchanges.values()

@@ -58,7 +58,8 @@ def test_layers_may_finish_in_any_order(group_sizes, seed):
     "method, posted", [(make("none"), [1, 2, 3]), (TwoRounds(), [1, 1, 1])], ids=["one request", "two requests"]
 )
 def test_a_bucket_is_sent_once_all_requests_of_the_bucket_before_are_under_way(method, posted):
-    """Later, communication would overlap nothing. Earlier, the order of requests would follow each worker's answers."""
+    """Later, communication would overlap nothing. Earlier, the order of requests would depend on each worker's
+    results."""
 
     class Slow:
         ended_at = None
@@ -104,7 +105,7 @@ def test_a_layer_without_gradient_is_an_error():
 
 
 def step_of(method: Method, workers: int = 2, size: int = 4) -> list[torch.Tensor]:
-    """The aggregate on every worker, of gradients that hold rank + 1."""
+    """The aggregate on every worker. Gradients have the value rank + 1."""
 
     def work(comm):
         gradient = [torch.full((size,), comm.rank + 1.0)]
@@ -114,7 +115,7 @@ def step_of(method: Method, workers: int = 2, size: int = 4) -> list[torch.Tenso
 
 
 class Returns(Method):
-    """Returns what it was made to return."""
+    """Returns the value that it was made with."""
 
     def __init__(self, value):
         self.value = value
@@ -136,7 +137,7 @@ def test_an_aggregate_of_another_kind_is_an_error_that_names_the_method(wrong):
 
 
 class Miscounted(Method):
-    """Announces so many requests, and makes so many."""
+    """Announces ``announced`` requests, and makes ``made`` requests."""
 
     def __init__(self, announced: int, made: int):
         self.announced, self.made = announced, made
@@ -157,7 +158,7 @@ def test_other_requests_than_announced_are_an_error_that_names_the_method(announ
 
 
 class Looks(Method):
-    """Uses every request and everything that ``at`` says."""
+    """Uses every request and every value of ``at``."""
 
     def num_requests(self, bucket, at):
         return 3

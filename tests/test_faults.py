@@ -39,7 +39,7 @@ def accuracy(engine: str, steps: int = WITHOUT_END) -> RunSpec:
 
 @contextmanager
 def running(project: Path, spec: RunSpec, folder: Path, **place):
-    """The run in a thread; yields a list that has its status when it has ended."""
+    """The run in a thread. Yields a list that gets the run's status when the run ends."""
     ended = []
     work = threading.Thread(target=lambda: ended.append(launch_tiny(project, spec, folder / "run", **place)))
     work.start()
@@ -69,9 +69,8 @@ def steps_of(folder: Path) -> int:
 def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
     engine, tiny_source, tmp_path, capsys, monkeypatch, fault
 ):
-    """A rank that is stopped for a while only delays the run. After ``hang_timeout_s`` it is named. An engine also
-    gives
-    up after its own timeout, which is a week by default. Each time the same command goes on from the checkpoint."""
+    """A rank that stops for a while only delays the run. After ``hang_timeout_s`` the error names it. An engine gives
+    up after its own timeout, which is a week by default. Each time the same command continues from the checkpoint."""
     spec, place, begun = accuracy(engine), {"checkpoint_every_s": 0.5}, time.monotonic()
     with running(tiny_source, spec, tmp_path, **place) as ended:
         process = process_of(tmp_path, 1, ended)
@@ -108,7 +107,7 @@ def test_a_rank_that_is_stopped_delays_a_run_until_a_timeout_ends_it(
 
 @pytest.fixture
 def full(tmp_path):
-    """A disk of so many KiB, as a folder."""
+    """A full disk of ``kib`` KiB, as a folder."""
     if not MAY_MOUNT:
         pytest.skip("only root may mount a disk")
     disk = tmp_path / "disk"

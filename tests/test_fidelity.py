@@ -19,7 +19,8 @@ def test_vnmse_by_hand():
 
 @pytest.mark.parametrize("name, error, bits", [("none", 0, 32), ("cast", 2**-22, 16), ("randomk", 0.9, 3.2)])
 def test_methods_whose_error_is_known(name, error, bits):
-    """Dense loses nothing, 16 bits at most one rounding of each entry, a tenth at random nine tenths of the mean."""
+    """Dense loses nothing, 16 bits lose at most one rounding per entry, and a random tenth loses nine tenths in the
+    mean."""
 
     def work(comm):
         first = gradients(comm.rank, 1, sizes=(10_000,))[0]

@@ -64,7 +64,7 @@ def test_no_verdict_contradicts_its_numbers(cases, kept):
 
 
 def test_a_prediction_is_never_made_from_its_own_measurement(cases, kept):
-    """Else it would be right by construction. Only measurements that fix inputs change an answer."""
+    """Otherwise it would be right by construction. Only measurements that fix inputs change an answer."""
     fixing = {case[key].removeprefix(field.FIT) for case in cases.values() for key in field.INPUTS if ":" in case[key]}
     assert fixing == {row["case"] for row in kept if row["verdict"] == field.FITTED} and fixing < cases.keys()
     others = {
@@ -96,7 +96,7 @@ def test_verdicts(quantity, kind, theirs, ours, expected):
 
 
 def test_a_job_of_known_costs_is_answered_by_arithmetic():
-    """A tensor of 1e9 bits among 2 workers over 1000 Mb/s: half of it there, half of it back, 1 s."""
+    """Two workers sum a tensor of 1e9 bits over 1000 Mb/s: half of it goes there and half of it back, in 1 s."""
     case = {"method": "none", "quantity": "sum_ms"}
     inputs = dict.fromkeys(field.INPUTS, math.nan) | {"entries": 1e9 / 32, "workers": 2, "link_mbit": 1000.0}
     assert field.answer(case, inputs) == pytest.approx(1000)

@@ -32,7 +32,7 @@ class Worker:
 
 
 def shares(steps: int, workers: int, size: int, seed: int = 0) -> list[list[Tensor]]:
-    """By step and worker: normally distributed gradients, already divided by the workers."""
+    """Normally distributed gradients, already divided by the number of workers, by step and worker."""
     generator = torch.Generator().manual_seed(seed)
     return [[torch.randn(size, generator=generator) / workers for _ in range(workers)] for _ in range(steps)]
 
@@ -52,7 +52,7 @@ def run(name: str, steps: Sequence[Sequence[Tensor]], shapes=(), how=(), **optio
 
 
 def mean(step: Sequence[Tensor]) -> Tensor:
-    """Of the workers' gradients, the sum of shares, in rank order."""
+    """The mean of the workers' gradients: the sum of their shares, in rank order."""
     return reduce(torch.add, step)
 
 
@@ -157,7 +157,7 @@ def test_qsgd_gives_the_norm_of_its_block_where_one_entry_is_all_of_it():
 
 
 def test_workers_round_independently():
-    """Or the errors of workers with equal gradients would add up instead of averaging out."""
+    """Otherwise the errors of workers with equal gradients would add up instead of averaging out."""
     gradient, workers = random(2000), 4
     one = run("qsgd", [[gradient]])[0].aggregates[0] - gradient
     many = run("qsgd", [[gradient / workers] * workers])[0].aggregates[0] - gradient
@@ -199,7 +199,7 @@ def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
 @given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @examples(0.2)
 def test_two_steps_of_quantisation_err_by_two_roundings(measured, name, bits, size, workers, seed):
-    """For every size, those that the workers do not divide too; before there are old errors to come back."""
+    """This holds for every size, also one that N does not divide, before there are old errors to add."""
     step, levels = shares(1, workers, size, seed)[0], 2 ** (bits - 1) - 1
     found = run(name, [step], bits=bits)
     first = sum(share.abs().max() / levels / 2 for share in step)
@@ -258,7 +258,7 @@ def test_power_sgd_of_full_rank_is_the_exact_mean(measured, shape):
 
 
 def test_power_sgd_recovers_a_fixed_gradient_of_low_rank_and_does_not_without_its_last_factors(measured):
-    """Rank 2 of 3: a warm start is what finds the two largest; without residual, so that nothing else can."""
+    """The rank is 2 of 3. A warm start finds the two largest factors; there is no residual that could find them."""
     left, right = random(40 * 3, 1).view(40, 3), random(3 * 30, 2).view(3, 30)
     gradient = left @ torch.diag(torch.tensor([1.0, 0.9, 0.3])) @ right
     best = torch.linalg.svdvals(gradient)[2].item()
@@ -358,7 +358,7 @@ def test_stroms_tau_is_in_units_of_a_workers_gradient():
 
 
 def test_adacomp_as_worked_by_hand(measured):
-    """Bins of three; the second step's residual is what the first one left."""
+    """The bins have three entries, and the residual of the first step is added in the second step."""
     first = torch.tensor([1.0, -2.0, 0.5, 0.25, 0.0, -0.75])
     # Largest: 2 and 0.75, mean 1.375. Twice the gradient reaches them at 1 (2 >= 2), -2 and -0.75.
     sent = [1.375, -1.375, 0.0, 0.0, 0.0, -1.375]
@@ -488,7 +488,7 @@ def test_ok_topk_loses_nothing_between_workers():
 
 @pytest.mark.parametrize("workers", [2, 5, 8])
 def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, workers):
-    """Between refreshes, of gradients of one distribution, so that the thresholds fit."""
+    """This holds between refreshes, when gradients have one distribution and the thresholds fit."""
     size, ratio = 20_000, 0.05
     for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
         headers = 4 * COUNT_BYTES * workers + 4 * workers**2
@@ -498,7 +498,7 @@ def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, wor
 
 
 def test_ok_topk_cuts_regions_where_each_has_as_much():
-    """All large entries in the first tenth: equal regions would give all of them to the first worker."""
+    """All large entries are in the first tenth. Equal regions would give all of them to the first worker."""
     steps = shares(1, 4, 1000)
     for share in steps[0]:
         share[100:] *= 1e-3

@@ -19,19 +19,19 @@ NAMES = Names(
 
 def whole(runs: pd.DataFrame, selection="torch", rate=100.0, workers=2) -> pd.DataFrame:
     """Made-up runs with every column that a summary asks for."""
-    about = dict.fromkeys([key for key in ABOUT if key not in runs], float("nan"))
-    about |= {"workers": workers, "batch": 32, "train_samples": 640, "rate_mbit": rate, "epochs": 140}
-    about |= {"sent_bytes": 8, "received_bytes": 8, "density": 0.1}
-    about |= dict.fromkeys([part for part in MEASURED if part not in runs], 0.0)
+    metadata = dict.fromkeys([key for key in ABOUT if key not in runs], float("nan"))
+    metadata |= {"workers": workers, "batch": 32, "train_samples": 640, "rate_mbit": rate, "epochs": 140}
+    metadata |= {"sent_bytes": 8, "received_bytes": 8, "density": 0.1}
+    metadata |= dict.fromkeys([part for part in MEASURED if part not in runs], 0.0)
     sparse = runs["variant"] != "none"
     options = {"selection": sparse.map({True: selection}), "refresh_every": (runs["variant"] == "dlgs").map({True: 32})}
-    return runs.assign(**about | options)
+    return runs.assign(**metadata | options)
 
 
-def cell(model="vgg16", topology="allgather", ratio=0.01, about=None, **seconds) -> pd.DataFrame:
-    """The four methods in the paper's order, but for what is given."""
+def cell(model="vgg16", topology="allgather", ratio=0.01, metadata=None, **seconds) -> pd.DataFrame:
+    """The four methods in the paper's order, except for what is given."""
     runs = [timing_run(m, s, ratio, model, topology) for m, s in (FASTER | seconds).items()]
-    return whole(pd.concat(runs), **about or {})
+    return whole(pd.concat(runs), **metadata or {})
 
 
 def said(timing: pd.DataFrame, **more) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_gain_is_said_with_all_that_it_depends_on():
     assert first.startswith("Compression pays on VGG16. DLGS makes an iteration of VGG16 4.00 [")
     assert f"times as fast ({words})." in first
     assert first.endswith("the fastest uncompressed of the same run, with selection torch and 2 workers.")
-    first = gains(pd.concat([cell(), cell("resnet50", about={"workers": 4})]))
+    first = gains(pd.concat([cell(), cell("resnet50", metadata={"workers": 4})]))
     assert "n = 3 blocks)" in first and "4 workers, n" in first and first.endswith("with selection torch.")
     assert "significantly" not in first
 
@@ -90,13 +90,13 @@ def selections(fast: pd.DataFrame, slow: pd.DataFrame) -> list[str]:
 
 def test_what_selection_decides_needs_both_kinds():
     assert not any("compiled passes" in sentence for sentence in said(cell()))
-    (sentence,) = selections(cell(topk=1.0, about={"selection": "compiled"}), cell())
+    (sentence,) = selections(cell(topk=1.0, metadata={"selection": "compiled"}), cell())
     assert "3.00 [" in sentence.split("compiled")[0] and "1.00 [" in sentence.split("compiled")[1]
     assert "on VGG16 at ratio 0.01" in sentence and "the difference is not significant" in sentence
     assert "On VGG16, DLGS is significantly faster than Top-K only with the paper's slow selection." in sentence
-    (sentence,) = selections(cell(about={"selection": "compiled"}), cell())
+    (sentence,) = selections(cell(metadata={"selection": "compiled"}), cell())
     assert "slow selection" not in sentence and sentence.count("3.00 [") == 2 and "significant" not in sentence
-    (sentence,) = selections(cell(topk=1.0, about={"selection": "compiled"}), cell(topk=1.0))
+    (sentence,) = selections(cell(topk=1.0, metadata={"selection": "compiled"}), cell(topk=1.0))
     assert "No interval lies above 1, so DLGS is not significantly faster than Top-K." in sentence
 
 
@@ -110,7 +110,7 @@ def test_a_gain_that_one_ratio_keeps_with_compiled_passes_is_not_called_the_slow
 
 
 def test_what_uncompressed_waits_for_is_the_number_of_the_claim():
-    """0.6 s divided by 0.3. A mean over the middle half of the iterations would give 1.99."""
+    """The claim's number is 0.6 s divided by 0.3 s. A mean over the middle half of the iterations would give 1.99."""
     (sentence,) = (s for s in said(cell()) if "waits for communication" in s)
     compared = claims.compare(cell(), accuracy_runs())
     (value,) = compared.loc[compared["statement"].str.startswith("Uncompressed communication"), "value"]
@@ -126,7 +126,7 @@ def test_the_papers_order_is_counted():
 
 def test_the_ceiling_of_a_server_is_said_where_there_is_one():
     assert not any("server" in sentence for sentence in said(cell()))
-    served = cell(topology="ps-weights", lags=3.0, dlgs=2.5, about={"workers": 3})
+    served = cell(topology="ps-weights", lags=3.0, dlgs=2.5, metadata={"workers": 3})
     (sentence,) = (s for s in said(pd.concat([cell(), served])) if "server" in s)
     assert "no speed-up can pass 2. VGG16, the only model timed so, is 1.60 [" in sentence
     assert "3 workers" in sentence
@@ -134,7 +134,7 @@ def test_the_ceiling_of_a_server_is_said_where_there_is_one():
 
 def test_up_to_which_rate_dlgs_gains():
     over = [
-        cell(dlgs=s, about={"rate": rate}).assign(run=str(rate))
+        cell(dlgs=s, metadata={"rate": rate}).assign(run=str(rate))
         for rate, s in ((100.0, 1.0), (300.0, 3.0), (900.0, 5.0))
     ]
     timed = pd.concat(over)

@@ -46,7 +46,7 @@ def test_a_commit_is_never_a_number(first, rest):
 
 @pytest.mark.parametrize("digits", ["54355324f", "12e45674f"])
 def test_no_table_reads_a_commit_as_a_number(digits):
-    """Not for every name: pandas crashes on 1e2147483648a."""
+    """This does not hold for every name: pandas crashes on 1e2147483648a."""
     name = fingerprint.abbreviated(digits, 7)
     assert pd.read_csv(StringIO(f"commit\n{name}\n"))["commit"].tolist() == [name]
 
@@ -59,7 +59,7 @@ def test_a_commit_has_as_few_digits_as_git_gives_it():
 def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobody_can(tmp_path, monkeypatch):
     known = plugins.describe("methods", "topk")
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
-    monkeypatch.setattr(plugins, "_known", {})
+    monkeypatch.setattr(plugins, "_descriptions", {})
     described = SimpleNamespace(returncode=0, stdout=json.dumps({"methods": {"topk": known}}))  # torch takes seconds
     monkeypatch.setattr(plugins.subprocess, "run", lambda *_, **__: described)
     assert plugins.describe("methods", "topk") == known
@@ -68,7 +68,7 @@ def test_what_is_known_of_plug_ins_is_for_all_to_read_and_made_again_where_nobod
     assert kept.stat().st_mode & 0o777 == 0o644 and json.loads(whole) == known
     for half in ("", whole[:100]):
         kept.write_text(half, encoding="utf-8")
-        plugins._known.clear()
+        plugins._descriptions.clear()
         assert plugins.describe("methods", "topk") == known and kept.read_text(encoding="utf-8") == whole
 
 
@@ -121,10 +121,10 @@ def test_a_file_that_is_not_python_has_a_description_until_it_changes(tmp_path, 
 
 
 def test_an_error_of_a_plug_in_is_forgotten_when_somebody_starts_again(tmp_path, monkeypatch):
-    """What it lacked may be there now: a library, a file of weights, the network."""
+    """The missing library, file of weights or network may be there in the next run."""
     monkeypatch.setattr(plugins, "CACHE", tmp_path)
     known = {("methods", "topk"): {"error": "no weights"}, ("methods", "none"): {"title": "Uncompressed"}}
-    monkeypatch.setattr(plugins, "_known", known)
+    monkeypatch.setattr(plugins, "_descriptions", known)
     plugins._write("methods", "topk")
     plugins._write("methods", "none")
     with pytest.raises(ValueError, match=r"^methods/topk\.py cannot be used: no weights$"):

@@ -50,7 +50,7 @@ def test_resumed_is_never_stopped(example, tmp_path):
 @pytest.mark.unit
 @pytest.mark.parametrize("method, options, warned", [("topk", {"ratio": 0.1}, True), ("none", {}, False)])
 def test_a_resume_without_the_hooks_state_is_said_on_the_first_step(method, options, warned):
-    """Only where the method has state to lose, and only until it is loaded."""
+    """The warning comes only if the method has state to lose, and only until the state is loaded."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = DistributedDataParallel(torch.nn.Linear(4, 3))

@@ -14,7 +14,7 @@ ENTRIES = sum(p.numel() for p in built().parameters())
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory) -> list[dict]:
-    """By rank, what it observed."""
+    """What each rank observed."""
     with World("torch_dist", 4) as world:
         return world.run(observed, documented("FSDP2"), str(tmp_path_factory.mktemp("states")))
 

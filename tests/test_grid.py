@@ -25,8 +25,8 @@ def trained(**more) -> dict:
 
 @pytest.mark.parametrize("name, per_seed", [("quick", 4), ("paper", 15)])
 def test_the_papers_grid_is_one_accuracy_run_per_method_and_one_timing_run_per_model_and_topology(name, per_seed):
-    """quick trains one model, and times 16 bits without training with them. Where sums of one kind are answered,
-    uncompressed and 16 bits are timed with three bucketings each."""
+    """quick trains one model, and times 16 bits without training with them. Topologies that sum uncompressed gradients
+    time uncompressed and 16 bits with three bucketings each."""
     values = read(name)
     loaded = config.load(values, name)
     runs = loaded.runs
@@ -157,7 +157,7 @@ def test_specs_survive_json():
 
 
 def test_the_defaults_of_a_spec_never_change():
-    """Specs do not write them down: another default would give old runs another meaning."""
+    """Specs do not contain default values, so a new default would give old runs another meaning."""
     flat = RunSpec("accuracy").flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
 
@@ -174,7 +174,7 @@ DEFAULTS = {
 
 
 def test_only_what_decides_a_run_is_in_its_spec():
-    """The schedule decides no timing run; where the data are and how long is waited decide no run at all."""
+    """The learning rate schedule does not change a timing run. The data folder and timeouts do not change any run."""
     values = read("paper") | {"network": "host"}
     before = config.load(values, "paper")
     recipe = values["models"]["vgg16"] | {"lr": 0.3, "lr_steps": [9], "warmup_epochs": 1, "train_epochs": 3}
@@ -316,8 +316,8 @@ def test_figures_are_the_papers_for_its_models_and_named_for_others():
         ("perplexity-transformer", "transformer", "test_perplexity"),
         ("breakdown-transformer", "transformer", "breakdown"),
     ]
-    assert drawn["figure07"].about == "Figure 7: training accuracy of VGG16."
-    assert drawn["loss-transformer"].about == "Training loss of Transformer."
+    assert drawn["figure07"].caption == "Figure 7: training accuracy of VGG16."
+    assert drawn["loss-transformer"].caption == "Training loss of Transformer."
 
 
 def test_a_fourth_model_has_every_run_that_the_papers_have():

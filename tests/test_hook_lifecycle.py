@@ -99,7 +99,7 @@ def one():
 
 
 def test_every_hook_takes_the_timeout_of_the_models_group(one):
-    """The test above shows that DDPHook's requests end at it; the other two have no such test."""
+    """The test above shows that DDPHook's requests end at this timeout. The other two hooks have no such test."""
     model = DistributedDataParallel(script.net())
     sharded, mesh = script.net(), init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
     fully_shard(sharded, mesh=mesh["shard"])

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.engine, horovod_is_slow]
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, bad, worlds):
-    """On both ranks, with every method; the script skips such a step."""
+    """The script skips such a step. Both ranks and every method are tested."""
     for method in EXCHANGED:
         if method == "none":
             continue  # it keeps nothing, so nothing is watched
@@ -49,7 +49,7 @@ def test_without_compression_a_bad_step_is_bad_on_both_ranks(engine, worlds):
     "methods", [("topk", "powersgd", "dgc"), pytest.param(("none", "lags", "dlgs", "efsign"), marks=pytest.mark.slow)]
 )
 def test_residuals_do_not_follow_the_scale_of_the_loss(engine, methods, worlds):
-    """Scales double and halve; the run without a scaler leaves out the step that the scaler skips."""
+    """The loss scale doubles and halves. The run without a scaler leaves out the step that the scaler skips."""
     for method in methods:
         run = worlds(engine).run
         plain = run(parts.scaled, engine, method, OPTIONS[method], False)
@@ -60,7 +60,7 @@ def test_residuals_do_not_follow_the_scale_of_the_loss(engine, methods, worlds):
 
 @pytest.mark.parametrize("optimizer", ["SGD", "fused"])
 def test_a_scaler_that_the_hook_does_not_have_is_refused_in_the_first_step(engine, optimizer, worlds):
-    """Residuals would follow its scale. What keeps no state needs no scaler."""
+    """Otherwise residuals would follow the loss scale. A method without state needs no scaler."""
     run = worlds(engine).run
     for line in run(parts.unknown_scaler, engine, "topk", optimizer):
         assert line.startswith("scaler: a GradScaler that the hook does not have scales the loss") and "\n" not in line

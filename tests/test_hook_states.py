@@ -91,7 +91,7 @@ class Counting(ErrorFeedback):
 
 @pytest.mark.unit
 def test_the_declarations_of_a_method_decide_what_becomes_of_its_state(monkeypatch):
-    monkeypatch.setattr(states, "about", lambda name: {"fields": {"seed": {}, "error_feedback": {}}})
+    monkeypatch.setattr(states, "method_info", lambda name: {"fields": {"seed": {}, "error_feedback": {}}})
 
     def save(comm) -> dict:
         method = Counting(seed=3)

@@ -78,7 +78,7 @@ def observed(worlds) -> Callable[[str], list[dict]]:
 
 @pytest.fixture(params=WORLDS.values())
 def ranks(request, observed) -> list[dict]:
-    """By rank, what it observed."""
+    """What each rank observed."""
     return observed(request.param)
 
 
@@ -87,7 +87,7 @@ def on(engine: str) -> pytest.MarkDecorator:
 
 
 class PlainSGD:
-    """In the place of a session's optimizer: torch.optim.SGD's arithmetic, and a note of every aggregate."""
+    """Replaces a session's optimizer: torch.optim.SGD's arithmetic, and a note of every aggregate."""
 
     def __init__(self, parameters: torch.Tensor):
         self.parameters, self.lr, self.aggregates = parameters, LR, []
@@ -213,7 +213,7 @@ print(os.environ["NUMBA_CACHE_DIR"], hook.step)
 @pytest.mark.unit
 @pytest.mark.slow
 def test_hooks_work_where_neither_the_package_nor_a_home_can_be_written(tmp_path):
-    """A file in the way of every ``__pycache__`` does what a read-only disk does, for root too."""
+    """A file in place of every ``__pycache__`` folder acts like a read-only disk, for root too."""
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("dlgs_bench", "methods"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
@@ -232,7 +232,7 @@ def test_hooks_work_where_neither_the_package_nor_a_home_can_be_written(tmp_path
 @pytest.mark.unit
 @pytest.mark.parametrize("width, settings", [(20, {"bucket_cap_mb": 0.002}), (20, {"bucket_cap_mb": 0.004}), (400, {})])
 def test_buckets_merged_by_size_end_where_ddps_do(alone, width, settings):
-    """DDP lays its buckets again after the first step; by default its first one ends at 1 MiB."""
+    """DDP assigns its buckets again after the first step. By default its first bucket ends at 1 MiB."""
     layers = [torch.nn.Linear(width, width, bias=False) for _ in range(9)]
     hooked, plain = (DistributedDataParallel(torch.nn.Sequential(*layers), **settings) for _ in range(2))
     ours = DDPHook(hooked, torch.optim.SGD(layers[0].parameters(), lr=LR), "dlgs", ratio=0.1).state_dict()
@@ -261,7 +261,7 @@ def test_powersgd_is_that_of_torchs_own_hook(ranks):
 
 @on("torch_dist")
 def test_what_backward_says_in_ddps_group_is_not_mixed_up_with_exchanges(ranks):
-    """With fixed parameters, against the mean of what each process finds alone."""
+    """The expected aggregate is the mean of the gradients that each process computes alone with fixed parameters."""
     for step in range(STEPS):
         alone = []
         for rank in range(2):
@@ -484,7 +484,7 @@ def test_gradients_that_accumulated_without_synchronising_are_exchanged_together
 
 @pytest.mark.unit
 def test_the_documentation_says_how(alone, tmp_path, monkeypatch):
-    """Its lines are run."""
+    """The code of the documentation runs."""
     code, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)
     model = DistributedDataParallel(built())

@@ -42,7 +42,7 @@ layouts = st.builds(
 
 
 def on_one_device(backbone: int) -> list[dict]:
-    """By step: loss, gradients and weights by name, and the gradient of the features, of all rows at once."""
+    """Loss, gradients and weights by name, and the gradient of the features, of all rows at once, by step."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), TRAINING.lr, TRAINING.momentum, weight_decay=TRAINING.weight_decay)
     found = []
@@ -89,7 +89,7 @@ def sent_by_formula(layout: Layout, rank: int) -> list[tuple[int, int]]:
 
 
 def compare(workers: list[list[dict]], layout: Layout) -> None:
-    """Of every step what the workers saw, by rank, with training on one device."""
+    """Compare the workers' results of every step, by rank, with training on one device."""
     for step, one in enumerate(on_one_device(len(layout.backbone))):
         found = [seen[step] for seen in workers]
         for rank in layout.head:
@@ -111,7 +111,7 @@ def test_training_equals_one_device_and_sends_what_the_formulas_say(workers, hea
 
 @given(layout=layouts, width=st.integers(1, 9))
 def test_rounds_bring_rows_and_columns_where_they_belong(layout, width):
-    """All ranks in lock step, against slices of one matrix."""
+    """All ranks run in lock step. The result equals slices of one matrix."""
     m, ranks = len(layout.backbone), range(layout.workers)
     total = m * layout.rows
     addends = [torch.randint(-9, 9, (total, width)).float() for _ in ranks]
@@ -206,7 +206,7 @@ def test_heads_are_found_in_the_models_that_have_one(name, head):
     backbone=st.sampled_from([8, 80]),
 )
 def test_the_predicted_bytes_are_those_that_the_busiest_link_carries(workers, rows, features, columns, backbone):
-    """All communications of an iteration in lock step, a second for each byte; these widths fit all slices."""
+    """All communications of an iteration run in lock step, one second per byte. The widths divide into equal slices."""
     layout, ranks = Layout(workers, workers // 2, rows), range(workers)
     total = len(layout.backbone) * rows
 
@@ -231,18 +231,18 @@ def test_the_predicted_bytes_are_those_that_the_busiest_link_carries(workers, ro
 
 @pytest.mark.parametrize("name", ["resnet20", "vgg16_imagenet"])
 def test_what_is_around_a_head_is_told_from_the_sizes_of_parameters(name):
-    about, module = plugins.describe("models", name), plugins.load("models", name)
+    metadata, module = plugins.describe("models", name), plugins.load("models", name)
     with torch.device("meta"):
         model = module.build()
-        (first, *_), features, backbone = cut_off(model), *around_head(about["layers"], about["head"])
+        (first, *_), features, backbone = cut_off(model), *around_head(metadata["layers"], metadata["head"])
     assert features == first[0].in_features and backbone == sum(p.numel() for p in model.parameters())
-    without_biases = [size for size in about["layers"] if size not in about["head"]]
-    assert around_head(without_biases, about["head"])[0] == features
+    without_biases = [size for size in metadata["layers"] if size not in metadata["head"]]
+    assert around_head(without_biases, metadata["head"])[0] == features
 
 
 @given(forward=st.floats(0, 9), backward=st.floats(0, 9), buckets=st.lists(st.floats(0, 9), min_size=1, max_size=4))
 def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, buckets):
-    """No shorter than either of the two, no longer than both; with one bucket nothing overlaps."""
+    """An iteration lasts at least as long as each part, and at most as long as both. One bucket overlaps nothing."""
     computing = forward + backward
     found = data_parallel_s(forward, computing, buckets)
     assert max(computing, sum(buckets)) <= found <= computing + sum(buckets) + 1e-9
@@ -250,7 +250,7 @@ def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, bu
 
 
 def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, monkeypatch):
-    """ResNet-20, links of 8 Mb/s: a second for a million bytes."""
+    """ResNet-20's links have 8 Mb/s, so a million bytes take one second."""
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report(tmp_path, ())
     learnt, whole = Training("resnet20", batch=4), 269_722
@@ -384,7 +384,7 @@ def test_a_hybrid_learns_step_by_step_what_data_parallel_training_learns_from_th
 
 
 def studied(study: dict, **values) -> dict[str, RunSpec]:
-    """The timed runs of the study, beside the quick configuration's."""
+    """The timed runs of the study, together with the quick configuration's."""
     values = read("quick") | {"network": "testbed", "studies": {"hybrid": study}} | values
     runs = config.load(values, "c").studies["hybrid"]
     return {name: spec for name, spec in runs.items() if not spec.training.train_steps}

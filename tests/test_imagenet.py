@@ -121,7 +121,7 @@ def test_a_resized_crop_against_its_definition(imagenet):
 
 
 class Draws:
-    """In place of images, what their crops would draw."""
+    """Replaces images: returns the random numbers of their crops."""
 
     labels = (0, 0)
 

@@ -202,11 +202,11 @@ def test_the_local_steps_are_the_fewest_that_are_enough(profile, there, least):
 
 @pytest.mark.parametrize("profile", [profile_of(), load(RECORDED)], ids=["synthetic", "recorded"])
 def test_the_order_of_obvious_cases(profile):
-    known = job_advice.models(profile)
+    job_models = job_advice.models(profile)
     sparse = next(name for name in ("sparse", "topk") if name in by_name(profile))
-    slow = [row["name"] for row in job_advice.rank(known, Network(2, 10), 1.3)]
+    slow = [row["name"] for row in job_advice.rank(job_models, Network(2, 10), 1.3)]
     assert slow.index(sparse) < slow.index("none") and slow[-1] == "none"
-    fast = job_advice.rank(known, Network(2, math.inf), 1.3)
+    fast = job_advice.rank(job_models, Network(2, math.inf), 1.3)
     assert fast[0]["name"] == "none" and all(row["gain"] <= 1 for row in fast)
 
 
@@ -238,8 +238,8 @@ def test_the_script_is_predicted_with_its_own_buckets():
     slow = Network(2, 1000, 100.0)  # the fewest buckets are the best
     assert job_advice.bucket_mib([dense, script], slow) == 4
     profile["job"]["ddp"]["bucket_bytes"] = profile["job"]["ddp"]["first_bucket_bytes"] = 10**9
-    known = job_advice.script_models(profile)
-    assert known[1].plans == [[(0, 4)]] and job_advice.bucket_mib(known, slow) is None
+    job_models = job_advice.script_models(profile)
+    assert job_models[1].plans == [[(0, 4)]] and job_advice.bucket_mib(job_models, slow) is None
 
 
 @examples(1)
@@ -247,10 +247,10 @@ def test_the_script_is_predicted_with_its_own_buckets():
 def test_the_recorded_iteration_is_predicted_if_it_is_slower_than_the_model(recorded_s):
     profile = profile_of()
     profile["times"]["iteration"]["median_s"] = recorded_s
-    known = job_advice.script_models(profile)
-    explained_s = job_advice.explained_s(known)
-    assert known[1].iteration_s(known[1].job.here) == pytest.approx(max(recorded_s, explained_s))
-    assert {model.job.unexplained_s for model in known} == {max(0.0, recorded_s - explained_s)}
+    job_models = job_advice.script_models(profile)
+    explained_s = job_advice.explained_s(job_models)
+    assert job_models[1].iteration_s(job_models[1].job.here) == pytest.approx(max(recorded_s, explained_s))
+    assert {model.job.unexplained_s for model in job_models} == {max(0.0, recorded_s - explained_s)}
 
 
 def test_what_a_hook_and_gloo_add_to_an_exchange():
@@ -284,10 +284,10 @@ def test_the_interval_and_the_range_are_those_of_the_checked_cases():
 def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
     profile = profile_of(part_s=0.1)
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
-    known = job_advice.models(profile)
-    assert job_advice.interval(known, Network(2, 500)) == (SPEEDUP_FACTOR, [])
+    job_models = job_advice.models(profile)
+    assert job_advice.interval(job_models, Network(2, 500)) == (SPEEDUP_FACTOR, [])
     for there in (Network(5, 500), Network(2, 99), Network(2, 1001), Network(2, 500, 6)):
-        factor, (reason,) = job_advice.interval(known, there)
+        factor, (reason,) = job_advice.interval(job_models, there)
         assert factor > SPEEDUP_FACTOR and "checked" in reason
     profile["job"]["device"] = "cuda"
     factor, (reason,) = job_advice.interval(job_advice.models(profile), Network(2, 500))
@@ -315,12 +315,12 @@ def test_workers_that_shared_cores_are_named(device, threads, machine, shared):
 def test_every_answer_outside_the_checked_range_warns_and_is_wider(workers, rate_mbit, latency_ms, part_s):
     profile, there = profile_of(part_s=part_s), Network(workers, rate_mbit, latency_ms)
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
-    known = job_advice.models(profile)
-    values = (workers, rate_mbit, latency_ms, known[0].iteration_s(there))
+    job_models = job_advice.models(profile)
+    values = (workers, rate_mbit, latency_ms, job_models[0].iteration_s(there))
     inside = all(low <= value <= high for (low, high), value in zip(CHECKED.values(), values, strict=True))
-    text = advise._report(profile, known, there)
+    text = advise._report(profile, job_models, there)
     assert ("Warning: " in text) != inside
-    for row in job_advice.rank(known, there, SPEEDUP_FACTOR if inside else SPEEDUP_FACTOR**2):
+    for row in job_advice.rank(job_models, there, SPEEDUP_FACTOR if inside else SPEEDUP_FACTOR**2):
         assert f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]" in text or row["name"] == "none"
 
 
@@ -385,7 +385,7 @@ def test_a_bad_option_is_one_line(capsys, options):
 
 
 def changed(*way, **values):
-    """A change of a profile: what it has at ``way`` gets these ``values``; a value of None deletes its key."""
+    """A change of a profile: the entry at path ``way`` gets these ``values``; a value of None deletes its key."""
 
     def change(profile: dict) -> str:
         place = profile
@@ -536,7 +536,7 @@ def test_the_figure_is_an_svg_file(capsys, tmp_path):
 
 
 def test_the_figure_ignores_the_settings_of_a_user(tmp_path):
-    """LaTeX is the most common one, and is not installed everywhere."""
+    """LaTeX is the most common setting, and it is not installed everywhere."""
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"text.usetex": True}):
         advise.draw(job_advice.models(load(RECORDED), ["topk"]), Network(2, 500), tmp_path / "advice.svg")

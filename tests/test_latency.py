@@ -114,7 +114,7 @@ def test_latency_is_part_of_what_is_timed_and_of_its_name():
 @pytest.mark.unit
 def test_rows_and_captions_say_it_where_there_is_one():
     row = {"network": "testbed", "rate_mbit": 50.0, "fastest_mbit": 50.0, "measured_mbit": 49.0}
-    about = {
+    metadata = {
         "model": "m",
         "variant": "none",
         "ratio": None,
@@ -122,7 +122,7 @@ def test_rows_and_captions_say_it_where_there_is_one():
         "topology": "allgather",
         "workers": 2,
     }
-    about |= {"collective": "engine", "data_title": "d", "stand_in": False}
+    metadata |= {"collective": "engine", "data_title": "d", "stand_in": False}
     names = type("Names", (), {"model": str, "variant": str})
     for links, said in (
         ({}, ""),
@@ -130,4 +130,4 @@ def test_rows_and_captions_say_it_where_there_is_one():
         ({"latency_ms": 50.0, "round_trip_ms": 100.62}, ", 50 ms from host to host (round trips of 100.6 ms)"),
     ):
         assert captions.network(pd.DataFrame([row | links])) == f"testbed network, 50 Mb/s links (measured 49){said}"
-        assert tables.run_columns(row | about | links, names)["Latency (ms)"] == ("50" if said else "")
+        assert tables.run_columns(row | metadata | links, names)["Latency (ms)"] == ("50" if said else "")

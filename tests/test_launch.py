@@ -91,7 +91,7 @@ time.sleep(600)
 @pytest.mark.slow
 @every_engine
 def test_an_engines_own_launcher_names_a_rank_that_was_killed(engine):
-    """It starts the ranks of several hosts, and is asked for this machine here."""
+    """The engine's launcher also starts ranks on other hosts. Here it starts them on this machine."""
     program = [sys.executable, "-c", KILLS_RANK_1]
     (command,) = ENGINES[engine].on_nodes({"localhost": 2}, "", nodes.free_port(), program).values()
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -117,8 +117,8 @@ def test_ranks_of_torch_are_numbered_on_every_host():
 
 @pytest.fixture
 def measure(tmp_path, monkeypatch) -> Callable:
-    """The table of a run of two launches, what disturbed it and how many there were, given of each launch how slow the
-    machine has become and the seconds of a forward pass, which should take 1 s."""
+    """A function that runs two launches of given slowdowns and forward seconds (1 s is normal). It returns the table,
+    what disturbed the run, and the number of launches."""
 
     def measured(*launches: str, cores: int = 2) -> tuple[str, str, int]:
         left = list(launches)
@@ -175,8 +175,8 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
     began, begun = time.monotonic(), disturbance.OtherWork()
     other = subprocess.Popen(spin)
     assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
-    share = begun.share()  # nobody has waited for it: the work of a stranger
-    assert other.wait() == 0 and share * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
+    fraction = begun.fraction()  # nobody has waited for it: the work of a stranger
+    assert other.wait() == 0 and fraction * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
 
 
 @pytest.mark.engine
@@ -209,7 +209,7 @@ def going_on(folder: Path, leave_after_s: float, engine: str = "torch_dist") -> 
 @pytest.mark.engine
 @horovod_is_slow
 def test_nothing_outlives_a_launcher_that_was_killed(engine, tmp_path):
-    """The kernel ends at once what it started. test_launch_hosts.py has ranks on other hosts."""
+    """The kernel kills the launcher's processes at once. test_launch_hosts.py has ranks on other hosts."""
     killed = going_on(tmp_path, 600, engine)
     try:
         assert until(lambda: ranks(tmp_path) == 2)

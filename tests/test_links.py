@@ -33,11 +33,11 @@ def costs(alpha: float, beta: float, latency_s: float = 0.0) -> Costs:
 def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
     topology, traffic, here, alpha, beta, latency_s
 ):
-    known = costs(alpha, beta, latency_s)
-    same = project_costs(known, topology, traffic, here, here)
+    calibration = costs(alpha, beta, latency_s)
+    same = project_costs(calibration, topology, traffic, here, here)
     on_link = topology.link_bytes(traffic, 1, here.workers) * 8e-6 / here.rate_mbit
     for size in SIZES:
-        assert same.communicate(size) == pytest.approx(max(known.communicate(size), on_link * size))
+        assert same.communicate(size) == pytest.approx(max(calibration.communicate(size), on_link * size))
         assert same.latency(size) >= latency_s * (1 - 1e-9)
     if on_link <= beta:
         assert same.latency(0) == pytest.approx(latency_s)
@@ -45,10 +45,10 @@ def test_at_home_nothing_changes_unless_the_link_alone_would_take_longer(
 
 @given(topologies, traffics, networks, st.floats(1.01, 100))
 def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(topology, traffic, here, factor):
-    known = costs(1e-3, 1e-8, 1e-3)
+    calibration = costs(1e-3, 1e-8, 1e-3)
 
     def cost(there: Network) -> float:
-        found = project_costs(known, topology, traffic, here, there)
+        found = project_costs(calibration, topology, traffic, here, there)
         return found.communicate(1e6) + found.latency(1e6)
 
     assert cost(replace(here, rate_mbit=here.rate_mbit * factor)) <= cost(here) * (1 + 1e-9)
@@ -57,7 +57,7 @@ def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(top
 
 
 def test_each_step_of_an_exchange_waits_for_a_round_trip():
-    """A ring of two meets twice in a sum, a gather of two once."""
+    """Two workers in a ring wait twice in a sum and once in a gather."""
     all_gather, here, there = TOPOLOGIES["allgather"], Network(2, 100.0), Network(2, 100.0, latency_ms=5.0)
     for traffic, steps in ((Traffic(summed=4.0), 2), (Traffic(gathered=0.08), 1)):
         far = project_costs(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, there)
@@ -91,7 +91,8 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
 
 
 def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():
-    """Two workers meet twice in every all-reduce; 1,024 make 2 x 1,023 rounds in a ring, 2 x 10 by halving."""
+    """Two workers wait twice in every all-reduce; 1,024 workers wait 2 x 1,023 times in a ring, 2 x 10 times by
+    halving."""
     all_gather, dense = TOPOLOGIES["allgather"], Traffic(summed=4.0)
     for collective, rounds in {"engine": 2046, "ring": 2046, "halving-doubling": 20}.items():
         waits = sum_rounds(collective)

@@ -88,7 +88,7 @@ def test_workers_are_apart_between_exchanges_and_together_after_each():
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_any_inner_optimizer_takes_local_steps(optimizer):
-    """An exchange that takes the mean of the weights, against the weights of workers that never exchanged."""
+    """An exchange gives the mean of the weights of workers that never exchanged."""
     training = Training("perceptron", optimizer=optimizer, lr=0.01)
     alone = [session.flat.parameters for session in trained("diloco", 3, training=training, local_steps=9)]
     together = trained("diloco", 3, training=training, local_steps=3, **WHOLE)[0].flat.parameters
@@ -102,7 +102,8 @@ def test_any_inner_optimizer_takes_local_steps(optimizer):
 )  # fmt: skip
 @examples(0.5)
 def test_weights_go_where_a_loop_over_the_workers_takes_them(every, workers, fragments, delay, mixing, seed):
-    """Inner steps of plain SGD on random gradients, in three buckets, against the algorithm written down."""
+    """A plain loop of the algorithm gives the same weights. Inner steps are plain SGD on random gradients, in 3
+    buckets."""
     sizes, steps, inner_lr, lr, m, delay = (5, 12, 3), 9, 0.1, 0.7, 0.9, delay % every
     options = {"local_steps": every, "fragments": fragments, "delay": delay, "mixing": mixing}
     generator = torch.Generator().manual_seed(seed)
@@ -165,7 +166,8 @@ def test_a_run_resumed_between_an_exchange_and_its_effect_has_the_same_bits():
 
 
 def test_fragments_spread_the_bytes_of_an_exchange_over_several_steps(measured):
-    """The claim: peak bandwidth falls with the number of fragments. Fragments are whole layers, here of ResNet-20."""
+    """The paper claims that peak bandwidth falls with the number of fragments. Here fragments are layers of
+    ResNet-20."""
     network, steps = plugins.load("models", "resnet20").build(), 8
 
     def sent(fragments: int) -> list[int]:
@@ -218,7 +220,7 @@ def regression(**options) -> float:
 
 @pytest.mark.slow
 def test_streaming_learns_as_well_as_diloco(measured):
-    """The claim: similar quality."""
+    """The paper claims similar quality."""
     whole = regression()
     for options in ({"fragments": 4}, {"fragments": 4, "delay": 5, "mixing": 0.5}):
         what = ", ".join(f"{key} {value}" for key, value in options.items())
@@ -277,7 +279,7 @@ def test_sparseloco_sends_the_largest_of_each_chunk_and_keeps_the_rest_with_deca
 
 
 class Watched(Noise):
-    """One test batch; notes with which weights it is asked for."""
+    """One test batch; records the weights of every evaluation."""
 
     def test(self, size, shard, limit):
         self.weights = self.flat.parameters.clone()

@@ -11,7 +11,7 @@ from dlgs_bench.hooks.local_steps import LocalSteps
 
 
 def diloco(workers: int, first=(EVERY,) * 4, delay: int = 0, mixing: float = 0.0) -> list[list[list[torch.Tensor]]]:
-    """By rank and step, the weights of DiLoCo with AdamW inside, with torch's own SGD as outer optimizer.
+    """The weights of DiLoCo with AdamW inside, by rank and step, with torch's own SGD as outer optimizer.
 
     ``first``: the first step at which each parameter is exchanged.
     """
@@ -115,7 +115,7 @@ def test_without_a_process_group_there_is_one_worker():
 
 @pytest.mark.unit
 def test_muon_may_be_the_inner_optimizer():
-    """One worker that exchanges and takes its own weights trains as one that never exchanges."""
+    """One worker that exchanges and applies its own weights trains like a worker that never exchanges."""
     weights = []
     for every in (3, 100):
         model = built()

@@ -20,7 +20,7 @@ from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Sum
 from dlgs_bench.exchange.feedback import ErrorFeedback
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.exchange.transport import COUNT_BYTES
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import TOPOLOGIES, Traffic
@@ -111,7 +111,7 @@ def test_an_elementwise_method_does_not_mind_another_order_in_each_step(name):
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**16))
 @examples(0.3)
 def test_what_is_sent_and_what_is_kept_add_up(name, measured, device, size, seed):
-    """With one worker the aggregate is what it sent."""
+    """With one worker, the aggregate is what the worker sent."""
 
     def work(comm):
         generator = torch.Generator().manual_seed(seed)
@@ -151,7 +151,8 @@ def test_the_mean_over_many_draws_is_the_dense_mean(name, measured, device):
 @given(size=st.integers(1, 2000), seed=st.integers(0, 2**16), power=st.integers(1, 9))
 @examples(0.5)
 def test_the_error_is_at_most_the_part_of_the_gradient_that_it_says(name, measured, device, size, seed, power):
-    """In every step, of gradients whose few largest entries stand out the more, the higher the power."""
+    """The bound holds in every step. The higher the power, the more the few largest entries of the gradients
+    dominate."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(size, generator=generator).to(device) ** power for _ in range(3)]
     steps = [[gradient / gradient.abs().max()] for gradient in drawn]
@@ -229,8 +230,8 @@ def test_a_method_asks_a_server_what_it_says(name):
 @given(workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @examples(0.1)
 def test_a_parameter_server_gives_what_collectives_give_bit_for_bit(name, workers, seed):
-    def work(comm, **about):
-        return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), **about)
+    def work(comm, **method_info):
+        return exchange_steps(comm, make(name), gradients(comm.rank, 4, seed=seed), **method_info)
 
     expected = run_workers(workers, work)[0]
     weights = torch.zeros(sum(b.numel() for b in expected[0]))
@@ -270,7 +271,8 @@ class Recorder:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("wire", FORMATS)
 def test_bytes_counted_are_the_bytes_that_moved(name, wire):
-    """Sent as counted by the sender; received, where all gather, as counted by the others."""
+    """The sender's own count is compared with its messages. In a gather, the receiver's bytes are the counts of the
+    others."""
 
     def work(comm):
         recorder = Recorder(comm)
@@ -330,17 +332,17 @@ class Forgets(Ratio):
 
 @pytest.mark.parametrize("declared", ["pass", 'conserves_mass = "bits"', "conserves_mass = None"])
 def test_a_class_with_error_feedback_says_whether_it_conserves_mass(declared, monkeypatch):
-    """``Ratio`` brings another law, which a method that forgets its residual keeps."""
+    """The class inherits the law of ``Ratio``, which a method that drops its residual satisfies, too."""
     module = ModuleType("methods.forgets")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(FEEDBACK.format(declared=declared), vars(module))
     if declared != "pass":
-        assert about("forgets")["scope"] == "layer"
+        assert method_info("forgets")["scope"] == "layer"
         return
     with pytest.raises(
         ValueError, match=r"^Forgets\.conserves_mass: missing in a class with error feedback; give bits"
     ):
-        about("forgets")
+        method_info("forgets")
 
 
 PLAIN = """
@@ -364,7 +366,7 @@ def plain(declared: str, monkeypatch, name: str = "exchange") -> dict:
     module = ModuleType("methods.plain")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(PLAIN.format(declared=declared, name=name), vars(module))
-    return about("plain")
+    return method_info("plain")
 
 
 @pytest.mark.parametrize(
@@ -398,4 +400,4 @@ def test_a_parameter_may_have_a_default_that_is_made_or_that_no_file_can_hold(mo
 
 @pytest.mark.parametrize("name", [m for m in METHODS if issubclass(CLASSES[m], ErrorFeedback)])
 def test_every_method_with_error_feedback_declares_it(name):
-    assert about(name)["title"]
+    assert method_info(name)["title"]

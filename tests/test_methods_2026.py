@@ -58,7 +58,7 @@ def test_a_hard_threshold_sends_exactly_what_reaches_it(selection):
 
 
 def test_a_hard_threshold_has_less_total_error_than_top_k_with_as_many_entries(measured):
-    """The claim of the paper, for gradients that shrink as in training."""
+    """The paper claims this for gradients that shrink as in training."""
     counts, errors = counts_and_errors(make("hard_threshold", threshold=3.0), SHRINKING)
     ratio = counts.mean().item() / len(SHRINKING[0])
     of_top_k, errors_of_top_k = counts_and_errors(make("lags", ratio=ratio), SHRINKING)
@@ -88,7 +88,7 @@ def test_micro_selects_in_disjoint_parts_and_sums_the_union_of_all_workers(measu
 
 
 def test_micro_keeps_the_density_although_gradients_shrink(measured):
-    """The claim: the threshold is accurate without sorting. Step 1 alone calls ``kth_magnitude``."""
+    """The paper claims that the threshold is accurate without sorting. Only step 1 calls ``kth_magnitude``."""
     steps = [[gradient / 2, gradient / 2] for gradient in SHRINKING]
     workers = run("micro", steps, ratio=0.01)
     sent = torch.tensor([(aggregate != 0).sum() / 200 for aggregate in workers[0].aggregates])[60:]
@@ -168,20 +168,20 @@ def test_clt_k_sums_the_values_of_all_at_the_k_largest_entries_of_one_worker_in_
 
 
 def test_clt_k_sends_as_many_entries_with_more_workers_where_top_k_builds_up(measured):
-    """The claim: no gradient build-up. Entries of the aggregate are what a worker receives at least."""
+    """The paper claims that gradients do not build up. A worker receives at least the entries of the aggregate."""
 
     def entries(name: str, workers: int) -> int:
         return int((run(name, shares(1, workers, 2000))[0].aggregates[0] != 0).sum())
 
-    for name, about, bounds in (("cltk", "CLT-k", (1, 1)), ("lags", "local Top-K", (4, 8))):
+    for name, title, bounds in (("cltk", "CLT-k", (1, 1)), ("lags", "local Top-K", (4, 8))):
         growth = entries(name, 8) / entries(name, 1)
-        what = f"entries of the aggregate of 8 workers / of 1, {about}, independent gradients"
+        what = f"entries of the aggregate of 8 workers / of 1, {title}, independent gradients"
         measured("cltk", what, growth, at_least=bounds[0], at_most=bounds[1])
 
 
 @pytest.mark.parametrize("common, bounds", [(0.0, (0.0, 0.5)), (3.0, (0.8, 1.0))])
 def test_clt_k_captures_top_ks_energy_only_where_workers_are_alike(common, bounds, measured):
-    """The claim: a worker's indices serve all, because residuals are alike. It does not hold for independent ones."""
+    """The paper claims that one worker's indices suit all, because residuals are alike. Independent workers differ."""
     drawn, workers = shares(2, 8, 20_000), 8
     step = [share + common * drawn[1][0] for share in drawn[0]]
     energy = run("cltk", [step], ratio=0.01)[0].aggregates[0].square().sum()
@@ -225,7 +225,7 @@ def test_nan_of_a_worker_reaches_all_as_a_float_and_zeros_stay_zeros(code):
 def test_the_error_of_a_bf16_ring_grows_with_the_root_of_the_workers_and_that_of_a_one_shot_sum_does_not(
     common, measured
 ):
-    """The claim (Megatron-LM, issue 6199), for independent gradients and for gradients with a common part."""
+    """Megatron-LM's issue 6199 claims this. Gradients are independent, or have a common part."""
     numbers, errors = (2, 4, 8, 16, 32, 64), {"ring": [], "one-shot": []}
     for workers in numbers:
         drawn = shares(2, workers, 4096)
@@ -263,7 +263,7 @@ def test_a_rotation_keeps_the_norm_and_undoes_itself(size):
     "tails, low, high", [("normal", 0.9, 1.1), ("normal cubed", 0.0, 0.8), ("rare outliers", 0.0, 0.5)]
 )
 def test_a_rotation_reduces_the_error_of_4_bits_where_tails_are_heavy(tails, low, high, measured):
-    """The claim of SDP4Bit and THC. Of normally distributed entries it cannot hold: their rotation is as they are."""
+    """SDP4Bit and THC claim this. It cannot hold for normally distributed entries, which a rotation leaves normal."""
     step = shares(1, 4, 60_000)[0]
     if tails == "normal cubed":
         step = [share**3 for share in step]
@@ -298,7 +298,7 @@ def test_lossless_carries_nan():
 
 
 def test_lossless_needs_little_more_than_the_entropy_of_exponents(measured):
-    """The claim (ZipCCL): communication 1.35 times as fast, of bf16. Of float32 more bits are mantissa."""
+    """ZipCCL claims communication 1.35 times as fast, for bf16. float32 has more mantissa bits."""
     gradient = shares(1, 1, 400_000)[0][0]
     lengths = run("lossless", [[gradient / 2, gradient / 2]])[0].transport.sent_bytes / (4 * 400_000)
     exponents = (gradient.view(torch.int32) >> 23 & 255).bincount() / 400_000
@@ -312,7 +312,7 @@ def test_lossless_needs_little_more_than_the_entropy_of_exponents(measured):
 
 
 def test_lossless_saves_on_the_gradients_of_a_network(measured):
-    """ResNet-20 at its first weights, on random images."""
+    """The gradients are those of ResNet-20 at its first weights, on random images."""
     model = plugins.load("models", "resnet20")
     torch.manual_seed(0)
     network = model.build()
@@ -363,7 +363,8 @@ def distance(name: str, ratio: float, steps: int = 600) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.3, 0.5])
 def test_reg_top_k_ends_as_far_from_the_optimum_of_linear_regression_as_top_k(ratio, measured):
-    """The claim, from its abstract, does not hold here: Top-K stays at a fixed distance where RegTop-k converges."""
+    """The claim of the paper's abstract does not hold here: Top-K stays at a fixed distance where RegTop-k
+    converges."""
     compared = distance("regtopk", ratio) / distance("lags", ratio)
     what = f"distance from the optimum of linear regression / Top-K's, ratio {ratio:g}"
     measured("regtopk", what, compared, at_least=0.75, at_most=1.25)
@@ -373,7 +374,7 @@ def test_reg_top_k_ends_as_far_from_the_optimum_of_linear_regression_as_top_k(ra
 
 
 def test_power_sgd_never_sends_a_gradient_that_is_orthogonal_to_its_last_factors(measured):
-    """A counterexample: error feedback does not help, and a little noise does."""
+    """This is a counterexample: error feedback does not help, and a little noise does."""
     first, other = torch.zeros(6, 5), torch.zeros(6, 5)
     first[0, 0], other[1, 1] = 1.0, 1.0
     draw = torch.Generator().manual_seed(0)
@@ -396,7 +397,7 @@ def test_power_sgd_never_sends_a_gradient_that_is_orthogonal_to_its_last_factors
 
 @pytest.mark.parametrize("size", [2, 1000])
 def test_the_majority_decides_every_sign_and_ties_are_broken_at_random(size):
-    """With 5 workers and with 4; a part of a bucket of 2 entries is empty."""
+    """There are 4 or 5 workers. A worker's part of a bucket of 2 entries can be empty."""
     for workers in (4, 5):
         step = shares(1, workers, size)[0]
         found = run("majority", [step])[0].aggregates[0]
@@ -407,7 +408,8 @@ def test_the_majority_decides_every_sign_and_ties_are_broken_at_random(size):
 
 
 def test_a_vote_costs_a_bit_up_and_a_bit_down_whatever_the_number_of_workers(measured):
-    """The claim: 32 times fewer bits than float32. A worker hands over a bit an entry: votes and counted votes."""
+    """The paper claims 32 times fewer bits than float32. A worker sends one bit per entry of votes and counted
+    votes."""
     for workers in (2, 8):
         transport = run("majority", shares(1, workers, 80_000))[0].transport
         payload = transport.sent_bytes - COUNT_BYTES  # the gather's length
@@ -424,7 +426,8 @@ def test_signum_votes_by_the_signs_of_momenta():
 
 
 def test_one_worker_of_nine_cannot_turn_the_vote(measured):
-    """The claim: robust where fewer than half of the workers are adversaries. Every entry is 1, with noise of 1."""
+    """The paper claims robustness if fewer than half of the workers are adversaries. Every entry is 1, with noise of
+    1."""
     step = [1 + 9 * share for share in shares(1, 9, 10_000)[0]]
     step[4] = -1e6 * step[4]
     right = (run("majority", [step])[0].aggregates[0] > 0).float().mean()
@@ -435,7 +438,7 @@ def test_one_worker_of_nine_cannot_turn_the_vote(measured):
 
 
 def test_signs_without_error_feedback_go_against_a_skewed_gradient(measured):
-    """The counterexample in Karimireddy et al., 2019: 4 with probability 1/4, else -1; the mean is 1/4."""
+    """Karimireddy et al., 2019, give this counterexample: 4 with probability 1/4, else -1; the mean is 1/4."""
     drawn = torch.rand(400, 1, 100, generator=torch.Generator().manual_seed(0))
     steps = [[torch.where(one < 0.25, 4.0, -1.0) for one in step] for step in drawn]
     for name, bounds in (("majority", {"at_most": -0.4}), ("efsign", {"at_least": 0.2})):
@@ -463,7 +466,8 @@ def test_arc_top_k_sums_the_rows_with_the_largest_sketches_of_the_sum():
 
 
 def test_arc_top_k_finds_the_largest_rows_of_the_sum_although_workers_differ(measured):
-    """The claim: the sketch preserves what is significant in the sum. Rows differ in scale; workers are independent."""
+    """The paper claims that the sketch preserves the sum's largest rows. Rows differ in scale; workers are
+    independent."""
     shape, k = (1000, 64), 50
     scales = torch.randn(1000, 1, generator=torch.Generator().manual_seed(1)).exp()
     step = [(share.view(shape) * scales).view(-1) for share in shares(1, 8, 64_000)[0]]
@@ -553,7 +557,7 @@ def test_one_bit_adam_sends_the_signs_of_momenta_with_two_residuals():
 
 
 def test_one_bit_adam_never_changes_entries_without_a_gradient_in_the_warm_up():
-    """Their variance is 0, and a sign is not."""
+    """Their variance is 0, but their sign is not."""
     steps = shares(6, 2, 300)
     for share in (share for step in steps for share in step):
         share[:10] = 0
@@ -562,7 +566,7 @@ def test_one_bit_adam_never_changes_entries_without_a_gradient_in_the_warm_up():
 
 
 def test_one_bit_adam_saves_97_percent_of_the_bytes_after_its_warm_up(measured):
-    """The claim: 97 % less communication than float32."""
+    """The paper claims 97 % less communication than float32."""
     steps = shares(2, 4, 80_000)
     payload = run("onebit_adam", steps, warmup_steps=1)[0].transport.sent_bytes - COUNT_BYTES
     saved = 1 - payload / run("none", steps)[0].transport.sent_bytes
@@ -597,11 +601,11 @@ def regression(name: str, lr: float, adam: bool = False, steps: int = 400, **opt
 @pytest.mark.slow
 @pytest.mark.parametrize("lr, most, least", [(0.1, 6, 10), (0.3, 1, 2)])
 def test_one_bit_adam_learns_better_than_adam_on_compressed_gradients(lr, most, least, measured):
-    """The claims: Adam's speed, and that Adam does not work with compressed gradients and error feedback."""
-    dense, about = regression("none", lr, adam=True), f"error of linear regression / Adam's, learning rate {lr:g}"
+    """The paper claims Adam's speed, and that Adam fails on compressed gradients with error feedback."""
+    dense, what = regression("none", lr, adam=True), f"error of linear regression / Adam's, learning rate {lr:g}"
     ours, of_gradients = regression("onebit_adam", lr, warmup_steps=60), regression("efsign", lr, adam=True)
-    measured("onebit_adam", about, ours / dense, at_most=most)
-    measured("onebit_adam", f"{about}, Adam on gradients of EF-signSGD", of_gradients / dense, at_least=least)
+    measured("onebit_adam", what, ours / dense, at_most=most)
+    measured("onebit_adam", f"{what}, Adam on gradients of EF-signSGD", of_gradients / dense, at_least=least)
 
 
 # Dion2
@@ -622,7 +626,7 @@ def test_dion2_with_all_rows_is_muon_without_nesterov(workers, measured):
 
 @pytest.mark.parametrize("shape", [(25, 40), (40, 25)])
 def test_dion2_sums_the_rows_with_the_largest_norms_and_decays_them(shape):
-    """Rows are those of the matrix or of its transpose, whichever has fewer."""
+    """The method uses the rows of the matrix or of its transpose, whichever has fewer."""
 
     def rows(flat: torch.Tensor) -> torch.Tensor:
         return flat.view(shape) if shape[0] == 25 else flat.view(shape).T
@@ -652,7 +656,7 @@ def test_dion2_applies_orthonormal_rows(measured):
 
 
 def test_dion2_sends_a_fraction_of_the_bytes_whatever_the_number_of_workers(measured):
-    """The claim: the update is sparse, which reduces communication."""
+    """The paper claims that the update is sparse, which reduces communication."""
     for workers in (1, 8):
         transport = run("dion2", shares(1, workers, 64 * 576), ((64, 576),))[0].transport
         part = transport.sent_bytes / (4 * 64 * 576)
@@ -681,12 +685,10 @@ def matrix_regression(fraction: float, lr: float, steps: int) -> float:
 
 @pytest.mark.slow
 def test_dion2_with_a_quarter_of_the_rows_needs_more_steps_but_fewer_bytes(measured):
-    """The claim, a quarter of the rows is close to all of them, does not hold here in the same number of steps.
-
-    Learning rates are the best of several for each fraction.
-    """
+    """The paper claims that a quarter of the rows is close to all rows. Here this does not hold for equal steps. Each
+    fraction has the best of several learning rates."""
     whole = matrix_regression(1.0, 0.1, 300)
     for what, lr, steps, bounds in (("steps", 0.8, 300, (4, 15)), ("bytes", 0.1, 1200, (0.2, 0.8))):
         error = matrix_regression(0.25, lr, steps) / whole
-        about = f"error of linear regression, a quarter of the rows / all rows, the same number of {what}"
-        measured("dion2", about, error, at_least=bounds[0], at_most=bounds[1])
+        measure = f"error of linear regression, a quarter of the rows / all rows, the same number of {what}"
+        measured("dion2", measure, error, at_least=bounds[0], at_most=bounds[1])

@@ -27,7 +27,7 @@ WORKERS, STEPS = 2, 3
 
 
 class Net(nn.Module):
-    """A convolution and a classifier, to be changed."""
+    """A small model for changes: a convolution and a classifier."""
 
     def __init__(self, classes: int = 10):
         super().__init__()
@@ -47,7 +47,7 @@ class Frozen(Net):
 
 
 class LowRank(Net):
-    """As LoRA: a frozen matrix, and two thin ones that are trained."""
+    """A model like LoRA: a frozen matrix, and two thin ones that are trained."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class LowRank(Net):
 
 
 class FrozenHalf(Frozen):
-    """Frozen weights in 16 bits, as quantised backbones have."""
+    """A model with frozen 16-bit weights, as quantised backbones have."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Unused(Net):
 
 
 class StochasticDepth(Net):
-    """A layer that takes part in some steps, on each worker in other ones."""
+    """A layer that takes part in some steps. These steps differ between workers."""
 
     def __init__(self):
         super().__init__()
@@ -215,7 +215,7 @@ def test_a_users_model_trains_as_in_plain_pytorch(net, monkeypatch):
 
 @pytest.mark.parametrize("net", TRAINS, ids=lambda net: net.__name__)
 def test_a_users_model_is_described_as_it_trains(net, monkeypatch):
-    """Layers, bytes and plans are of what is trained."""
+    """The description counts layers, bytes and plans of trained parameters only."""
     found = describe.model(file_of(net, monkeypatch))
     plain = net()
     plain.eval()(torch.zeros(1, 3, 32, 32))
@@ -225,7 +225,7 @@ def test_a_users_model_is_described_as_it_trains(net, monkeypatch):
 
 
 def test_layers_that_only_one_worker_uses_in_a_step_keep_all_workers_equal(monkeypatch):
-    """Stochastic depth draws on each worker for itself."""
+    """Stochastic depth draws separately on each worker."""
     model = file_of(StochasticDepth, monkeypatch)
 
     def work(comm):

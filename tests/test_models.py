@@ -72,7 +72,7 @@ def test_the_embedding_bag_looks_four_bytes_back_and_at_all_of_them():
 
 
 def test_most_blocks_of_the_embedding_bags_gradient_are_zero_on_text_and_no_others_are():
-    """More than 94 of 100, as in the models for which OmniReduce was made."""
+    """More than 94 % of its blocks are zero, as in the models for which OmniReduce was made."""
     torch.manual_seed(0)
     module = plugins.load("models", "embedding")
     flat = FlatModel(module.build())
@@ -103,7 +103,7 @@ def test_a_model_file_that_lacks_something_is_described_by_one_line(lacks, said,
 
 
 def test_a_model_that_cannot_train_on_one_sample_is_described(monkeypatch):
-    """Of BatchNorm where images are down to one pixel, as in many models for small images."""
+    """BatchNorm cannot train where images are down to one pixel, as in many models for small images."""
 
     def build() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10), torch.nn.BatchNorm1d(10))

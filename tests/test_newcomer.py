@@ -38,7 +38,7 @@ def test_they_are_described_with_what_they_inherit(project):
 
 
 def test_they_keep_the_laws_that_they_declare_and_run_on_both_engines(project):
-    """The tests that a contributor runs, in a process of its own."""
+    """A separate process runs the tests that a contributor runs."""
     files = ["tests/test_methods.py", "tests/test_sparsifiers.py", "tests/test_engines.py"]
     chosen = " or ".join([*NEW, *DOCUMENTED, "local_threads"])
     said = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen, timeout_s=600)

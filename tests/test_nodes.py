@@ -31,7 +31,7 @@ def programs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def gpus_by_ssh(programs):
-    """Each host greets and has so many GPUs, by its name; the name is what ssh is given before the command."""
+    """A host's number of GPUs by its name, which ssh gets before the command. Each host greets first."""
 
     def answer(**gpus: int) -> None:
         says = {host: json.dumps({"seen": True, "gpus": count, "port": 4000}) for host, count in gpus.items()}
@@ -103,7 +103,7 @@ def test_a_slurm_that_does_not_answer_is_one_line(programs, monkeypatch):
 
 
 def dealt(processes: int, names: list[str]) -> dict[str, int]:
-    """One process after the other, each to the node that has fewest, the first of these."""
+    """Give each process in turn to the first of the nodes that have the fewest."""
     given = dict.fromkeys(names, 0)
     for _ in range(processes):
         given[min(names, key=given.get)] += 1
@@ -112,14 +112,14 @@ def dealt(processes: int, names: list[str]) -> dict[str, int]:
 
 @given(processes=st.integers(1, 60), per_node=st.integers(1, 9), per_gpu=st.integers(1, 3))
 def test_the_processes_of_a_slurm_job_are_dealt_out_to_its_nodes(processes, per_node, per_gpu, monkeypatch):
-    """Of a job as large as it was asked for, no node gets more than a node may have, or than its GPUs can take."""
+    """A node gets at most the processes that its limit and its GPUs allow. The job has the size that was asked for."""
     launch = {"by": "slurm", "per_node": per_node, "per_gpu": per_gpu}
     spec = RunSpec("accuracy", Training("resnet20"), cluster=Cluster(workers=processes, device="cuda"))
     asked = launching.resources(spec, {"launch": launch, "testbed": {"nodes": {"multiply_adds_s": 1e9}}})
     names = [f"a{number}" for number in range(asked["nodes"])]
     answers = {"job": job(asked["tasks"], names, f"gpu:{asked['gpu']}"), "hostnames": "\n".join(names) + "\n"}
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(nodes, "_scontrol", lambda what, *about: answers[what])
+    monkeypatch.setattr(nodes, "_scontrol", lambda what, *options: answers[what])
     taken = nodes.of(processes, LaunchSettings(by="slurm", per_gpu=per_gpu), "cuda")
     assert taken == dealt(processes, names) and list(taken) == names
     assert sum(taken.values()) == processes and min(taken.values()) >= 1 and max(taken.values()) <= per_node

@@ -9,7 +9,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Estimator
 from dlgs_bench.exchange.quantisation import compiled_backend, ends, torch_backend
 from dlgs_bench.exchange.selection import Threshold, TopK
-from dlgs_bench.exchange.sparsifier import share
+from dlgs_bench.exchange.sparsifier import num_entries
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ def _signed(magnitudes: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 @pytest.mark.parametrize("size", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("distribution", DRAWS)
 def test_an_estimator_sends_about_k_entries_in_the_long_run(name, size, distribution, measured):
-    """Between k / 2 and 2 k in the mean of the steps 100 to 600, with error feedback."""
+    """The mean of steps 100 to 600 is between k / 2 and 2 k, with error feedback."""
     ratio, sent = 0.01, []
     method, generator = make(name, ratio=ratio), torch.Generator().manual_seed(0)
     for step in range(1, 601):
@@ -50,7 +50,7 @@ def test_sidco_sends_the_k_largest_of_magnitudes_whose_threshold_cannot_be_extra
 
 
 def test_gaussiank_uses_a_threshold_that_it_has_tested():
-    """Of entries that a normal distribution does not describe, its last correction would be a guess."""
+    """If a normal distribution does not describe the entries, the last correction would be a guess."""
     corrected = torch.cat([torch.full((9_900,), 1.0), torch.full((100,), 1.6)])
     rule = make("gaussiank", ratio=0.01).select(corrected, Bucket(0, torch.zeros(10_000), ((10_000,),)), at(1))
     chosen = rule.k if isinstance(rule, TopK) else int((corrected.abs() >= rule.h).sum())
@@ -58,7 +58,8 @@ def test_gaussiank_uses_a_threshold_that_it_has_tested():
 
 
 def test_terngrad_clips_before_it_shares_a_scale():
-    """The layer [8, 0] has a rms of 8 / sqrt(2); with a clip of 1 its 8 becomes that, whatever the other's scale."""
+    """The layer [8, 0] has an rms of 8 / sqrt(2). With a clip of 1 its 8 becomes the rms, whatever the other's
+    scale."""
     ours = [[8.0, 0, 0, 0], [8.0, 8, 8, 8]]
 
     def work(comm):
@@ -69,7 +70,7 @@ def test_terngrad_clips_before_it_shares_a_scale():
 
 
 def test_a_gtopk_root_of_zeros_keeps_no_entry_from_its_worker():
-    """The largest entries of two pairs cancel: what no aggregate holds stays in the residuals."""
+    """The largest entries of two pairs cancel. Entries that no aggregate contains stay in the residuals."""
     ours = [[0.0, 3, 0], [2.0, 0, 0], [0.0, -3, 0], [2.0, 0, 0]]
 
     def work(comm):
@@ -87,7 +88,7 @@ def test_a_gtopk_root_of_zeros_keeps_no_entry_from_its_worker():
     "part, entries, k", [(0.29, 100, 29), (0.57, 100, 57), (0.9999999, 10, 9), (1.0, 7, 7), (0.001, 10, 1)]
 )
 def test_a_share_of_entries_is_rounded_down_as_if_products_were_exact(part, entries, k):
-    assert share(part, entries) == k == make("topk", ratio=part).k(Bucket(0, torch.zeros(entries)))
+    assert num_entries(part, entries) == k == make("topk", ratio=part).k(Bucket(0, torch.zeros(entries)))
 
 
 def test_a_density_cap_is_rounded_as_k_is():

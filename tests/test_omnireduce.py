@@ -28,7 +28,7 @@ def numbers_of(tensor: torch.Tensor, block: int) -> set[int]:
 
 
 def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> list[tuple[int, list[list[int]]]]:
-    """Of each stream its aggregator and the blocks in each of its columns; a stream has 16 full messages or more."""
+    """The aggregator of each stream and the blocks in each of its columns. A stream has 16 full messages or more."""
     count = max(1, min(aggregators * in_flight, blocks // (16 * fused))) if blocks else 0
     shares = [list(range(first, blocks, count)) for first in range(count)]
     width = [min(fused, len(share)) for share in shares]
@@ -39,17 +39,17 @@ def columns_of(blocks: int, fused: int, in_flight: int, aggregators: int) -> lis
 
 
 def by_formula(
-    found: list[set[int]], entries: int, *, block: int, aggregators: int, apart: bool = False, **shape
+    found: list[set[int]], entries: int, *, block: int, aggregators: int, dedicated: bool = False, **shape
 ) -> list[tuple[int, int]]:
-    """By rank the messages and bytes it sends, where ``found`` are each worker's blocks that are not zero.
+    """The messages and bytes that each rank sends. ``found``: each worker's blocks that are not zero.
 
     One block per message: |F u NZ_i| to the aggregator, |F u U| from it to each worker. Fused: a worker sends in the
     rounds in which a column's turn is its own, the aggregator as often as its longest column. Nobody sends to oneself.
     """
     workers = len(found)
-    messages, blocks_sent = ([0] * (workers + apart * aggregators) for _ in range(2))
+    messages, blocks_sent = ([0] * (workers + dedicated * aggregators) for _ in range(2))
     for number, columns in columns_of(-(-entries // block), aggregators=aggregators, **shape):
-        aggregator = number + apart * workers
+        aggregator = number + dedicated * workers
         turns = [sorted({c[0]} | (set(c) & set().union(*found))) for c in columns]
         others = set(range(workers)) - {aggregator}
         for rank in others:
@@ -62,14 +62,14 @@ def by_formula(
 
 
 def summed(tensors: list[torch.Tensor], **shape) -> list[tuple[int, int]]:
-    """Sum them in place, one stream after the other; by rank, the messages and bytes."""
+    """Sum the tensors in place, one stream after the other; return the messages and bytes by rank."""
     everyones = [streams(rank, len(tensors), tensor, **shape) for rank, tensor in enumerate(tensors)]
     outcomes = [lockstep.run(stream) for stream in zip(*everyones, strict=True)]
     return [(sum(o.messages[r] for o in outcomes), sum(o.bytes[r] for o in outcomes)) for r in range(len(tensors))]
 
 
 def blockwise(world: int, entries: int, block: int, pattern: str, seed: int, *, whole: bool) -> list[torch.Tensor]:
-    """By rank a tensor with whole blocks of zeros; ``whole``: of integers, which float32 sums exactly."""
+    """A tensor with whole blocks of zeros for each rank. ``whole``: integers, which float32 sums exactly."""
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-entries // block)
     owner = torch.randint(world, (blocks,), generator=generator)
@@ -105,17 +105,17 @@ def inputs(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
 
 @st.composite
 def anywhere(draw, *, whole: bool) -> tuple[list[torch.Tensor], dict]:
-    """``inputs``, or with aggregators apart: ranks more, whose tensors hold nothing that is a number."""
+    """``inputs``, possibly with dedicated aggregators: more ranks, whose tensors contain only NaN."""
     tensors, shape = draw(inputs(whole=whole))
     if draw(st.booleans()):
-        shape |= {"aggregators": draw(st.integers(1, 5)), "apart": True}
+        shape |= {"aggregators": draw(st.integers(1, 5)), "dedicated": True}
         tensors += [torch.full_like(tensors[0], torch.nan) for _ in range(shape["aggregators"])]
     return tensors, shape
 
 
 def divided(tensors: list[torch.Tensor], shape: dict) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Those of the workers, and those of aggregators apart."""
-    workers = len(tensors) - shape.get("apart", False) * shape["aggregators"]
+    """The tensors of the workers, and the tensors of dedicated aggregators."""
+    workers = len(tensors) - shape.get("dedicated", False) * shape["aggregators"]
     return tensors[:workers], tensors[workers:]
 
 
@@ -146,30 +146,30 @@ def test_floats_are_added_in_rank_order_to_the_same_bits_everywhere(given_):
 FAST = [((2, 1), "dense"), ((4, 3), "random")]
 WHERE = [(2, 1), (2, 2), (4, 1), (4, 3), (4, 4)]  # workers, aggregators
 BOUNDS = [
-    pytest.param(*where, pattern, apart, marks=[] if (where, pattern) in FAST else pytest.mark.slow)
-    for where in WHERE for pattern in ("random", "overlapping", "disjoint", "dense") for apart in (False, True)
+    pytest.param(*where, pattern, dedicated, marks=[] if (where, pattern) in FAST else pytest.mark.slow)
+    for where in WHERE for pattern in ("random", "overlapping", "disjoint", "dense") for dedicated in (False, True)
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("workers, aggregators, pattern, apart", BOUNDS)
-def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, pattern, apart):
-    """There are so many blocks that first bursts, and which aggregator has which blocks, hardly count."""
+@pytest.mark.parametrize("workers, aggregators, pattern, dedicated", BOUNDS)
+def test_the_bound_is_what_the_busiest_link_carries(workers, aggregators, pattern, dedicated):
+    """There are so many blocks that the first bursts and the choice of aggregators hardly count."""
     tensors = blockwise(workers, 20_000, 1, pattern, 0, whole=True)
     own, anybodys = (sum(t.count_nonzero().item() for t in of) / 20_000 / len(of) for of in (tensors, [sum(tensors)]))
-    everyone = tensors + [torch.empty(20_000) for _ in range(apart * aggregators)]
+    everyone = tensors + [torch.empty(20_000) for _ in range(dedicated * aggregators)]
     carried = torch.zeros(2, len(everyone))  # words out of each rank, and into it
 
     def note(rank: int, peer_exchange: PeerExchange) -> None:
         carried[0, rank] += sum(map(len, peer_exchange.sends.values()))
         carried[1, rank] += sum(peer_exchange.receives.values())
 
-    shape = {"block": 1, "fused": 64, "in_flight": 1, "aggregators": aggregators, "apart": apart}
+    shape = {"block": 1, "fused": 64, "in_flight": 1, "aggregators": aggregators, "dedicated": dedicated}
     streamed = zip(*(streams(rank, len(everyone), t, **shape) for rank, t in enumerate(everyone)), strict=True)
     for stream in streamed:
         lockstep.run([one and watched(one, partial(note, rank)) for rank, one in enumerate(stream)])
     ring = 2 * (workers - 1) / workers
     found = ring / (carried.max().item() / 2 / 20_000)  # of each block its number and its entry
-    assert streamed_bound(workers, aggregators, apart, own, anybodys) == pytest.approx(found, rel=0.06)
+    assert streamed_bound(workers, aggregators, dedicated, own, anybodys) == pytest.approx(found, rel=0.06)
 
 
 @pytest.mark.parametrize("density, published", [(0.01, 38), (0.1, 4.4), (0.2, 2.5)])
@@ -193,7 +193,7 @@ def test_the_published_counts_with_one_block_per_message(pattern):
 @given(blocks=st.integers(1, 5000), fused=st.integers(1, 40), in_flight=st.integers(1, 5), world=st.integers(2, 4))
 @examples(0.6)
 def test_the_first_burst_is_a_16th_of_the_blocks_or_one_message(blocks, fused, in_flight, world):
-    """It is all that is sent of zeros; of each stream one rank is the aggregator, which sends nothing to itself."""
+    """A tensor of zeros sends only this burst. Each stream's aggregator sends nothing to itself."""
     sent = summed([torch.zeros(blocks) for _ in range(world)], block=1, fused=fused, in_flight=in_flight)
     burst = sum(n for _, n in sent) / (2 * WIRE_BYTES) / (2 * (world - 1))  # there and back, of one worker
     assert min(fused, blocks) <= burst <= max(fused, blocks / 16)
@@ -267,7 +267,7 @@ def test_streams_under_way_together_sum_and_send_the_same(given_):
 
 def test_where_a_round_needs_everybody_several_aggregators_apart_are_refused():
     def work(comm):
-        shape = {"block": 1, "fused": 1, "aggregators": 2, "apart": True}
+        shape = {"block": 1, "fused": 1, "aggregators": 2, "dedicated": True}
         comm.start_streams(streams(comm.rank, comm.world_size, torch.ones(100), **shape)).wait()
 
     with pytest.raises(ValueError, match=r"rank [12] gave None for a stream; Local needs a coroutine on every rank"):
@@ -282,7 +282,7 @@ FEW = {"block": 4, "fused": 3, "in_flight": 2}
 )
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_every_method_ends_with_the_same_bits_as_over_sums_in_rank_order(name, options, workers):
-    """The engine's sum of local threads is in rank order too."""
+    """The sums of local threads are in rank order, too."""
 
     def work(comm, **how):
         return exchange_steps(comm, make(name, **options), gradients(comm.rank, 3), **how)
@@ -340,8 +340,8 @@ def test_blocks_that_are_no_whole_words_are_refused(dtype, block):
         ({"in_flight": 0}, "in_flight: 0 is not a positive integer; use at least 1"),
         ({"aggregators": 0}, "aggregators: 0 is not a positive integer; use at least 1"),
         ({"aggregators": 3}, "aggregators: 3 aggregators but only 2 ranks; use at most 2"),
-        ({"aggregators": 2, "apart": True}, "aggregators: 2 dedicated aggregators but only 2 ranks; use at most 1"),
-        ({"apart": True}, "aggregators: missing, but apart is set; give the number of aggregators"),
+        ({"aggregators": 2, "dedicated": True}, "aggregators: 2 dedicated aggregators but only 2 ranks; use at most 1"),
+        ({"dedicated": True}, "aggregators: missing, but dedicated is set; give the number of aggregators"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_sent(wrong, said):

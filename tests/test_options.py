@@ -21,13 +21,13 @@ def test_the_printed_dlgs_sends_everything_until_its_first_refresh():
 
 
 def sent_by(method, gradient, step=1, **bucket) -> torch.Tensor:
-    """The entries sent, 0 where not."""
+    """The sent entries at their indices, and 0 elsewhere."""
     request = next(method.exchange(Bucket(0, gradient, **bucket), at(step)))
     return torch.zeros_like(gradient).index_put((request.indices,), request.values)
 
 
 def test_dlgs_may_keep_a_threshold_for_each_layer_of_a_group():
-    """A group sends of each layer what the layer alone would have sent, in refresh and reuse steps."""
+    """A group sends for each layer what the layer alone would have sent, in refresh and reuse steps."""
     dlgs, sizes = method_class("dlgs"), (300, 1, 50)
     whole = dlgs(ratio=0.1, within="layer")
     alone = [dlgs(ratio=0.1) for _ in sizes]
@@ -41,7 +41,7 @@ def test_dlgs_may_keep_a_threshold_for_each_layer_of_a_group():
 
 
 def test_dlgs_never_sends_more_than_its_cap():
-    """A gradient that grows lets a reused threshold send nearly everything."""
+    """A growing gradient makes a reused threshold send nearly everything."""
     dlgs = method_class("dlgs")
     for within, layers in (("group", ()), ("layer", ((600,), (400,)))):
         counts = {}
@@ -68,7 +68,7 @@ def capped_step(gradient: torch.Tensor, residual: torch.Tensor, h: float, most: 
 @given(size=st.integers(1, 40), filled=st.integers(0, 40), cap=st.floats(0.01, 1), seed=st.integers(0, 2**16))
 @examples(2)
 def test_a_cap_never_sends_zeros_against_an_oracle(size, filled, cap, seed):
-    """Buckets with few entries that are not zero, as embeddings and dead units have them."""
+    """Buckets have few entries that are not zero, as with embeddings and dead units."""
     method = method_class("dlgs")(ratio=0.2, refresh_every=3, density_cap=cap)
     generator = torch.Generator().manual_seed(seed)
     residual, most = torch.zeros(size), max(1, int(cap * size))

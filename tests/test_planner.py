@@ -71,7 +71,8 @@ def test_exact_equals_brute_force_on_twelve_layers(shape):
 
 
 def test_the_papers_planner_merges_only_if_the_iteration_gets_shorter():
-    """If selection and communication cost nothing, merging changes nothing. A start-up of 1 s per message does."""
+    """If selection and communication cost nothing, merging changes nothing. If each message takes 1 s to start, it
+    does."""
     sizes, backward = [10, 20, 30], [0.5, 0.5, 0.5]
     assert paper(sizes, Costs(1.0, backward, lambda d: 0.0 * d, lambda d: 0.0 * d)) == [(0, 1), (1, 2), (2, 3)]
     assert len(paper(sizes, Costs(1.0, backward, lambda d: 0.0 * d, lambda d: 1.0 + 0.0 * d))) < 3
@@ -99,7 +100,7 @@ def test_the_breakdown_adds_up_and_nothing_overlaps_that_may_not(chain):
 
 
 def test_the_model_by_hand():
-    """Two layers: backward 2 + 3, sparsify 1 each, communicate 4 each, forward 1."""
+    """Two layers take 2 + 3 in backward, 1 each to sparsify, 4 each to communicate, and 1 in the forward pass."""
     costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4)
     apart = schedule([5, 5], costs, [(0, 1), (1, 2)])
     assert apart.communicate == [(4, 8), (8, 12)] and apart.iteration_s == 12 and apart.communication_s == 4
@@ -111,7 +112,7 @@ def test_the_model_by_hand():
 @pytest.mark.parametrize("planner", [mg_wfbp, omgs])
 @pytest.mark.parametrize("wait_s, merges", [(4, True), (6, False)])
 def test_layers_are_merged_if_waiting_for_the_next_one_costs_less_than_a_start_up(planner, wait_s, merges):
-    """Two layers, nothing to select: a communication takes 5 to start and 1 for each entry."""
+    """There are two layers and no selection. A communication takes 5 to start and 1 per entry."""
     costs = Costs(1, [2, wait_s], lambda d: 0 * d, lambda d: 5 + d)
     assert planner([3, 3], costs) == ([(0, 2)] if merges else [(0, 1), (1, 2)])
 
@@ -129,7 +130,8 @@ def test_selecting_layer_by_layer_costs_the_same_however_layers_are_merged():
 
 
 def test_adaptive_ratios_hide_communication_where_they_can():
-    """Communication 1 + d/10 at ratio 0.1, so 1 + d * ratio; selecting 1. Next backwards: 12, 2, 200, none."""
+    """Communication takes 1 + d/10 at ratio 0.1, so 1 + d * ratio; selecting takes 1. The next backwards take 12, 2,
+    200, 0."""
     costs = Costs(1, [9, 12, 2, 200], lambda d: 1, lambda d: 1 + d / 10)
     assert adaptive_ratios([20, 20, 20, 20], costs, 0.1) == pytest.approx([0.5, 0.1, 1.0, 0.1])
 
@@ -141,8 +143,8 @@ def test_only_the_last_communications_latency_is_waited_for():
 
 
 def test_a_communication_waits_for_a_core_only_while_the_workers_compute():
-    """As by hand above, waiting 3: the first from 4 to 7, the second from 11, when computing ended long ago; of 6
-    only until 8."""
+    """The layers are those above, waiting 3. The first waits from 4 to 7; the second starts at 11, after computing
+    ended. A wait of 6 ends at 8."""
     plan = [(0, 1), (1, 2)]
     times = {wait: schedule([5, 5], Costs(1, [2, 3], lambda d: 1, lambda d: 4, contention_s=wait), plan)
              for wait in (3, 6)}  # fmt: skip
@@ -151,7 +153,8 @@ def test_a_communication_waits_for_a_core_only_while_the_workers_compute():
 
 
 def test_a_communication_takes_from_what_is_computed_behind_it():
-    """As by hand above: it takes a tenth of a second an entry from the second layer's backward; the last takes none."""
+    """The layers are those above. It slows the second layer's backward by 0.1 s per entry; the last one slows
+    nothing."""
     costs = Costs(1, [2, 3], lambda d: 1, lambda d: 4, interference=lambda d: d / 10)
     apart = schedule([10, 70], costs, [(0, 1), (1, 2)])
     assert apart.backward == [(1, 3), (4, 8)] and apart.communicate == [(4, 8), (9, 13)]
@@ -162,7 +165,7 @@ def test_a_communication_takes_from_what_is_computed_behind_it():
 
 
 def test_the_greedy_pass_is_not_optimal():
-    """The paper calls Algorithm 2 optimal; a chain on which it is not."""
+    """The paper calls Algorithm 2 optimal. On this chain it is not."""
     numbers = np.random.default_rng(3)
     worst = 1.0
     for _ in range(300):

@@ -98,7 +98,7 @@ def test_a_plan_from_another_calibration_stops_the_launch_in_one_line(calibratio
 
 def test_a_plan_in_which_a_figure_was_changed_is_refused(calibration):
     path = plan_file(calibration)
-    checksums.seal([path])
+    checksums.write_for([path])
     assert plans.read(path, SPEC)
     path.write_text(path.read_text().replace("0.1", "0.7"))
     with pytest.raises(ValueError, match=r"plan\.json: the content does not match its checksum"):

@@ -31,7 +31,7 @@ def finish(folder: Path, spec: RunSpec, wall_s: float, **more) -> None:
 
 
 def calibrate(folder: Path) -> None:
-    """A step of a batch of 16 takes 50 ms, its forward pass 16 ms."""
+    """Write a calibration: a step of a batch of 16 takes 50 ms, its forward pass 16 ms."""
     place = folder / "calibration" / "layers" / "a"
     finish(place, LAYERS, 12.0, train_samples=6400)
     pd.DataFrame({"forward_s": [0.016] * 3, "iteration_s": [0.05] * 3}).to_csv(place / "iterations.csv", index=False)
@@ -86,7 +86,7 @@ def test_a_calibration_on_other_data_says_nothing_about_training(tmp_path):
 
 
 def test_the_first_estimate_after_the_calibration_is_kept_next_to_the_announced_one(tmp_path):
-    """With 3 schemes and 2 blocks of 5 repeats, a timing run makes at least 3 * 10 steps, of 140 ms."""
+    """A timing run with 3 schemes and 2 blocks of 5 repeats makes at least 3 * 10 steps, which take 140 ms each."""
     scheme = Scheme("none", timed_with={"topk": {"method": "topk"}, "dlgs": {"method": "dlgs"}})
     timed = replace(TIMED, training=TRAINED.training, scheme=scheme)
     timed = replace(timed, measurement=Measurement(launches=4, blocks=2, repeats=5, budget_s=20.0))
@@ -116,7 +116,7 @@ def budgeted(budget_s: float) -> RunSpec:
 
 
 def test_a_training_with_a_budget_is_estimated_from_the_budget_and_then_from_the_calibration(tmp_path):
-    """2 epochs of 100 steps of 140 ms."""
+    """The training has 2 epochs of 100 steps, which take 140 ms each."""
     runs = RUNS | dict.fromkeys(("accuracy/a-none", "accuracy/a-topk"), budgeted(20.0))
     rest_s = 18 + 60 + progress.REST_S
     before = 12 + 2 * progress.OF_BUDGET * 20 + rest_s
@@ -135,7 +135,7 @@ def test_a_budget_decides_the_epochs_and_never_more_than_were_asked_for(tmp_path
     spec = budgeted(budget_s)
     assert length.speed(tmp_path / "calibration" / "layers" / "a").epochs(spec) == pytest.approx(epochs)
     path = tmp_path / "length.json"
-    path.write_text(json.dumps(length.about(spec) | {"train_epochs": epochs}))
+    path.write_text(json.dumps(length.length_info(spec) | {"train_epochs": epochs}))
     found = length.with_length(path, spec)
     assert found.steps(6400) == 100 * epochs and found.asked() == spec
     # The whole schedule, in the shorter time.

@@ -33,7 +33,7 @@ def vectors(draw) -> tuple[Tensor, int | list[int]]:
 
 
 def bits_of(vector: Tensor) -> Tensor:
-    """To compare: NaN is one, whatever its bits; -0.0 is not 0.0."""
+    """Bits for comparison. All NaNs are equal; -0.0 is not 0.0."""
     return torch.where(vector.isnan(), torch.nan, vector).view(torch.int32)
 
 
@@ -41,7 +41,7 @@ def bits_of(vector: Tensor) -> Tensor:
 @given(vectors(), seeds, st.booleans(), st.floats(0.01, 2))
 @examples(2)
 def test_passes_give_the_bits_of_torch_operations(bits, chosen, seed, at_random, part):
-    """With units that some entries exceed, where ``part`` is below 1."""
+    """If ``part`` is below 1, some entries exceed their units."""
     (vector, pieces), numbers = chosen, torch.Generator().manual_seed(seed)
     where = ends(len(vector), pieces)
     units = norms(vector, pieces, math.inf) * part / max(1, 2 ** (bits - 1) - 1)
@@ -76,7 +76,7 @@ def test_norms_are_those_of_the_pieces(chosen):
 
 
 def test_a_norm_of_many_entries_is_as_exact_as_one_of_few():
-    """Added one by one in 32 bits, 2 ** 25 ones would end at 2 ** 24."""
+    """A sum of 2 ** 25 ones in 32 bits, one by one, would end at 2 ** 24."""
     assert norms(torch.ones(2**25), [2**25], 1).item() == 2**25
 
 

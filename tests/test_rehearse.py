@@ -18,12 +18,12 @@ THERE = Network(2, 1000.0)
 
 @pytest.mark.engine
 def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange(worlds):
-    known = job_advice.models(load(RECORDED), ["topk"], slowdown=2.0)
-    job = known[0].job
+    job_models = job_advice.models(load(RECORDED), ["topk"], slowdown=2.0)
+    job = job_models[0].job
     assert job.alone_s == pytest.approx(2 * job_advice.read_job(load(RECORDED)).alone_s)
-    one, other = worlds(rehearse.ENGINE).run(rehearsal.rehearse, rehearse.request(known, THERE, 2))
+    one, other = worlds(rehearse.ENGINE).run(rehearsal.rehearse, rehearse.request(job_models, THERE, 2))
     assert [row["seconds"] for row in one] == [row["seconds"] for row in other]  # of the slowest
-    assert [(row["method"], row["block"]) for row in one] == [(m.name, b) for b in (1, 2) for m in known]
+    assert [(row["method"], row["block"]) for row in one] == [(m.name, b) for b in (1, 2) for m in job_models]
     assert all(row["seconds"] >= job.alone_s * (1 - 1e-9) for row in one)
     sent = {row["method"]: row["sent_bytes"] for row in one}
     dense = 4 * sum(job.sizes)

@@ -15,6 +15,11 @@ SMOKE = yaml.safe_load((ROOT / "config" / "smoke.yaml").read_text())
 OLD = {
     "hung_after_s is now called hang_timeout_s": ({"hung_after_s": 77}, {"hang_timeout_s": 77}),
     "studies.dilation is now called slowdown": ({"studies": {"dilation": {}}}, {"studies": {"slowdown": {}}}),
+    "studies.sums.apart is now called dedicated": (
+        {"studies": {"sums": {"apart": False}}},
+        {"studies": {"sums": {"dedicated": False}}},
+    ),
+    "plan_cost: dearest is now called worst": ({"plan_cost": "dearest"}, {"plan_cost": "worst"}),
     "timing.selection: fast is now called compiled": (
         {"timing": {"selection": "fast"}},
         {"timing": {"selection": "compiled"}},

@@ -34,7 +34,7 @@ MAP = runpy.run_path(str(ROOT / "workflow" / "studies" / "map" / "figure.py"))
 
 
 class Items(list):
-    """Files of a rule: by place and by name, as Snakemake gives them."""
+    """Files of a rule, by position and by name, as in Snakemake."""
 
     def __init__(self, *files, **named):
         every = [file for one in (*files, *named.values()) for file in (one if isinstance(one, list) else [one])]
@@ -204,8 +204,8 @@ def test_a_model_of_text_has_a_perplexity_and_no_other_model_has(report):
     assert rows["test_perplexity"].to_dict() == pytest.approx(expected.to_dict(), rel=1e-4)
     assert table.loc[table["model"] != "transformer", "test_perplexity"].isna().all()
     assert "| Test perplexity " in shown and "exponential of the test loss" in shown
-    about = {"model": "transformer", "value": "test_perplexity"}
-    text = report.figure("scripts/curve.py", "perplexity", Items(tidy=report.tidy["accuracy"], kept=[]), **about)
+    metadata = {"model": "transformer", "value": "test_perplexity"}
+    text = report.figure("scripts/curve.py", "perplexity", Items(tidy=report.tidy["accuracy"], kept=[]), **metadata)
     assert "test perplexity" in text and all(variant in text for variant, *_ in VARIANTS.values())
     assert "per token" in text and "(lower is better)" in text
     table, shown = report.table("scripts/perplexity.py", "of-text", accuracy=report.tidy["accuracy"])
@@ -221,8 +221,8 @@ def test_a_curve_has_a_line_for_each_ratio(report):
     lower = points[points["ratio"].notna()].assign(ratio=0.01, run=points["run"] + "-0.01", train_loss=0.0)
     both = report.folder / "two-ratios.csv"
     pd.concat([points, lower]).to_csv(both, index=False)
-    about = {"model": model, "value": "train_loss"}
-    text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both, kept=[]), **about)
+    metadata = {"model": model, "value": "train_loss"}
+    text = report.figure("scripts/curve.py", "two-ratios", Items(tidy=both, kept=[]), **metadata)
     assert all(f"DLGS, ratio {ratio}" in text for ratio in (0.1, 0.01)) and "uncompressed, ratio" not in text
 
 
@@ -446,10 +446,10 @@ def test_a_row_says_what_its_run_was_and_which_of_its_variants_was_timed(tmp_pat
     runs.time()
     rows = read([tmp_path / "timing" / "resnet50-topk-plain-0.1-ps-weights" / "iterations.csv"])
     assert list(rows.columns[: len(ABOUT)]) == list(ABOUT)
-    (about,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
-    assert (about["method"], about["variant"], about["ratio"]) == ("topk", "topk-plain", 0.1)
-    assert (about["data_title"], about["train_samples"], about["rate_mbit"]) == ("Made-up data", 640, 500)
-    assert pd.isna(about["train_epochs"])  # a timing run trains nothing
+    (metadata,) = rows[list(ABOUT)].drop_duplicates().to_dict("records")
+    assert (metadata["method"], metadata["variant"], metadata["ratio"]) == ("topk", "topk-plain", 0.1)
+    assert (metadata["data_title"], metadata["train_samples"], metadata["rate_mbit"]) == ("Made-up data", 640, 500)
+    assert pd.isna(metadata["train_epochs"])  # a timing run trains nothing
     assert set(rows["timed"]) == {"none", "topk-plain-0.1"}
 
 
@@ -538,12 +538,12 @@ def test_the_readmes_picture_says_what_was_measured_where_and_how_often():
 
 
 def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
-    """Its own curve only if it has left chance level; a model without any run is said to have none."""
+    """The model's own curve is shown only if it has left chance level. A model without a run is called missing."""
     points, model = pd.read_csv(report.tidy["accuracy"]), report.runs.models[-1]
     file = report.folder / "long.csv"
     long = points[(points["model"] == model) & (points["seed"] == 0)].assign(commit="c0ffee")
     long.assign(epoch=long["epoch"] * 5).to_csv(file, index=False)
-    about = {"model": model, "value": "train_loss"}
+    metadata = {"model": model, "value": "train_loss"}
     texts = {}
     for name, factor in (("left", 0.5), ("stayed", 1.0)):
         own = report.folder / f"{name}.csv"
@@ -552,7 +552,7 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
             train_loss=lambda rows, first=first, factor=factor: rows["train_loss"].where(first, 2.0 * factor)
         ).to_csv(own, index=False)
         inputs = Items(tidy=own, kept=[file])
-        texts[name] = report.figure("scripts/curve.py", f"kept-{name}", inputs, **about)
+        texts[name] = report.figure("scripts/curve.py", f"kept-{name}", inputs, **metadata)
         table, shown = report.table("scripts/table1.py", f"kept-{name}", accuracy=own, kept=[file])
         rows = table[table["model"] == model]
         assert len(rows) == len(VARIANTS) * (2 if name == "left" else 1) and "c0ffee" in shown
@@ -564,5 +564,5 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
     none = report.folder / "none.csv"
     points[points["model"] != model].to_csv(none, index=False)
     files = {ext: report.folder / f"empty.{ext}" for ext in ("svg", "png")}
-    report.script("scripts/curve.py", Items(tidy=none, kept=[]), Items(**files), **about)
+    report.script("scripts/curve.py", Items(tidy=none, kept=[]), Items(**files), **metadata)
     assert "no long run of it is kept" in files["svg"].read_text()

@@ -19,9 +19,9 @@ ON_SLURM = {"launch": {"by": "slurm", "per_node": 4}, "device": "cuda"}
 
 
 def asking(models: list[str], **changes) -> tuple[dict[str, RunSpec], Callable[..., dict]]:
-    """The runs of a configuration, and what their rules ask for in an attempt, by the name of the run."""
-    about = {"models": dict.fromkeys(models, RECIPE), "studies": {}}
-    found = config.load(read("smoke") | CHANGES | about | changes, "c")
+    """The runs of a configuration, and the resources that their rules ask for in an attempt, by the name of the run."""
+    metadata = {"models": dict.fromkeys(models, RECIPE), "studies": {}}
+    found = config.load(read("smoke") | CHANGES | metadata | changes, "c")
     names = {"CONFIG": found, "VALUES": found.values, "SPECS": found.every, "FOLDERS": defaultdict(str)}
     names |= {"grid": grid, "launching": launching, "replace": replace}
     exec(compile(FUNCTIONS.read_text(), FUNCTIONS, "exec"), names)
@@ -73,7 +73,7 @@ def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
 @pytest.mark.workflow
 @pytest.mark.slow
 def test_training_on_other_hosts_takes_all_cores_so_that_one_run_follows_another(tiny_project):
-    """Snakemake counts the cores of its own machine alone."""
+    """Snakemake counts only the cores of its own machine."""
     with (tiny_project / "workflow/rules/runs.smk").open("a") as rules:
         rules.write('\ncores = workflow.get_rule("accuracy").resources["_cores"].value\n')
         rules.write('print("training takes", cores, file=sys.stderr)\n')

@@ -46,7 +46,7 @@ def copied(finished, tmp_path) -> Path:
 
 
 def with_true_sums(folder: Path) -> None:
-    """As if the run had written its tables as they are now."""
+    """Write the checksums of the changed tables into the run's record."""
     record = folder / "run.json"
     run = json.loads(record.read_text())
     run["files"] = {name: checksums.of(folder / name) for name in run["files"]}

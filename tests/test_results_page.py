@@ -26,7 +26,7 @@ def text() -> str:
 
 @pytest.fixture(scope="module")
 def page(text, tmp_path_factory) -> Path:
-    """The page beside the sets, where frames may be written."""
+    """The page next to the sets, where frames may be written."""
     folder = tmp_path_factory.mktemp("results")
     for one in FOLDER.glob("reference*"):
         (folder / one.name).symlink_to(one)

@@ -24,7 +24,7 @@ SCHEME = {"method": "dlgs", "options": {"ratio": 0.1}}
 
 
 class Images:
-    """Fixed random images in place of CIFAR-10, dealt to the workers in turn."""
+    """Fixed random images instead of CIFAR-10, dealt to the workers in turn."""
 
     train_size = test_size = 24
 
@@ -46,7 +46,7 @@ class Images:
 
 
 class Silent:
-    """In place of what tells people how far a run is."""
+    """A progress report without output."""
 
     def __call__(self, done, total):
         pass

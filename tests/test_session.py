@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
-    """Stopped between two points of the curve, with real images: the tables end the same."""
+    """The run stops between two points of the curve, with real images. Its tables are the same as without a stop."""
     spec = RunSpec(
         "accuracy", Training("resnet20", batch=4, train_epochs=0.001, lr_steps=(80,)),
         Scheme(method="dlgs", options={"ratio": 0.1, "refresh_every": 4}), Cluster(),
@@ -68,7 +68,7 @@ def test_a_state_of_other_variants_is_refused():
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name not in ("none", "dlgs") else []) for name in METHODS]
 )
 def test_memory_and_open_files_stay_as_they_are(name):
-    """A tensor of the model's size that is kept from every step would make 10 MiB."""
+    """If each step kept a tensor of the model's size, memory would grow by 10 MiB."""
     process = psutil.Process()
 
     def work(comm) -> tuple[int, int]:
@@ -102,7 +102,7 @@ def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients(d
 
 
 class OwnMomentum(Momentum):
-    """Sends its velocity whole: SGD with momentum, the method's."""
+    """Sends its velocity densely: the method's own SGD with momentum."""
 
     exact_when = None
 
@@ -114,7 +114,7 @@ class OwnMomentum(Momentum):
 
 
 def test_a_method_that_owns_momentum_switches_the_optimizers_off():
-    """Without weight decay the sum of velocities is the velocity of sums, whoever keeps it."""
+    """Without weight decay the sum of the workers' velocities is the velocity of the summed gradient."""
     training = Training("resnet20", momentum=0.9, weight_decay=0.0, lr=0.01)
 
     def work(comm, own: bool) -> torch.Tensor:
@@ -127,7 +127,7 @@ def test_a_method_that_owns_momentum_switches_the_optimizers_off():
 
 
 def test_variants_in_turns_do_not_share_momentum():
-    """In a timing run the optimizer's momentum is off in the method's turns alone."""
+    """In a timing run the optimizer's momentum is off only in the method's own iterations."""
 
     def work(comm):
         session = Session(RunSpec("timing", Training("resnet20", momentum=0.9)), comm, Noise(), CPU)

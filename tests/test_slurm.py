@@ -65,7 +65,7 @@ def the_same(one: dict[str, list[pd.DataFrame]], other: dict[str, list[pd.DataFr
 
 
 def queue(environment: dict) -> list[str]:
-    """The jobs that there are, in the profile's words."""
+    """The jobs in Slurm's queue, as the profile lists them."""
     shown = ["squeue", "--noheader", "--format", "%i %j %T %k"]
     return subprocess.run(shown, env=environment, capture_output=True, text=True).stdout.splitlines()
 
@@ -136,7 +136,7 @@ def saved(project: Path) -> int:
 
 
 def logs(project: Path) -> str:
-    """What the jobs said, in their order."""
+    """The logs of the jobs, in their order."""
     files = sorted((project / ".snakemake/slurm_logs").rglob("*.log"), key=lambda path: int(path.stem))
     return "\n".join(path.read_text() for path in files)
 

@@ -43,7 +43,7 @@ def test_without_dense_steps_it_is_top_k_with_error_feedback_to_the_bit():
 @given(cycles=st.integers(1, 3), sparse=st.integers(0, 4), feedback=st.booleans(), seed=st.integers(0, 2**16))
 @examples(0.4)
 def test_a_dense_step_leaves_nothing_behind(cycles, sparse, feedback, seed):
-    """With error feedback all gradients of whole cycles have then been sent."""
+    """After whole cycles with error feedback, all gradients have been sent."""
 
     def work(comm):
         method = make("sparse_dense", sparse_steps=sparse, error_feedback=feedback)

@@ -113,7 +113,7 @@ def test_every_entry_of_a_constant_gradient_is_sent_at_some_time(name, device):
 
 @pytest.mark.parametrize("name", ["topk", "lags", "dlgs"])
 def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distribution_has(name, measured):
-    """Beyond z on either side lies a tenth; of a unit of energy, 2 (z density(z)) + 0.1 lies there."""
+    """A tenth of the entries exceeds z in magnitude. It has 2 (z density(z)) + 0.1 of the energy."""
     normal, gradient = NormalDist(), torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
     z = normal.inv_cdf(0.95)
     expected = 2 * z * normal.pdf(z) + 0.1
@@ -127,9 +127,9 @@ def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distributi
     "name", [pytest.param(name, marks=[] if name in SETTLING else pytest.mark.slow) for name in SPARSIFIERS]
 )
 def test_settling_gives_the_density_of_long_training(name):
-    """Gaussian gradients of unlike layers: the steps after settling send what they send after 640 real ones, to 10 %
-    (an estimator, which settles on a sample: to 25 %), or to three deviations of two counts, where so few are sent
-    that these are more."""
+    """The gradients are Gaussian, in unlike layers. After the warm start, density is within 10 % of the density after
+    640 real steps (25 % for an estimator, which warms up on a sample), or within three standard deviations of two
+    counts if few entries are sent."""
 
     def density(method, bucket_of, first, steps):
         sent = 0

@@ -49,7 +49,7 @@ def test_what_never_varies_has_no_width_and_two_blocks_have_no_interval():
 
 @pytest.mark.parametrize("freedom, quantile", [(1, 12.7062), (2, 4.3027), (2.5, 3.572), (5, 2.5706), (30, 2.0423)])
 def test_students_t_has_the_quantiles_of_the_tables(freedom, quantile):
-    """The tables' values, and for 2.5 that of 20 million draws."""
+    """The values come from tables; the value for 2.5 comes from 20 million draws."""
     assert quantile_of_t(freedom) == pytest.approx(quantile, rel=1e-3)
 
 
@@ -87,7 +87,7 @@ def test_a_repeat_of_few_launches_lies_in_the_interval_that_runs_like_it_give(ru
 
 @pytest.mark.parametrize("schemes, launches", [(2, 3), (6, 3), (8, 2)])
 def test_schemes_that_shared_their_launches_know_less_than_schemes_that_did_not(schemes, launches):
-    """Each launch has an uncompressed that is too fast or too slow for all speed-ups in it."""
+    """One uncompressed run per launch is too fast or too slow for all speed-ups of the launch."""
     numbers = np.random.default_rng(3)
     inside = 0
     for _ in range(1000):
@@ -103,7 +103,7 @@ cells = st.tuples(st.sampled_from([1.0, 2.0, math.nan]), st.integers(1, 3), st.i
 
 @given(st.lists(cells, min_size=1, max_size=60))
 def test_all_groups_are_amortised_as_each_alone(rows):
-    """A launch without a number is one of its own, after the others."""
+    """A row without a launch number counts as a separate launch, after the others."""
     rows = sorted(rows, key=lambda row: row[2])  # as they are timed: phase after phase
     launches, blocks, phases, values = map(np.array, zip(*rows, strict=True))
     shares = np.array([0.1, 0.2, 0.7])[phases]
@@ -118,9 +118,9 @@ def test_all_groups_are_amortised_as_each_alone(rows):
 def iterations(own: list[float], dense: list[float]) -> list[dict]:
     rows = []
     for block, (mine, theirs) in enumerate(zip(own, dense, strict=True)):
-        about = {"block": block, "share": 1.0, "phase": "step"}
-        rows += [{"variant": "none", "iteration_s": theirs} | about] * 2
-        rows += [{"variant": "x", "iteration_s": mine} | about]
+        metadata = {"block": block, "share": 1.0, "phase": "step"}
+        rows += [{"variant": "none", "iteration_s": theirs} | metadata] * 2
+        rows += [{"variant": "x", "iteration_s": mine} | metadata]
     return rows
 
 
@@ -131,7 +131,7 @@ def test_a_drift_of_the_whole_machine_widens_no_interval():
 
 
 def test_repeats_of_a_phase_count_as_often_as_the_phase_comes():
-    """One refresh and three reuses, in cycles of 32: not one part in four."""
+    """One refresh and three reuses were measured, but cycles have 32 steps. So a refresh counts 1/32, not 1/4."""
     dense = {"variant": "none", "share": 1.0, "phase": "step", "iteration_s": 1.0}
     refresh = {"variant": "x", "share": 1 / 32, "phase": "refresh"}
     reuse = {"variant": "x", "share": 31 / 32, "phase": "reuse", "iteration_s": 1.0}

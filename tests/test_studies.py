@@ -97,8 +97,8 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
 @pytest.mark.workflow
 @pytest.mark.skipif(bool(testbed.why_unavailable()), reason=f"no testbed here: {testbed.why_unavailable()}")
 def test_the_check_calibrates_no_model_and_no_topology_but_its_own():
-    """Whatever else the configuration times: it would find no layers of another model, and take a server's times for
-    those of an all-gather."""
+    """This holds for any configuration. Layers of another model would be missing, and a server's times are not an
+    all-gather's."""
     done = snakemake(ROOT, ENVIRONMENT, "--nolock", "advise_check", "--detailed-summary")
     calibrated = set(re.findall("calibration/exchanges/([^/]*)/run.json", done.stdout))
     models = read("quick")["models"]

@@ -31,7 +31,7 @@ study = _load("sparse_dense")
     sparse_steps=st.integers(0, 9), dense_steps=st.integers(1, 20),
 )  # fmt: skip
 def test_as_many_steps_as_the_bytes_pay_for(layers, ratio, sparse_steps, dense_steps):
-    """Against one step after the other."""
+    """A loop over single steps finds the same number."""
     method = make("sparse_dense", ratio=ratio, sparse_steps=sparse_steps)
     sparse = sum(8 * max(1, int(ratio * n + 1e-6)) + 8 for n in layers)
     left, steps = 4 * sum(layers) * dense_steps, 0

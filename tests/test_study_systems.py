@@ -25,13 +25,13 @@ def spread(column: str, value: float) -> dict:
 
 
 def sums(**speedups: float) -> pd.DataFrame:
-    """``speedups``: of OmniReduce by shape, "<aggregators>x<streams>"; others 1 against the ring."""
+    """Rows of sums. ``speedups``: OmniReduce against the ring by shape, "<aggregators>x<streams>"; others have 1."""
     shape = {
         "workers": 4,
-        "apart": False,
+        "dedicated": False,
         "block": 256,
         "fused": 32,
-        "places": "random",
+        "positions": "random",
         "repeats": 5,
         "disturbed": NO,
         "bytes": 600,
@@ -81,7 +81,7 @@ def test_shapes_are_compared_with_all_else_alike():
     rows = list(omnireduce(sums(s1x1=1.0, s1x4=2.0, s4x1=3.0, s4x4=1.0), TRAINING, LAYERS))
     values = {row["where"]: row["value"] for row in rows if row["statement"].startswith(("As many", "More streams"))}
     assert values == {
-        f"4 workers, aggregators beside, block 256, fused 32, {rest} against 1": value
+        f"4 workers, shared aggregators, block 256, fused 32, {rest} against 1": value
         for rest, value in (("in flight 1: 4", 3.0), ("in flight 4: 4", 0.5), ("aggregators 1: 4", 2.0),
                             ("aggregators 4: 4", pytest.approx(1 / 3)))
     }  # fmt: skip
@@ -112,7 +112,7 @@ def test_messages_and_bytes_are_exact():
 
 
 def hybrids(**seconds: float) -> pd.DataFrame:
-    """``seconds``: of the hybrid by "<model>_<workers>"; a ring takes 1."""
+    """Rows of hybrids. ``seconds``: of an iteration by "<model>_<workers>"; a ring takes 1."""
     return pd.DataFrame(
         {"model": name.rsplit("_", 1)[0], "workers": int(name.rsplit("_", 1)[1]), "way": way, "repeats": 3}
         | {"disturbed": NO, "sender": "server" if way == "served" else "worker", "bytes": 1 if way == "hybrid" else 2}
@@ -134,7 +134,7 @@ def test_gains_of_hybrids_are_compared_by_classes_and_by_workers():
 
 
 def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
-    """With two workers, half of them is one: no gradient of the backbone is exchanged."""
+    """Half of two workers is one worker, which exchanges no gradient of the backbone."""
     rows = list(hybrid(hybrids(net_2=0.5, net_4=0.5)))
     assert verdicts(rows, "It trains faster") == [UNKNOWN, HOLDS]
 
@@ -199,7 +199,7 @@ def test_a_line_for_each_statement_and_verdict():
     assert len(lines) == len(table.groupby(["system", "statement", "verdict"]))
     assert (
         lines["Measured"]
-        .str.contains("4 workers, aggregators beside, against a ring, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
+        .str.contains("4 workers, shared aggregators, against a ring, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
         .any()
     )
     assert not lines["Measured"].str.contains("nan").any() and set(table["verdict"]) >= {HOLDS, UNTESTED}

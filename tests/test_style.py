@@ -23,7 +23,7 @@ def test_no_two_of_280_variants_look_the_same():
 
 
 def test_areas_differ_in_a_grey_print():
-    """Hues alone do not: DLGS, LAGS and 16 bits have almost the same grey."""
+    """Hues alone are not enough: DLGS, LAGS and 16 bits have almost the same grey."""
     names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(9))], ""), {})
     for variants in (["lags", "dlgs", "cast"], style.COMMON, list(names.variants)):
         greys = [style.grey(colour) for colour in style.areas(variants, names).values()]
@@ -89,7 +89,7 @@ SETTINGS = "text.usetex: True\nfont.size: 23\nlines.linewidth: 9\naxes.facecolor
 
 
 def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path, monkeypatch):
-    """Drawn in this process, and in a process of a user with other settings."""
+    """This process and a process of a user with other settings draw the same figure."""
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "here")])
     monkeypatch.setattr(captions, "of_script", captions.of_script)  # ``DRAW`` replaces it
     exec(DRAW, {})

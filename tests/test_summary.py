@@ -47,7 +47,7 @@ def test_one_slow_iteration_moves_neither_median_nor_parts():
 
 
 def test_blocks_of_every_launch_count_beside_runs_of_one_launch():
-    """A run of one launch has no number of it: in one table with others its column is empty."""
+    """A run of one launch has no launch number. In a table with other runs its column is empty."""
 
     def run(name: str, launches: list) -> list[dict]:
         cells = [(launch, block, timed) for launch in launches for block in (1, 2) for timed in ("none", "dlgs")]
@@ -62,8 +62,8 @@ def test_blocks_of_every_launch_count_beside_runs_of_one_launch():
 
 
 def test_launches_vary_as_those_of_every_run_of_the_model_do():
-    """Two runs of one model, one of which happens to repeat itself: both get the interval that the two give together;
-    the run of another model, launched once, keeps that of its blocks."""
+    """One of two runs of a model repeats itself. Both get the interval of the two runs together. Another model,
+    launched once, keeps the interval of its blocks."""
 
     def run(model: str, variant: str, launches: dict) -> list[dict]:
         return [

@@ -25,16 +25,16 @@ OURS = ["halving-doubling", "ring", "omnireduce"]  # ways whose messages are cou
 @pytest.mark.unit
 @given(world=st.integers(1, 5), blocks=st.integers(5, 200), short=st.integers(0, 9), density=st.sampled_from(DENSITIES))
 def test_the_blocks_lie_as_they_are_said_to(world, blocks, short, density):
-    def found(places: str) -> list[set[int]]:
-        drawn = [contribution(rank, 10 * blocks - short, 10, places, density) for rank in range(world)]
+    def found(positions: str) -> list[set[int]]:
+        drawn = [contribution(rank, 10 * blocks - short, 10, positions, density) for rank in range(world)]
         assert {len(tensor) for tensor in drawn} == {10 * blocks - short}
         return [numbers_of(tensor, 10) for tensor in drawn]
 
     count = max(1, round(density * blocks))
-    for places in ("random", "overlapping"):
-        own = found(places)
+    for positions in ("random", "overlapping"):
+        own = found(positions)
         assert {len(numbers) for numbers in own} == {count}
-        assert places == "random" or all(numbers == own[0] for numbers in own)
+        assert positions == "random" or all(numbers == own[0] for numbers in own)
     if density * world <= 0.9:
         assert len(set().union(*found("disjoint"))) == world * count
 
@@ -48,7 +48,7 @@ def check(rows: list[dict], shape: dict, ways: list[str]) -> None:
         assert row["seconds"] > 0
         assert pd.isna(row["bytes"]) == (row["way"] in ("engine", "all-gather"))
         if row["way"] == "omnireduce":
-            mine = [contribution(rank, 995, 10, row["places"], row["density"]) for rank in range(2)]
+            mine = [contribution(rank, 995, 10, row["positions"], row["density"]) for rank in range(2)]
             sent = by_formula([numbers_of(tensor, 10) for tensor in mine], 995, **shape)
             assert (row["messages"], row["bytes"]) == tuple(map(max, zip(*sent, strict=True)))
 
@@ -59,7 +59,7 @@ def spec_of(shape: dict, engine: str = "horovod") -> RunSpec:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("placed, more", [({}, ["engine", "all-gather"]), ({"aggregators": 1, "apart": True}, [])])
+@pytest.mark.parametrize("placed, more", [({}, ["engine", "all-gather"]), ({"aggregators": 1, "dedicated": True}, [])])
 def test_all_ways_are_timed_in_every_case_and_send_what_they_count(placed, more):
     spec = spec_of(SHAPE | placed)
     found = run_workers(spec.processes, lambda comm: sums(spec, comm, None, CPU, lambda *_: None))
@@ -71,14 +71,14 @@ def test_a_brief_run_has_few_cases():
     spec = spec_of(SHAPE)
     brief = replace(spec, measurement=replace(spec.measurement, brief=True))
     rows = run_workers(2, lambda comm: sums(brief, comm, None, CPU, lambda *_: None))[0]["sums"]
-    assert {(row["places"], row["density"]) for row in rows} == {("random", density) for density in (1, 0.1, 0.01)}
+    assert {(row["positions"], row["density"]) for row in rows} == {("random", density) for density in (1, 0.1, 0.01)}
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregators", [1, 3])
 def test_aggregators_are_processes_of_their_own(aggregators, tmp_path):
-    spec, log = spec_of(SHAPE | {"aggregators": aggregators, "apart": True}, "torch_dist"), tmp_path / "log"
+    spec, log = spec_of(SHAPE | {"aggregators": aggregators, "dedicated": True}, "torch_dist"), tmp_path / "log"
     assert launch(spec, LaunchSettings(), tmp_path / "run", log) == 0, log.read_text()
     rows = pd.read_csv(tmp_path / "run" / "sums.csv").to_dict("records")
     check(rows, spec.scheme.streams, OURS)
@@ -89,32 +89,33 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report(tmp_path, ())
     for name, placed, ways, latency_ms in (
-        ("beside", {}, [*OURS, "engine", "all-gather"], 0), ("apart", {"aggregators": 1, "apart": True}, OURS, 0),
+        ("shared", {}, [*OURS, "engine", "all-gather"], 0),
+        ("dedicated", {"aggregators": 1, "dedicated": True}, OURS, 0),
         ("wide", {"in_flight": 1}, OURS, 50),
     ):  # fmt: skip
         spec = spec_of(SHAPE | placed)
         links = {"network": "testbed", "rates_mbit": (100.0,), "latency_ms": float(latency_ms)}
         spec = replace(spec, cluster=replace(spec.cluster, **links))
         rows = [
-            {"places": places, "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
+            {"positions": positions, "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
             | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
-            for places in ("random", "disjoint") for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
+            for positions in ("random", "disjoint") for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
         ]  # fmt: skip
         report.runs.write(f"sums/{name}", spec, sums=pd.DataFrame(rows))
     files = {ext: tmp_path / f"sums.{ext}" for ext in ("csv", "md", "tex", "html")}
     report.script("studies/sums/table.py", Items(*report.runs.every("sums", "sums.csv")), Items(**files))
     table = pd.read_csv(files["csv"])
-    table = table[table["places"] == "random"]
-    ours = table[(table["way"] == "omnireduce") & (table["latency_ms"] == 0)].set_index(["apart", "density"])
+    table = table[table["positions"] == "random"]
+    ours = table[(table["way"] == "omnireduce") & (table["latency_ms"] == 0)].set_index(["dedicated", "density"])
     bounds = {(False, 0.4): 1 / 0.52, (False, 0.1): 1 / 0.145, (True, 0.4): 1 / 1.28, (True, 0.1): 1 / 0.38}
     assert ours["bound"].to_dict() == pytest.approx(bounds, rel=1e-4)
     assert ours["speedup"].between(1.9, 2.1).all()
     shown = files["md"].read_text()
-    assert "| 2 beside" in shown and "| 1 apart" in shown and "nan" not in shown
+    assert "| 2 shared" in shown and "| 1 dedicated" in shown and "nan" not in shown
     assert "| Latency (ms)   |" in shown and "| 50             |" in shown
     text = report.figure("studies/sums/figure.py", "figure", Items(table=files["csv"]))
     assert text.count("times as fast as a ring") == 3  # a panel each; other positions are in the table alone
-    assert "2 workers, apart" in text and "2 workers, 50 ms, beside" in text and "disjoint" not in text
+    assert "2 workers, dedicated" in text and "2 workers, 50 ms, shared" in text and "disjoint" not in text
     for shape in ("as many as workers, 3 x 10, 2", "as many as workers, 3 x 10, 1", "one aggregator, 3 x 10, 2"):
         assert text.count(f"{shape} in flight") == 1  # in the legend of all panels
     assert "bound, one aggregator" in text and "all-gather" in text
@@ -142,7 +143,7 @@ run_as_rank(Path(sys.argv[1]), run.main)
 @pytest.mark.engine
 @pytest.mark.slow
 def test_an_aggregator_that_dies_ends_the_run(tmp_path, capsys):
-    spec = spec_of(SHAPE | {"apart": True}, "torch_dist")
+    spec = spec_of(SHAPE | {"dedicated": True}, "torch_dist")
     program = [sys.executable, "-c", DIES]
     assert launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", program) != 0
     said = capsys.readouterr().err
@@ -166,7 +167,7 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
         "fused": [8, 32],
         "in_flight": [1],
         "rate_mbit": 100,
-        "apart": False,
+        "dedicated": False,
         "wide_area": False,
     }
     values = read("quick") | {"network": "testbed", "studies": {"sums": study}}
@@ -175,13 +176,15 @@ def test_the_study_runs_each_shape_where_there_is_a_testbed():
     spec = runs["sums/4workers-1aggregators-8fused-1inflight"]
     assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 1}
     assert spec.cluster == Cluster("torch_dist", 4, network="testbed", rates_mbit=(100.0,) * 4)
-    apart = config.load(values | {"studies": {"sums": study | {"apart": True}}}, "c").studies["sums"]
-    assert apart.items() > runs.items() and len(apart) == 2 * len(runs)
-    spec = apart["sums/4workers-4apart-8fused-1inflight"]
-    assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 4, "apart": True}
+    dedicated = config.load(values | {"studies": {"sums": study | {"dedicated": True}}}, "c").studies["sums"]
+    assert dedicated.items() > runs.items() and len(dedicated) == 2 * len(runs)
+    spec = dedicated["sums/4workers-4dedicated-8fused-1inflight"]
+    assert spec.scheme.streams == {"block": 256, "fused": 8, "in_flight": 1, "aggregators": 4, "dedicated": True}
     assert len(spec.cluster.rates_mbit) == spec.processes == 8
-    whole = {name for name, spec in apart.items() if not spec.measurement.brief}
-    assert whole == {f"sums/{n}workers-{n}{how}-32fused-1inflight" for n in (2, 4) for how in ("aggregators", "apart")}
+    whole = {name for name, spec in dedicated.items() if not spec.measurement.brief}
+    assert whole == {
+        f"sums/{n}workers-{n}{how}-32fused-1inflight" for n in (2, 4) for how in ("aggregators", "dedicated")
+    }
     sized = config.load(values | {"studies": {"sums": study | {"other_blocks": [64, 1024]}}}, "c").studies["sums"]
     added = {name: spec for name, spec in sized.items() if name not in runs}
     assert set(added) == {f"sums/{n}workers-block{block}" for n in (2, 4) for block in (64, 1024)}
@@ -216,7 +219,7 @@ def test_a_wide_area_is_timed_where_the_testbed_can_have_it(why, monkeypatch):
         ),
         (
             {"engine": "horovod"},
-            "studies.sums.apart: horovod has no messages between two processes; give false, or another engine",
+            "studies.sums.dedicated: horovod has no messages between two processes; give false, or another engine",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def here() -> None:
 
 
 def median_of_five(measure: Callable[[], float]) -> float:
-    """Others use this machine too."""
+    """The median of five measurements, because other programs use this machine, too."""
     return statistics.median(measure() for _ in range(5))
 
 
@@ -143,7 +143,7 @@ def hosts(engine: str, rates_mbit: str, *command: str, latency_ms: str = "0") ->
 
 @pytest.mark.root
 def test_a_killed_launcher_leaves_nothing(here):
-    """From the launcher down: what starts the run, what starts the workers, the workers, the namespaces."""
+    """The testbed, its workers and their namespaces end, too, if the process that started the testbed is killed."""
     command = hosts("torch_dist", "200,200", "sleep", "600")
     starter = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command})"], cwd=ROOT)
     assert until(lambda: psutil.Process(starter.pid).children())
@@ -241,7 +241,7 @@ def test_a_run_records_its_links(here, tmp_path):
 
 
 def check(*without: str) -> subprocess.CompletedProcess:
-    """The testbed's own check, with less than this process may do."""
+    """The testbed's own check, without some of this process's capabilities."""
     if os.geteuid() or not shutil.which(without[0]):
         pytest.skip("takes rights away from root, with util-linux")
     command = [*without, sys.executable, "-m", "dlgs_bench.testbed.testbed", "check"]

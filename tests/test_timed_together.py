@@ -75,8 +75,8 @@ def test_rows_of_each_variant_read_as_if_it_had_a_run_of_its_own(tables, tmp_pat
     place = tmp_path / "together"
     place.mkdir()
     pd.DataFrame(tables["iterations"]).to_csv(place / "iterations.csv")
-    about = {"machine": "a machine", "network": "testbed", "rate_mbit": 100.0}
-    run = {"spec": json.loads(SPEC.to_json()), "provenance": about, "train_samples": 24, "files": {}}
+    metadata = {"machine": "a machine", "network": "testbed", "rate_mbit": 100.0}
+    run = {"spec": json.loads(SPEC.to_json()), "provenance": metadata, "train_samples": 24, "files": {}}
     (place / "run.json").write_text(json.dumps(checksums.signed(run)))
     rows = read_members([place / "iterations.csv"], ("none", "cast"))
     assert set(rows[rows["variant"] == "often"]["timed"]) == {"none", "cast", "often"}

@@ -70,7 +70,7 @@ def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch)
 
 @given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))
 def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
-    """A launch that took long, or was repeated, leaves less for the others, and none gets less than nothing."""
+    """A long or repeated launch leaves less time for the others. The remaining time is never negative."""
     spec = RunSpec("timing", measurement=Measurement(launches=len(waits), budget_s=budget_s))
     spent_s = 0.0
     for launched, wait_s in enumerate(waits):
@@ -88,7 +88,7 @@ def test_a_disturbed_launch_is_repeated_within_the_budget_only():
 
 
 def test_every_bucketing_of_uncompressed_takes_turns_with_the_plans():
-    """Plans with the same groups are timed once, uncompressed with the groups of its own plan."""
+    """Plans with the same groups are timed once. Uncompressed is timed with the groups of its own plan."""
     dense = {"method": "none", "variant": "none", "options": {}, "bucket_bytes": 2**23, "planner": "layer"}
     beside = {"none": dense, "none-planned": dense | {"bucketing": "planned", "groups": ((0, 3), (3, 59))}}
     plans = {"all": ((0, 59),), "size": ((0, 59),), "paper": ((0, 30), (30, 59))}

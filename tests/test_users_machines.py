@@ -16,7 +16,7 @@ HOMELESS = {key: value for key, value in ENVIRONMENT.items() if key != "XDG_CACH
 
 
 def said(folder, *arguments, environment=ENVIRONMENT) -> tuple[int, str]:
-    """The status of a workflow and what it prints, without the name of its profile."""
+    """The status of a workflow and its output, without the name of its profile."""
     command = ["snakemake", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
     lines = (done.stdout + done.stderr).splitlines()
@@ -105,7 +105,7 @@ for path in [*fingerprint.PACKAGE.rglob("*.py"), *fingerprint.ROOT.glob("workflo
 
 
 def test_a_locale_that_is_not_utf_8_reads_the_same_files(tiny_project):
-    """With a docstring outside ASCII."""
+    """One file has a docstring with characters outside ASCII."""
     (tiny_project / "dlgs_bench" / "report" / "other.py").write_text('"""\u4e2d\u6587"""\n', encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", READ_ALL],
@@ -130,7 +130,7 @@ def unencoded(path: Path) -> list[str]:
 
 
 def test_every_text_file_is_opened_as_utf_8():
-    """Python takes the locale's encoding otherwise."""
+    """Python uses the locale's encoding otherwise."""
     folders = ("dlgs_bench", "methods", "models", "workflow")
     assert not [line for folder in folders for path in (ROOT / folder).rglob("*.py") for line in unencoded(path)]
 

@@ -55,7 +55,7 @@ def test_none_and_all_and_the_last(name, size):
     "density, most_bits", [(1, 1.01), (0.5, 2.02), (0.2, 5.1), (0.1, 8.1), (0.01, 8.8), (0.001, 16.1), (1e-5, 32)]
 )
 def test_the_smallest_code_is_as_small_as_it_says(density, most_bits):
-    """Bits for the place of an entry, at random places."""
+    """The bound is in bits per index, for random indices."""
     size = 2_000_000
     chosen = (torch.rand(size, generator=torch.Generator().manual_seed(0)) < density).nonzero().view(-1)
     message = there_and_back("smallest", size, chosen)

@@ -65,7 +65,7 @@ def made(tiny_made, tmp_path) -> Path:
 
 @workflow
 def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
-    """With a model and a data set that are one file each, and have all tables and figures that the paper's have."""
+    """The model and the data set are one file each. The report has every table and figure of the paper."""
     said = (tiny_made / "said.txt").read_text()
     assert "runs done" in said
     assert re.search(r"time of the runs by kind: accuracy \d+:\d\d min, timing \d+:\d\d min", said)
@@ -93,7 +93,7 @@ def test_one_command_leads_from_a_configuration_to_its_report(tiny_made):
 @workflow
 @slow
 def test_a_new_method_runs_only_its_own_runs(made):
-    """In a dry run; test_edits.py expects the same of a new variant."""
+    """This is a dry run. test_edits.py expects the same of a new variant."""
     (made / "methods" / "roundrobin.py").write_text(documented_method("roundrobin"))
     listed = planned(made, *TINY, "methods=[none, topk, roundrobin]")
     assert listed > SHOWN
@@ -105,7 +105,7 @@ def test_a_new_method_runs_only_its_own_runs(made):
 @workflow
 @slow
 def test_a_method_is_one_file(made):
-    """Run and tabulated with no other edit; test_newcomer.py holds the same method to the laws."""
+    """The method runs and is in the tables without another edit. test_newcomer.py holds the same method to the laws."""
     source = documented_method("roundrobin")
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (made / "methods" / "roundrobin.py").write_text(source)
@@ -155,7 +155,7 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("run.json")} == before
 
     # Another plan.
-    run(project, *PLANNED, "plan_cost=dearest")
+    run(project, *PLANNED, "plan_cost=worst")
     assert path.read_text() != said
     changed = {file for file in folder.rglob("run.json") if file.stat().st_mtime_ns != before[file]}
     assert changed == set(records)
@@ -173,7 +173,7 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     ids=["comment in a method", "statement in a method", "statement in a table"],
 )
 def test_an_edit_repeats_exactly_what_it_changes(file, text, kinds, with_plan, tmp_path):
-    """In dry runs; test_edits.py has more edits."""
+    """These are dry runs; test_edits.py has more edits."""
     project = clone(with_plan, tmp_path / "project")
     timed = [Path(name).name for name in names_of(project, **DLGS) if name.startswith("timing/")]
     with (project / file).open("a") as source:
@@ -296,7 +296,7 @@ def test_a_server_is_a_process_more(made):
 @slow
 @pytest.mark.skipif(bool(testbed.why_unavailable()), reason=f"no testbed here: {testbed.why_unavailable()}")
 def test_timed_runs_use_the_testbed_and_say_so(made):
-    """At a rate that follows from the calibration, for nodes that are about as fast as a worker."""
+    """The link rate follows from the calibration, for nodes that are about as fast as a worker."""
     links = "testbed={nodes: {link_mbit: 200, multiply_adds_s: 1.0e+6}}"
     run(made, "results/tiny/table2.md", *TINY, "network=testbed", links)
     results = made / "results" / "tiny"

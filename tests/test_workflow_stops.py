@@ -50,7 +50,7 @@ def ranks_of(project: Path) -> list[psutil.Process]:
 
 
 def test_a_killed_workflow_leaves_no_processes_and_the_same_command_goes_on(tiny_project):
-    """And one target in a fresh folder ends without a report."""
+    """A single target in a fresh folder ends without a report."""
     target = f"{RUNS}/tiny-none-seed0/points.csv"
     command, slowly = [target, *TINY, "checkpoint_every_s=0.1"], ENVIRONMENT | {"VECTORS_PAUSE_S": "5"}
     workflow = subprocess.Popen(
@@ -83,7 +83,7 @@ STOPPED = {
 
 
 def test_the_workflow_stops_before_any_run_without_a_traceback(tiny_project):
-    """One mistake for each place where common.smk looks for them; test_config.py has more mistakes."""
+    """There is one mistake for each place where common.smk checks. test_config.py has more mistakes."""
     for setting, expected in STOPPED.values():
         done = snakemake(tiny_project, ENVIRONMENT, "--configfile", "config/tiny.yaml", "--config", setting)
         said = done.stdout + done.stderr

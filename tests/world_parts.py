@@ -12,7 +12,7 @@ def add(comm, number: float) -> float:
 
 
 def fail_on_rank_1(comm) -> None:
-    """The other rank waits for a sum that never comes."""
+    """Raise on rank 1. The other rank waits for a sum that never comes."""
     if comm.rank == 1:
         raise ArithmeticError("broken on purpose")
     comm.barrier()

@@ -147,7 +147,7 @@ def check_topologies(values: dict) -> str | None:
     """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
     for topology in grid.all_topologies(values):
-        if methods and not any(topology.supports(one.about["sum_kind"]) for one in methods.values()):
+        if methods and not any(topology.supports(one.description["sum_kind"]) for one in methods.values()):
             why = f"{topology.name} does not support {', '.join(methods)}, which need more than one sum"
             return f"topologies: {why}; leave {topology.name} out, or add a method"
     return None
@@ -159,9 +159,9 @@ def untimed_variants(values: dict) -> str | None:
     Only variants listed by name count. A second baseline, such as 16 bits, does not: it is timed over other topologies.
     """
     listed_by_name = {} if values["methods"] == "all" else chosen(values)
-    named = {name: one for name, one in listed_by_name.items() if not one.about["baseline"]}
+    named = {name: one for name, one in listed_by_name.items() if not one.description["baseline"]}
     for topology in grid.all_topologies(values):
-        untimed = [name for name, one in named.items() if not topology.supports(one.about["sum_kind"])]
+        untimed = [name for name, one in named.items() if not topology.supports(one.description["sum_kind"])]
         if untimed:
             return f"topologies: {topology.name} does not support {', '.join(untimed)}, so not timed there"
     return None

@@ -21,7 +21,7 @@ class Figure:
     model: str
     value: str
     label: str
-    about: str  # the first sentence of the caption
+    caption: str  # the first sentence of the caption
 
 
 def of_models(models: Iterable[str], numbers: dict[tuple[str, str], int], timed: bool) -> dict[str, Figure]:
@@ -40,8 +40,8 @@ def _values(model: str, timed: bool) -> list[str]:
 
 def _figure(model: str, value: str, number: int | None) -> tuple[str, Figure]:
     file, words = VALUES[value]
-    about = f"{words} {plugins.describe('models', model)['title']}"
+    title = f"{words} {plugins.describe('models', model)['title']}"
     if number:
-        return f"figure{number:02}", Figure(model, value, f"Figure {number}", f"Figure {number}: {about}.")
-    about = about[0].upper() + about[1:]
-    return f"{file}-{model}", Figure(model, value, about, f"{about}.")
+        return f"figure{number:02}", Figure(model, value, f"Figure {number}", f"Figure {number}: {title}.")
+    title = title[0].upper() + title[1:]
+    return f"{file}-{model}", Figure(model, value, title, f"{title}.")

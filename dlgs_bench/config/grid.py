@@ -126,7 +126,7 @@ def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec
     return [
         spec
         for one in chosen(values).values()
-        if one.name != UNCOMPRESSED and topology.supports(one.about["sum_kind"])
+        if one.name != UNCOMPRESSED and topology.supports(one.description["sum_kind"])
         for ratio in ratios(values, one, "timing")
         for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
     ]
@@ -188,12 +188,12 @@ def timed_with(spec: RunSpec, first: RunSpec) -> dict:
     return {key: value for key, value in own.items() if key in always or value != base[key]}
 
 
-def calibrations(values: dict, known: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
+def calibrations(values: dict, existing: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
     """The calibrations of layers per model, and of exchanges per timing run. A new method adds only its exchanges.
 
-    ``known``: other calibrations, which are also returned. What they measure is not measured again.
+    ``existing``: calibrations that are also returned. What they measure is not measured again.
     """
-    specs, merging = dict(known or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+    specs, merging = dict(existing or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
     exchanged = (spec for spec in specs.values() if spec.kind == "exchanges")
     calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
     for name, run in timing(values).items():
@@ -429,7 +429,7 @@ def _scheme(values: dict, variant: Variant, kind: str, ratio: float | None, topo
     selection = {"selection": values[kind]["selection"]} if "selection" in variant.fields else {}
     ratios = {} if ratio is None else {"ratio": ratio}
     merging = {"bucket_bytes": values["bucket_bytes"]}
-    if variant.about["plan"] == "groups":
+    if variant.description["plan"] == "groups":
         usual = values["accuracy"]["planner"] if kind == "accuracy" else values["planner"]
         merging["planner"] = variant.planner or usual
     return Scheme(

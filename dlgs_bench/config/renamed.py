@@ -1,7 +1,11 @@
 """Renamed keys and values of configurations. The old names work for one more release, with a warning."""
 
-KEYS = {("hung_after_s",): "hang_timeout_s", ("studies", "dilation"): "slowdown"}
-VALUES = {("selection", "fast"): "compiled"}
+KEYS = {
+    ("hung_after_s",): "hang_timeout_s",
+    ("studies", "dilation"): "slowdown",
+    ("studies", "sums", "apart"): "dedicated",
+}
+VALUES = {("selection", "fast"): "compiled", ("plan_cost", "dearest"): "worst"}
 
 
 def renamed(values: dict) -> tuple[dict, str]:

@@ -21,14 +21,14 @@ class Variant:
     planner: str = ""  # merges the layers of this variant, instead of the configuration's planner
 
     @property
-    def about(self) -> dict:
+    def description(self) -> dict:
         """The description of the method."""
         return plugins.describe("methods", self.method)
 
     @property
     def fields(self) -> dict[str, dict]:
         """Parameter of the method -> its default and description."""
-        return self.about["fields"]
+        return self.description["fields"]
 
 
 def chosen(values: dict) -> dict[str, Variant]:
@@ -45,11 +45,11 @@ def variant(name: str, settings: dict) -> Variant:
     """The variant with these ``settings``, which are a value of the configuration's ``variants``."""
     method = settings.get("method", name)
     options = {key: value for key, value in settings.items() if key not in ABOUT}
-    about = plugins.describe("methods", method)
-    changed = {k: v for k, v in options.items() if v != about["fields"].get(k, {}).get("default")}
+    description = plugins.describe("methods", method)
+    changed = {k: v for k, v in options.items() if v != description["fields"].get(k, {}).get("default")}
     changed |= {"planner": settings["planner"]} if "planner" in settings else {}
     inside = ", ".join(f"{key}={value}" for key, value in changed.items())
-    title = about["title"] + (f" ({inside})" if inside else "")
+    title = description["title"] + (f" ({inside})" if inside else "")
     return Variant(name, method, settings.get("title", title), options, settings.get("planner", ""))
 
 
@@ -88,8 +88,8 @@ def wrong_together(given: dict) -> str | None:
 
 def unused(values: dict) -> str:
     """A warning that names variants which have parameters but are not run, or an empty string."""
-    known = () if values["methods"] == "all" else values["methods"]
-    not_run = [name for name in values["variants"] if known and name not in known]
+    named = () if values["methods"] == "all" else values["methods"]
+    not_run = [name for name in values["variants"] if named and name not in named]
     return f"variants: {', '.join(not_run)} not among methods, so not run" if not_run else ""
 
 
@@ -100,7 +100,7 @@ def _wrong_options(one: Variant) -> str | None:
 
 def _unfit_planners(every: dict[str, Variant]) -> str | None:
     for name, one in every.items():
-        if one.planner and one.about["plan"] != "groups":
+        if one.planner and one.description["plan"] != "groups":
             why = f"{one.method} does not merge layers by a plan"
             return f"variants.{name}.planner: {one.planner} has no effect, since {why}; leave it out"
     return None

@@ -92,8 +92,8 @@ def _order(samples: int, seed: int, epoch: int) -> np.ndarray:
 
 def evaluation_indices(samples: int, batch: int, shard: Shard, limit: int) -> list[np.ndarray]:
     """The indices of a worker's share of the first ``limit`` of ``samples``, in batches."""
-    share = np.arange(shard.rank, min(limit, samples), shard.workers)
-    return [share[i : i + batch] for i in range(0, len(share), batch)]
+    indices = np.arange(shard.rank, min(limit, samples), shard.workers)
+    return [indices[i : i + batch] for i in range(0, len(indices), batch)]
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], deviation: tuple[float, ...]) -> Tensor:

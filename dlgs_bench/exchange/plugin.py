@@ -25,7 +25,7 @@ def method_class(name: str) -> type[Method]:
     return classes[0]
 
 
-def about(name: str) -> dict:
+def method_info(name: str) -> dict:
     """The description of a method as plain values: its parameters and the class attributes that other parts need."""
     cls = method_class(name)
     title = vars(cls).get("title", name)  # not the title of a base class

@@ -21,7 +21,7 @@ SAMPLE, WARM_UP_STEPS = 20_000, 640
 SPARE = 1.25  # the size of a message, divided by the largest number of entries that a worker chose in the last step
 
 
-def share(part: float, entries: int) -> int:
+def num_entries(part: float, entries: int) -> int:
     """max(1, floor(part * entries)) without the rounding error of the product, such as 29 for 0.29 of 100."""
     return max(1, int(part * entries * (1 + 1e-12)))
 
@@ -43,7 +43,7 @@ class Ratio(ErrorFeedback):
 
     def k(self, bucket: Bucket, entries: int | None = None) -> int:
         """k = max(1, floor(ratio * d)), where d is ``entries``, by default the size of the bucket."""
-        return share(self.ratio_of(bucket), entries or bucket.size)
+        return num_entries(self.ratio_of(bucket), entries or bucket.size)
 
     def warm_start(self, bucket: Bucket) -> None:
         """Draw the residual from its stationary distribution, so that timing need not wait for hundreds of steps."""

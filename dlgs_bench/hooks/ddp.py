@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -40,20 +40,7 @@ class DDPHook(Hook):
         self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str,
         *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
-        if not isinstance(model, DistributedDataParallel):
-            kind = type(model).__qualname__
-            raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
-        if model._use_python_reducer:
-            raise ValueError(
-                "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, because it calls the "
-                "hook for single gradients; use ddp_optimizer, and no compiled autograd"
-            )
-        if model.skip_all_reduce_unused_params:
-            raise ValueError(
-                "model: skip_all_reduce_unused_params=True is not possible with a hook, which sends what unused "
-                "parameters have left to send; leave it out"
-            )
+        model = _checked(getattr(model, "_orig_mod", model))  # what torch.compile has wrapped
         registered = _registered(model)
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
@@ -186,6 +173,24 @@ class DDPHook(Hook):
             self._put(there, own)
             self._add_decay(layers[n], own)
         return copies
+
+
+def _checked(model: nn.Module) -> DistributedDataParallel:
+    """The model; ValueError in one line if DDP is missing, or has a setting that a hook does not support."""
+    if not isinstance(model, DistributedDataParallel):
+        kind = type(model).__qualname__
+        raise ValueError(f"model: {kind} is not a DistributedDataParallel; wrap the model first")
+    if model._use_python_reducer:
+        raise ValueError(
+            "torch._dynamo.config.optimize_ddp: python_reducer is not possible with a hook, because it calls the "
+            "hook for single gradients; use ddp_optimizer, and no compiled autograd"
+        )
+    if model.skip_all_reduce_unused_params:
+        raise ValueError(
+            "model: skip_all_reduce_unused_params=True is not possible with a hook, which sends what unused "
+            "parameters have left to send; leave it out"
+        )
+    return model
 
 
 class _Registered:

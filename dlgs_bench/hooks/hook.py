@@ -25,7 +25,7 @@ from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat import FlatGradients, layout
-from dlgs_bench.exchange.plugin import about, method_class
+from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
@@ -178,11 +178,11 @@ class Hook:
 
     def _put(self, gradient: Tensor, view: Tensor) -> None:
         """Write a gradient into its view of the buckets, unscaled and divided by the number of workers."""
-        share = 1 / (self._comm.world_size * self._scale)
+        factor = 1 / (self._comm.world_size * self._scale)
         if gradient.dtype == view.dtype:
-            torch.mul(gradient, share, out=view)
+            torch.mul(gradient, factor, out=view)
         else:
-            view.copy_(gradient).mul_(share)
+            view.copy_(gradient).mul_(factor)
 
     def _add_decay(self, layer: int, gradient: Tensor) -> None:
         """Add the weight decay of a layer to its flat gradient, if the method applies weight decay."""
@@ -363,7 +363,7 @@ def checked_method(name: str, options: dict[str, Any]) -> Method:
     known = plugins.names("methods")
     if name not in known:
         raise ValueError(f"method: {name!r} is not a method{meant(str(name), known)}; {listed(known)}")
-    if wrong := wrong_options(name, about(name)["fields"], options):
+    if wrong := wrong_options(name, method_info(name)["fields"], options):
         raise ValueError(wrong)
     plain = {key: float(value) if isinstance(value, float) else value for key, value in options.items()}
     return method_class(name)(**plain)  # numpy's numbers would make the saved state unreadable

@@ -65,13 +65,9 @@ class LocalSteps:
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
-        self._replaced = False  # whether this worker had other weights than rank 0
         self._lost = self._agreed = False
-        if self._comm.world_size > 1:
-            own = [p.detach().clone() for p in parameters]
-            broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
-            self._replaced = not all(map(torch.equal, own, parameters))
-        self._model, self._known = model, {id(parameter) for parameter in parameters}
+        self._replaced = self._take_weights(parameters, model)
+        self._model, self._parameter_ids = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
         self._pairs = [
             (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
@@ -84,6 +80,14 @@ class LocalSteps:
         self._read()
         self._begin()  # stores the shared weights
         self._handles = [one.register_step_pre_hook(self._check_start) for one in self._optimizers]
+
+    def _take_weights(self, parameters: list[nn.Parameter], model: nn.Module) -> bool:
+        """Copy the weights of rank 0. Returns whether this worker had other weights."""
+        if self._comm.world_size == 1:
+            return False
+        own = [p.detach().clone() for p in parameters]
+        broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
+        return not all(map(torch.equal, own, parameters))
 
     def __enter__(self) -> "LocalSteps":
         return self
@@ -121,13 +125,13 @@ class LocalSteps:
     def _refuse_unknown(self) -> None:
         """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
         names = {id(p): name for name, p in self._model.named_parameters()}
-        if not self._known <= names.keys():
+        if not self._parameter_ids <= names.keys():
             raise ValueError(
                 f"model: its parameters have been replaced since {self.name} began, as load_state_dict(assign=True) "
                 "does; make LocalSteps after that"
             )
         for p in (p for one in self._optimizers for group in one.param_groups for p in group["params"]):
-            if p.requires_grad and p.numel() and id(p) not in self._known:
+            if p.requires_grad and p.numel() and id(p) not in self._parameter_ids:
                 name = names.get(id(p), f"a parameter of shape {tuple(p.shape)}")
                 raise ValueError(
                     f"{name}: {self.name} does not exchange it, so "

@@ -11,7 +11,7 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import Method
-from dlgs_bench.exchange.plugin import about
+from dlgs_bench.exchange.plugin import method_info
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def identity_of(
 
 
 def _options(name: str, method: Method) -> dict[str, Any]:
-    return {option: getattr(method, option) for option in about(name)["fields"]}
+    return {option: getattr(method, option) for option in method_info(name)["fields"]}
 
 
 def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method: Method) -> dict[str, tuple]:

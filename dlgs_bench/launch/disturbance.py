@@ -21,7 +21,7 @@ class OtherWork:
         self._cores = sorted(os.sched_getaffinity(0))
         self._begun, self._all, self._own = time.monotonic(), self._worked_s(), _own_s()
 
-    def share(self) -> float:
+    def fraction(self) -> float:
         """The fraction of the cores' time since the start that other processes took.
 
         The work of this process's children is not counted; call this when they have ended and were waited for. The
@@ -43,7 +43,7 @@ def _own_s() -> float:
 def why_disturbed(others: float, iterations: Path, forward_s: float | None) -> str | None:
     """The reason why a measurement should be repeated, or None.
 
-    ``others``: the result of ``OtherWork.share``. ``iterations``: the table of a timing run, if it exists; in its
+    ``others``: the result of ``OtherWork.fraction``. ``iterations``: the table of a timing run, if it exists; in its
     column ``slowdown``, the factor by which the machine was slower than in the calibration when the run began.
     ``forward_s``: the calibrated time of a forward pass.
     """

@@ -118,7 +118,7 @@ def _launch(
                 status = once(spec, replace(settings, launch_budget_s=launch_budget_s), part, log, program, own, say)
                 if status:
                     return status
-                trouble = _trouble(spec, settings, others.share(), part, forward_s)
+                trouble = _trouble(spec, settings, others.fraction(), part, forward_s)
                 if trouble and retries < MAX_RETRIES and _fits_again(spec, begun_s, say.spent_s()):
                     retries += 1
                     say(f"{trouble}: measured once more")

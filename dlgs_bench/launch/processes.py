@@ -59,12 +59,12 @@ def stop(process: subprocess.Popen) -> None:
     """Stop all processes on this machine that ``start`` started: first SIGTERM, then SIGKILL after a grace period."""
     if process.poll() is not None:
         return
-    known = _suspended(psutil.Process(process.pid))
+    processes = _suspended(psutil.Process(process.pid))
     for ask in (psutil.Process.terminate, psutil.Process.resume):  # in this order, so that they start no new processes
-        for one in known:
+        for one in processes:
             with suppress(psutil.NoSuchProcess):
                 ask(one)
-    _, left = psutil.wait_procs(known, TERM_GRACE_S)
+    _, left = psutil.wait_procs(processes, TERM_GRACE_S)
     for one in left:
         with suppress(psutil.NoSuchProcess):
             one.kill()
@@ -73,11 +73,11 @@ def stop(process: subprocess.Popen) -> None:
 
 def _suspended(first: psutil.Process) -> list[psutil.Process]:
     """Suspend the process and all its descendants, so that none starts another process, and return them."""
-    known: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
-        while new := [one for one in (first, *first.children(recursive=True)) if one not in known]:
+        while new := [one for one in (first, *first.children(recursive=True)) if one not in processes]:
             for one in new:
                 with suppress(psutil.NoSuchProcess):
                     one.suspend()
-            known += new
-    return known
+            processes += new
+    return processes

@@ -25,13 +25,13 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}), encoding="utf-8")
     left = [name for name in runs if _wall_s(folder / name) is None]
-    known = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
-    expected_s = sum(known.values()) + REST_S
+    expected = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
+    expected_s = sum(expected.values()) + REST_S
     announced = {"begun": time.monotonic(), "expected_s": round(expected_s, 1)}
     announced |= {"corrected_s": None} if _calibrating(left, runs) else {}
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
-    words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(known)} of them"
-    if len(known) < len(left):
+    words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(expected)} of them"
+    if len(expected) < len(left):
         return words + "; the others are estimated after calibrations and similar runs"
     return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left, runs) else "")
 

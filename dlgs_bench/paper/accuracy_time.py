@@ -73,9 +73,9 @@ def iterations(timing: pd.DataFrame) -> pd.DataFrame:
     for _, here in table.groupby("model", sort=False):
         dense = here[here["variant"] == "none"].iloc[0].to_dict()
         for row in here.to_dict("records"):
-            about = {key: row[key] for key in keys} | {"blocks": row["blocks"]}
-            rows.append(about | _measured(row))
-            rows += [about | _predicted(row, dense, gbit) for gbit in PREDICTED_GBIT]
+            metadata = {key: row[key] for key in keys} | {"blocks": row["blocks"]}
+            rows.append(metadata | _measured(row))
+            rows += [metadata | _predicted(row, dense, gbit) for gbit in PREDICTED_GBIT]
     return pd.DataFrame(rows)
 
 
@@ -119,11 +119,11 @@ def times(points: pd.DataFrame, every: pd.DataFrame, targets: Mapping[str, Seque
     rows: Rows = []
     for own, dense in pairs(points):
         first = own.iloc[0]
-        about = {key: first[key] for key in (*SETTING, *METHOD)} | {"seeds": own["seed"].nunique()}
+        metadata = {key: first[key] for key in (*SETTING, *METHOD)} | {"seeds": own["seed"].nunique()}
         for target in targets.get(first["model"], ()):
             steps, dense_steps = (curves.steps_to(curves.mean(rows), target) for rows in (own, dense))
             more = steps / dense_steps if math.isfinite(dense_steps) else math.nan
-            rows.append(about | {"target": target, "steps": steps, "dense_steps": dense_steps, "more_steps": more})
+            rows.append(metadata | {"target": target, "steps": steps, "dense_steps": dense_steps, "more_steps": more})
     table = pd.DataFrame(rows).merge(every, on=["model", *METHOD])
     for end in ENDS:
         table[f"seconds{end}"] = table["steps"] * table[f"iteration_s{end}"]

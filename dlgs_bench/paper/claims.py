@@ -16,7 +16,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions
-from dlgs_bench.report.load_runs import beside_uncompressed, by_block, last_points
+from dlgs_bench.report.load_runs import by_block, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
@@ -67,23 +67,23 @@ def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
     return UNKNOWN, f"a repeat may lie on either side of {bound:g}"
 
 
-def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **about: Any) -> Comparison:
+def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **metadata: Any) -> Comparison:
     """The comparison on "above ``bound``", or on "below ``bound``" if ``below``; ``n``: blocks or seeds."""
     verdict, why = judge(estimate, bound)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
     value, low, high = estimate.value, estimate.low, estimate.high
-    return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
+    return Comparison(**metadata, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
 
-def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:
+def at_most(differences: pd.Series, bound: float, **metadata: Any) -> Comparison:
     """The comparison on "the mean is at most ``bound``", from one difference per seed.
 
     Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
     """
     n, value = len(differences), float(differences.mean())
     if n < LEAST_BLOCKS:
-        return Comparison(**about, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
+        return Comparison(**metadata, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
     margin = quantile_of_t(n - 1) * float(differences.std()) / n**0.5
     low, high = value - margin, value + margin
     verdict = UNKNOWN
@@ -92,7 +92,7 @@ def at_most(differences: pd.Series, bound: float, **about: Any) -> Comparison:
     elif low > bound:
         verdict = FAILS
     why = f"the interval of the mean against {bound:g}"
-    return Comparison(**about, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
+    return Comparison(**metadata, value=value, low=low, high=high, n=n, verdict=verdict, why=why)
 
 
 class Timing:
@@ -114,7 +114,7 @@ class Timing:
             for ratio in sorted(rows["ratio"].dropna().unique(), reverse=True):
                 here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
                 runs = dict(iter(here.groupby("variant", sort=False)))
-                cells.append((self._about(*setting) | {"ratio": ratio}, runs))
+                cells.append((self._metadata(*setting) | {"ratio": ratio}, runs))
         return cells
 
     def uncompressed(self) -> Iterator[tuple[dict, pd.DataFrame]]:
@@ -122,9 +122,9 @@ class Timing:
         for setting, rows in self._settings.items():
             own = rows[rows["variant"] == "none"]
             if len(own):
-                yield self._about(*setting), own
+                yield self._metadata(*setting), own
 
-    def _about(self, model: str, topology: str, workers: int) -> dict:
+    def _metadata(self, model: str, topology: str, workers: int) -> dict:
         """The fields that identify a setting. ``workers`` is 0 for the usual number over this topology."""
         usual = self._usual[topology] == workers
         return {"model": model, "topology": topology, "workers": 0 if usual else int(workers)}
@@ -181,17 +181,17 @@ def between(
 ) -> list[Comparison]:
     """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
     comparisons = []
-    for about, runs in timing.cells:
+    for metadata, runs in timing.cells:
         why = unusable(runs, one, other)
         if why:
-            comparisons.append(Comparison(**about, which=which, why=why))
+            comparisons.append(Comparison(**metadata, which=which, why=why))
             continue
         blocks = [timing.values(runs[method], quantity) for method in (one, other)]
         if min(values.min() for values in blocks) <= 0:
-            comparisons.append(Comparison(**about, which=which, why=NO_TIME))
+            comparisons.append(Comparison(**metadata, which=which, why=NO_TIME))
             continue
         value = timing.quotient(runs[one], runs[other], quantity)
-        comparisons.append(judged(value, min(map(len, blocks)), **bound, **about, which=which))
+        comparisons.append(judged(value, min(map(len, blocks)), **bound, **metadata, which=which))
     return comparisons
 
 
@@ -203,15 +203,15 @@ def against_uncompressed(
     ``zero``: why a quantity of 0 cannot be compared.
     """
     comparisons = []
-    for about, runs in timing.cells:
+    for metadata, runs in timing.cells:
         if why := unusable(runs, method):
-            comparisons.append(Comparison(**about, why=why))
+            comparisons.append(Comparison(**metadata, why=why))
             continue
         values = timing.values(runs[method], quantity)
         if values.min() <= 0:
-            comparisons.append(Comparison(**about, why=zero))
+            comparisons.append(Comparison(**metadata, why=zero))
             continue
-        comparisons.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **about))
+        comparisons.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **metadata))
     return comparisons
 
 
@@ -277,22 +277,28 @@ def sent(run: pd.DataFrame) -> pd.Series:
 
 def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
     """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
-    shares: dict[tuple, dict[str, float]] = {}
+    buckets_per_layer: dict[tuple, dict[str, float]] = {}
     blocks = {}
-    for about, runs in timing.cells:
+    for metadata, runs in timing.cells:
         if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
-            layers = len(plugins.describe("models", about["model"])["layers"])
-            cell = about["topology"], about["workers"], about["ratio"]
-            shares.setdefault(cell, {})[about["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
-            blocks[cell, about["model"]] = len(timing.values(runs["dlgs"], speedups))
+            layers = len(plugins.describe("models", metadata["model"])["layers"])
+            cell = metadata["topology"], metadata["workers"], metadata["ratio"]
+            buckets_per_layer.setdefault(cell, {})[metadata["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
+            blocks[cell, metadata["model"]] = len(timing.values(runs["dlgs"], speedups))
     comparisons = []
-    for (topology, workers, ratio), own in shares.items():
-        for other, share in own.items() if "vgg16" in own else ():
+    for (topology, workers, ratio), own in buckets_per_layer.items():
+        for other, other_value in own.items() if "vgg16" in own else ():
             if other != "vgg16":
-                value, n = own["vgg16"] / share, blocks[(topology, workers, ratio), "vgg16"]
+                value, n = own["vgg16"] / other_value, blocks[(topology, workers, ratio), "vgg16"]
                 verdict, why = HOLDS if value < 1 else FAILS, "the plans are known"
-                about = {"topology": topology, "workers": workers, "ratio": ratio, "which": f"against {other}", "n": n}
-                comparisons.append(Comparison("vgg16", **about, value=value, verdict=verdict, why=why))
+                metadata = {
+                    "topology": topology,
+                    "workers": workers,
+                    "ratio": ratio,
+                    "which": f"against {other}",
+                    "n": n,
+                }
+                comparisons.append(Comparison("vgg16", **metadata, value=value, verdict=verdict, why=why))
     return comparisons or [Comparison("", why="no plan of vgg16 and of another model over one topology")]
 
 
@@ -308,12 +314,12 @@ class Merging:
         comparisons = []
         for rows in self._runs:
             first = rows.iloc[0]
-            about = {key: first[key] for key in ("model", "topology", "ratio")}
+            metadata = {key: first[key] for key in ("model", "topology", "ratio")}
             if pd.notna(first["disturbed"]):
-                comparisons.append(Comparison(**about, why="disturbed"))
+                comparisons.append(Comparison(**metadata, why="disturbed"))
                 continue
             above, below = (by_block(rows[rows["planner"] == name]) for name in (one, other))
-            comparisons.append(judged(repeatable(above / below), len(above), **about, **bound))
+            comparisons.append(judged(repeatable(above / below), len(above), **metadata, **bound))
         return comparisons
 
 
@@ -335,13 +341,13 @@ def communicating(timing: Timing) -> list[Comparison]:
     shorter. A single bucket is sent after backward, so its communication is known.
     """
     comparisons = []
-    for about, run in timing.uncompressed():
+    for metadata, run in timing.uncompressed():
         why = unusable({"none": run}, "none")
         if why:
-            comparisons.append(Comparison(**about, why=why))
+            comparisons.append(Comparison(**metadata, why=why))
             continue
         least, most = (
-            judged(timing.estimate(run, bound), len(timing.values(run, bound)), which=which, **about)
+            judged(timing.estimate(run, bound), len(timing.values(run, bound)), which=which, **metadata)
             for which, bound in (("at least", least_communication), ("at most", most_communication))
         )
         if (run["num_buckets"] == 1).all():
@@ -379,14 +385,14 @@ def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
         ratios = sorted(rows["ratio"].dropna().unique(), reverse=True)
         for ratio, (above, under) in product(ratios, [("dlgs", "lags"), ("dlgs", "topk"), ("none", "dlgs")]):
-            about = {"model": model, "ratio": ratio, "which": f"{above} by {under}"}
+            metadata = {"model": model, "ratio": ratio, "which": f"{above} by {under}"}
             here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
             why = unusable(dict(iter(here.groupby("variant"))), above, under)
             if why:
-                yield Comparison(**about, why=why)
+                yield Comparison(**metadata, why=why)
                 continue
             both = here.pivot_table(index="seed", columns="variant", values="train_accuracy")[[above, under]].dropna()
-            yield judged(repeatable(both[above] / both[under]), len(both), **about)
+            yield judged(repeatable(both[above] / both[under]), len(both), **metadata)
 
     return of_final_points(accuracy, compare_model)
 
@@ -401,14 +407,14 @@ def paired_with_uncompressed(
     """
 
     def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
-        rows = beside_uncompressed(rows, column, "seed")
+        rows = with_uncompressed(rows, column, "seed")
         for (method, ratio), own in rows[rows["variant"] != "none"].groupby(["variant", "ratio"], sort=False):
-            about = {"model": model, "ratio": ratio, "which": method}
+            metadata = {"model": model, "ratio": ratio, "which": method}
             both = own.set_index("seed")[[column, "dense"]].dropna()
             if both.empty:
-                yield Comparison(**about, why="no run of none with this seed")
+                yield Comparison(**metadata, why="no run of none with this seed")
             else:
-                yield compare_pairs(both[column], both["dense"], **about)
+                yield compare_pairs(both[column], both["dense"], **metadata)
 
     return of_final_points(accuracy, compare_model)
 
@@ -416,7 +422,7 @@ def paired_with_uncompressed(
 def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     """The final training accuracy of uncompressed minus the method's. It holds if the mean is at most ``CLOSE``."""
     return paired_with_uncompressed(
-        accuracy, "train_accuracy", lambda own, dense, **about: at_most(dense - own, CLOSE, **about)
+        accuracy, "train_accuracy", lambda own, dense, **metadata: at_most(dense - own, CLOSE, **metadata)
     )
 
 
@@ -425,7 +431,7 @@ def close_loss(accuracy: pd.DataFrame) -> list[Comparison]:
     return paired_with_uncompressed(
         accuracy,
         "train_loss",
-        lambda own, dense, **about: judged(repeatable(own / dense), len(own), CLOSE_LOSS, below=True, **about),
+        lambda own, dense, **metadata: judged(repeatable(own / dense), len(own), CLOSE_LOSS, below=True, **metadata),
     )
 
 
@@ -437,12 +443,12 @@ def near_at_the_start(accuracy: pd.DataFrame) -> list[Comparison]:
         distance = (rows["epoch"] - START).abs()
         early = rows[(distance <= START / 2) & (distance == distance.groupby(rows["run"]).transform("min"))]
         table = early.pivot_table(index="seed", columns="variant", values="train_accuracy").dropna()
-        about = {"model": model, "ratio": ratio}
+        metadata = {"model": model, "ratio": ratio}
         if table.empty or table.shape[1] < len(PAPERS) - 1:
             why = "a curve has no point near the first epoch, or a method is missing"
-            comparisons.append(Comparison(**about, n=len(table), why=why))
+            comparisons.append(Comparison(**metadata, n=len(table), why=why))
         else:
-            comparisons.append(at_most(table.max(axis=1) - table.min(axis=1), NEAR_START, **about))
+            comparisons.append(at_most(table.max(axis=1) - table.min(axis=1), NEAR_START, **metadata))
     return comparisons
 
 
@@ -450,15 +456,15 @@ def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
     """The density of DLGS between two points of the curve divided by the ratio: the value that is farthest from 1."""
     comparisons = []
     for (model, ratio, _), rows in accuracy[accuracy["variant"] == "dlgs"].groupby(["model", "ratio", "seed"]):
-        about = {"model": model, "ratio": ratio}
+        metadata = {"model": model, "ratio": ratio}
         if rows["step"].max() < STEPS_OF_DENSITY:
-            comparisons.append(Comparison(**about, which=epochs_text(rows), why=SHORT))
+            comparisons.append(Comparison(**metadata, which=epochs_text(rows), why=SHORT))
             continue
-        shares = rows["density"] / ratio
-        value = max(shares, key=lambda share: max(share, 1 / share))
+        quotients = rows["density"] / ratio
+        value = max(quotients, key=lambda quotient: max(quotient, 1 / quotient))
         holds = max(value, 1 / value) <= STEADY
         why = f"counted in {int(rows['step'].max())} steps, the bound is a factor of {STEADY:g}"
-        comparisons.append(Comparison(**about, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
+        comparisons.append(Comparison(**metadata, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
     return comparisons
 
 
@@ -521,7 +527,7 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
         yield Comparison("resnet50", which=epochs_text(own), why=SHORT)
         return
     last = last[[not captions.too_short(row) for row in last.to_dict("records")]]
-    both = beside_uncompressed(last, "train_accuracy", "model", "seed")
+    both = with_uncompressed(last, "train_accuracy", "model", "seed")
     methods = both[both["variant"] != "none"]
     distances = methods.assign(distance=methods["dense"] - methods["train_accuracy"]).pivot_table(
         index=["variant", "ratio", "seed"], columns="model", values="distance"
@@ -531,9 +537,9 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
         yield Comparison("resnet50", why="no other model was trained long enough")
     for (method, ratio), rows in distances.groupby(level=["variant", "ratio"], sort=False):
         for other in others:
-            about = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
+            metadata = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
             apart = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
-            yield at_most(apart, CLOSE, **about) if len(apart) else Comparison(**about, why="no runs of both")
+            yield at_most(apart, CLOSE, **metadata) if len(apart) else Comparison(**metadata, why="no runs of both")
 
 
 def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float], bool]) -> Iterator[Comparison]:
@@ -657,11 +663,11 @@ LEARNT = {
     ),
     f"Gaussian-K's threshold is too high late in training (read as: density below 1/{STEADY:g} of the ratio)": (
         "Gaussian-K's density at the end divided by the ratio",
-        lambda accuracy: final_density(accuracy, "gaussiank", lambda share: share < 1 / STEADY),
+        lambda accuracy: final_density(accuracy, "gaussiank", lambda quotient: quotient < 1 / STEADY),
     ),
     f"SIDCo's threshold misses low ratios (read as: density not within a factor {STEADY:g} of the ratio)": (
         "SIDCo's density at the end divided by the ratio",
-        lambda accuracy: final_density(accuracy, "sidco", lambda share: max(share, 1 / share) > STEADY),
+        lambda accuracy: final_density(accuracy, "sidco", lambda quotient: max(quotient, 1 / quotient) > STEADY),
     ),
 }
 # statement -> (description, function), from the study of planners

@@ -135,8 +135,8 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
     timing = over_all_gather(tables["timing"])
     timed = claims.Timing(timing)
     waits = {
-        about["model"]: timed.estimate(run, claims.least_communication).value
-        for about, run in timed.uncompressed()
+        metadata["model"]: timed.estimate(run, claims.least_communication).value
+        for metadata, run in timed.uncompressed()
         if not claims.unusable({"none": run}, "none")
     }
     if not waits:
@@ -191,10 +191,10 @@ def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
 def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate, int]]:
     """(model, ratio) over all-gather -> DLGS's speed-up divided by Top-K's, and the number of blocks."""
     timed, gains = claims.Timing(over_all_gather(timing)), {}
-    for about, runs in timed.cells:
+    for metadata, runs in timed.cells:
         if not claims.unusable(runs, "dlgs", "topk"):
             blocks = min(len(timed.values(runs[method], speedups)) for method in ("dlgs", "topk"))
-            gains[about["model"], about["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
+            gains[metadata["model"], metadata["ratio"]] = timed.quotient(runs["dlgs"], runs["topk"], speedups), blocks
     return gains
 
 
@@ -256,13 +256,13 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         if one.model in names.models and one.verdict == FAILS and one.value < 1:
             least[one.model, one.ratio] = min(one.value, least.get((one.model, one.ratio), one.value))
     words = []
-    for (model, ratio), share in least.items():
+    for (model, ratio), quotient in least.items():
         rows = last[(last["model"] == model) & (last["ratio"].isna() | (last["ratio"] == ratio))]
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
             f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
-            f"it sent {share:.2f} times the requested number of entries. Test accuracy at the end of a kept "
+            f"it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of a kept "
             f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
         )
     return " ".join(words)

@@ -61,7 +61,7 @@ def estimate(row: dict, column: str) -> Estimate:
 
 def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
     """The rows about OmniReduce, from the studies ``sums`` and ``omnireduce``."""
-    streamed = sums[(sums["way"] == "omnireduce") & (sums["places"] == "random")]
+    streamed = sums[(sums["way"] == "omnireduce") & (sums["positions"] == "random")]
     usual = streamed["block"].value_counts().idxmax()  # other block sizes are timed briefly
     as_many = (streamed["aggregators"] == streamed["workers"]) & (streamed["block"] == usual)
     rows = streamed[as_many].to_dict("records")
@@ -90,7 +90,7 @@ def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame)
 
 def _processes(row: dict) -> str:
     """The workers and the kind of aggregators of a row of the study ``sums``, in words."""
-    return f"{_workers(row)}, aggregators {'apart' if row['apart'] else 'beside'}"
+    return f"{_workers(row)}, {'dedicated' if row['dedicated'] else 'shared'} aggregators"
 
 
 def _workers(row: dict) -> str:
@@ -112,13 +112,15 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
         "block": "Larger blocks use the links better (read as: at an equal part of blocks that are not zero)",
     }
     for column, statement in questions.items():
-        alike = [name for name in ("workers", "latency_ms", "apart", *SHAPE) if name != column]
+        alike = [name for name in ("workers", "latency_ms", "dedicated", *SHAPE) if name != column]
         for case, own in rows.groupby(alike):
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
             if least[column] < most[column]:
                 shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
-                about = ", ".join([_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)])
-                where = f"{about}: {most[column]} against {least[column]}"
+                metadata = ", ".join(
+                    [_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)]
+                )
+                where = f"{metadata}: {most[column]} against {least[column]}"
                 gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
                 yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))
 
@@ -134,8 +136,8 @@ def _trained(training: pd.DataFrame) -> Iterator[dict]:
     statement = "So does a model with block-wise Top-K"
     for row in over_omnireduce:
         if row["method"] != "none":
-            about = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
-            where = f"{about}, iteration against a ring, bound {row['bound']:.1f}"
+            metadata = f"{row['model']}, {row['ratio']:g} of the blocks, {row['workers']} workers"
+            where = f"{metadata}, iteration against a ring, bound {row['bound']:.1f}"
             yield measured(statement, "", where, estimate(row, "gain"), row["blocks"], row["disturbed"])
 
 
@@ -153,7 +155,7 @@ def _zeros(layers: pd.DataFrame, natural: set[str]) -> Iterator[dict]:
 
 def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
     """The rows that compare halving-doubling with a ring: messages, bytes and time of full blocks in ``sums``."""
-    full = sums[(sums["density"] == DENSE) & (sums["places"] == "random")]
+    full = sums[(sums["density"] == DENSE) & (sums["positions"] == "random")]
     for (workers, _), rows in full.groupby(["workers", "latency_ms"]):
         ways = {way: own.iloc[0].to_dict() for way, own in rows.groupby("way")}
         if "halving-doubling" not in ways:

@@ -15,7 +15,7 @@ from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.exchange import Bucket, LocalSteps, Method, StepContext
 from dlgs_bench.exchange.method import Max, Sum
-from dlgs_bench.exchange.plugin import about, method_class
+from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import CollectiveTransport
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.topology import ALL_GATHER
@@ -113,7 +113,7 @@ def measure(
     rows, left_out = [], {}
     for name in plugins.names("methods"):
         try:
-            method = about(name)
+            method = method_info(name)
             if method["uncompressed"] or (names is not None and name not in names and not method["baseline"]):
                 continue
             if issubclass(method_class(name), LocalSteps):

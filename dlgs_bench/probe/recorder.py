@@ -199,15 +199,7 @@ class Recorder:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
             network.leave(comm)
-        job = {
-            "steps": len(self._recorded),
-            "passes": max(len(row["step"].passes) for row in self._recorded),
-            "kind": kind, "backend": backend, "workers": comm.world_size if comm else 1,
-            "device": self._device.type, "device_name": _device_name(self._device),
-            "threads": torch.get_num_threads(), "versions": _versions(),
-            "machine": machine,
-            "ddp": network.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
-        }  # fmt: skip
+        job = self._job(kind) | {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
             for shape, parameter, seconds in zip(shapes, self._parameters, arrived, strict=True)
@@ -218,6 +210,17 @@ class Recorder:
             "network": rows, "selection": selection, "methods": methods, "left_out": left_out,
         }  # fmt: skip
         return profile, comm.rank if comm else 0
+
+    def _job(self, kind: str) -> dict:
+        """The entries of the profile's ``job`` that the network does not change. ``kind``: as from ``job_group``."""
+        return {
+            "steps": len(self._recorded),
+            "passes": max(len(row["step"].passes) for row in self._recorded),
+            "kind": kind,
+            "device": self._device.type, "device_name": _device_name(self._device),
+            "threads": torch.get_num_threads(), "versions": _versions(),
+            "ddp": network.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
+        }  # fmt: skip
 
 
 def _recordable(

@@ -43,7 +43,7 @@ def read(paths: list) -> pd.DataFrame:
     """
     paths = [Path(path) for path in paths]
     tables = [pd.read_csv(path).rename(columns={"variant": "timed"}) for path in paths]
-    return _with_about(tables, [about_run(path.parent) for path in paths])
+    return _with_metadata(tables, [run_metadata(path.parent) for path in paths])
 
 
 def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFrame:
@@ -56,28 +56,28 @@ def read_members(paths: list, against: tuple[str, ...] = ("none",)) -> pd.DataFr
     If several runs measured the same, such as uncompressed, only the rows of the first run are kept. Only the fastest
     bucketing of a baseline in each run is kept.
     """
-    tables, abouts = [], []
+    tables, every_metadata = [], []
     for path in map(Path, paths):
         rows, members = pd.read_csv(path).rename(columns={"variant": "timed"}), RunSpec.in_folder(path.parent).members
         rows = rows[rows["timed"].isin(at_best(rows, members))]
         variants = rows["timed"].map({label: member.variant for label, member in members.items()})
         for label in rows["timed"].unique():
             own = (rows["timed"] == label) | variants.isin(against)
-            about = about_run(path.parent, label)
-            abouts.append(about | {"run": f"{about['run']}-{label}", "timed_in": path.parent.name})
+            metadata = run_metadata(path.parent, label)
+            every_metadata.append(metadata | {"run": f"{metadata['run']}-{label}", "timed_in": path.parent.name})
             tables.append(rows[own].assign(timed=variants[own]))
-    rows = _with_about(tables, abouts)
+    rows = _with_metadata(tables, every_metadata)
     first = rows.groupby(list(ALIKE), dropna=False)["run"].transform("first")
     rows = rows[rows["run"] == first]
     last = [*rows.columns.drop([*ABOUT, "timed_in"]), "timed_in"]
     return rows[[*ABOUT, *last]].reset_index(drop=True)
 
 
-def _with_about(tables: list[pd.DataFrame], abouts: list[dict]) -> pd.DataFrame:
+def _with_metadata(tables: list[pd.DataFrame], every_metadata: list[dict]) -> pd.DataFrame:
     """All rows of the tables, each with the columns that describe its table."""
     rows = pd.concat(tables, keys=range(len(tables)))
-    about = pd.DataFrame(abouts).loc[rows.index.get_level_values(0)]
-    return pd.concat([about.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
+    metadata = pd.DataFrame(every_metadata).loc[rows.index.get_level_values(0)]
+    return pd.concat([metadata.reset_index(drop=True), rows.reset_index(drop=True)], axis=1)
 
 
 def at_best(rows: pd.DataFrame, members: dict[str, RunSpec]) -> list[str]:
@@ -139,7 +139,7 @@ def read_points(paths: list) -> pd.DataFrame:
 def _steps_before_points(points: Path) -> pd.DataFrame:
     """One row per point of a run, with the columns that ``read_points`` adds."""
     rows, iterations = pd.read_csv(points), pd.read_csv(points.with_name("iterations.csv"))
-    model = plugins.describe("models", about_run(points.parent)["model"])
+    model = plugins.describe("models", run_metadata(points.parent)["model"])
     steps = iterations.groupby(rows["step"].searchsorted(iterations["step"]))
     sums = steps[["squared_error", "squared_mean"]].sum(min_count=1)
     bits = 8 * steps["sent_bytes"].mean() / model["parameters"]
@@ -152,7 +152,7 @@ def last_points(points: pd.DataFrame, *others: str) -> pd.DataFrame:
     return points[points["step"] == points.groupby(["run", *others])["step"].transform("max")]
 
 
-def beside_uncompressed(points: pd.DataFrame, value: str, *keys: str) -> pd.DataFrame:
+def with_uncompressed(points: pd.DataFrame, value: str, *keys: str) -> pd.DataFrame:
     """``points`` with the column ``dense``: ``value`` in the row of uncompressed with the same ``keys``, or NaN."""
     dense = points[points["variant"] == "none"].set_index(list(keys))[value].rename("dense")
     return points.join(dense, on=list(keys))
@@ -173,23 +173,27 @@ def over_seeds(last: pd.DataFrame, values: list[str], *others: str) -> pd.DataFr
     return table.assign(epochs_trained=groups["epoch"].mean(), seeds=groups.size()).reset_index()
 
 
-def about_run(folder: Path, label: str = "") -> dict:
+def run_metadata(folder: Path, label: str = "") -> dict:
     """The columns ``ABOUT`` of the run in a folder, or of the scheme ``label`` in it."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     spec, provenance = RunSpec.from_dict(run["spec"]), run["provenance"]
     spec = spec.members[label] if label else spec
     fields = plugins.fields(spec.scheme.method)
     options = {key: spec.scheme.options.get(key, fields.get(key, {}).get("default")) for key in OPTIONS}
-    about = {key: spec.flat()[key] for key in SPEC} | options
-    about |= {"run": folder.name, "train_samples": run.get("train_samples"), "disturbed": run.get("disturbed") or None}
-    about["data_title"] = run.get("titles", {}).get("data", spec.training.data)
-    about["num_buckets"] = _buckets(folder, label) if label else None
-    about |= {key: provenance[key] for key in ("machine", "network")}
-    about |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
-    about |= {key: provenance.get(key) for key in LINKS}
+    metadata = {key: spec.flat()[key] for key in SPEC} | options
+    metadata |= {
+        "run": folder.name,
+        "train_samples": run.get("train_samples"),
+        "disturbed": run.get("disturbed") or None,
+    }
+    metadata["data_title"] = run.get("titles", {}).get("data", spec.training.data)
+    metadata["num_buckets"] = _buckets(folder, label) if label else None
+    metadata |= {key: provenance[key] for key in ("machine", "network")}
+    metadata |= {"date": provenance.get("date", "")[:10] or None, "commit": provenance.get("commit")}
+    metadata |= {key: provenance.get(key) for key in LINKS}
     if spec.kind != "accuracy":
-        about["train_epochs"] = None  # only accuracy runs train; the spec of another run holds the default
-    return {key: float("nan") if about[key] is None else about[key] for key in ABOUT}
+        metadata["train_epochs"] = None  # only accuracy runs train; the spec of another run holds the default
+    return {key: float("nan") if metadata[key] is None else metadata[key] for key in ABOUT}
 
 
 def _buckets(folder: Path, label: str) -> int | None:

@@ -43,11 +43,11 @@ def log_errors(snakemake: Script) -> None:
         if why := check_run.problem(folder, requested.get(folder)):
             refuse(f"{why}; delete {folder}, and the same command makes it again")
     for path in files:
-        if checksums.altered(path):
+        if checksums.mismatched(path):
             refuse(f"{path}: the content does not match its checksum; delete it, and the same command makes it again")
     for path in written:
-        checksums.unseal(path)
-    atexit.register(checksums.seal, written)
+        checksums.remove_for(path)
+    atexit.register(checksums.write_for, written)
 
 
 def refuse(why: str) -> NoReturn:

@@ -57,10 +57,10 @@ def ratio_of(row: Row) -> float | None:
     return None if pd.isna(row["ratio"]) else row["ratio"]
 
 
-def _in_order(known: dict[str, str], present: Iterable[str]) -> list[str]:
+def _in_order(titles: dict[str, str], present: Iterable[str]) -> list[str]:
     """The configuration's names that are in ``present``, in its order, then the others by name."""
     present = set(present)
-    return [name for name in known if name in present] + sorted(present - known.keys())
+    return [name for name in titles if name in present] + sorted(present - titles.keys())
 
 
 def data_title(row: Row) -> str:

@@ -24,9 +24,9 @@ MIME = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def write(
-    page: Path, results: Path, files: list[str], findings: list[str], terms: str, about: Iterable[str] = ()
+    page: Path, results: Path, files: list[str], findings: list[str], terms: str, paragraphs: Iterable[str] = ()
 ) -> None:
-    """Write the page. It begins with the paragraphs ``about``, the sentences ``findings`` and an explanation of terms.
+    """Write the page. It begins with ``paragraphs``, the sentences ``findings`` and an explanation of terms.
 
     ``files``: the tables (CSV, with HTML next to it) and figures (SVG, with PNG next to it), in the order of the
     workflow. Numbered figures come first, in the order of their numbers. Missing files are left out.
@@ -39,7 +39,7 @@ def write(
     sections += map(figure, sorted(drawn, key=lambda path: path.stem if NUMBERED.match(path.stem) else "~"))
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
     sections = [EMPTY | section for section in sections]
-    text = rendered(TEMPLATE, title=TITLE, about=list(map(captions.unbroken, about)), sections=sections)
+    text = rendered(TEMPLATE, title=TITLE, paragraphs=list(map(captions.unbroken, paragraphs)), sections=sections)
     page.write_text(text, encoding="utf-8")
 
 
@@ -59,9 +59,11 @@ def table(csv: Path) -> dict:
     longest = max((len(cell) for cell in CELL.findall(html)), default=0)
     html = CELL.sub(lambda cell: f'<td class="long">{cell[1]}</td>' if len(cell[1]) > WRAPS else cell[0], html)
     html, caption = re.fullmatch(r"(.*)<p>(.*?)</p>\s*", html, re.S).groups()
-    about = {"name": csv.stem, "caption": unescape(caption), "label": heading(unescape(caption))}
-    html = html.replace("<th>", '<th scope="col">').replace("<thead>", f"<caption>{about['label']}</caption><thead>", 1)
-    return about | {"table": html, "words": longest > tables.LONG_CELL}
+    metadata = {"name": csv.stem, "caption": unescape(caption), "label": heading(unescape(caption))}
+    html = html.replace("<th>", '<th scope="col">').replace(
+        "<thead>", f"<caption>{metadata['label']}</caption><thead>", 1
+    )
+    return metadata | {"table": html, "words": longest > tables.LONG_CELL}
 
 
 def figure(svg: Path) -> dict:
@@ -71,8 +73,8 @@ def figure(svg: Path) -> dict:
     smaller = min(svg, svg.with_suffix(".png"), key=lambda path: path.stat().st_size)
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
     words = LABELLED.match(caption)
-    about = {"name": svg.stem, "label": heading(caption), "title": words[0].rstrip(".") if words else None}
-    return about | {"picture": picture, "width": width, "caption": caption}
+    metadata = {"name": svg.stem, "label": heading(caption), "title": words[0].rstrip(".") if words else None}
+    return metadata | {"picture": picture, "width": width, "caption": caption}
 
 
 def described(svg: Path) -> tuple[str, int]:

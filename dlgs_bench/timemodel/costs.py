@@ -34,8 +34,8 @@ def link_occupancy(samples: pd.DataFrame) -> tuple[Curve, Curve]:
         occupied = single
     else:
         occupied = ((times[n] - single) / (n - 1)).clip(lower=0.0)
-        share = (occupied / single).dropna().clip(upper=1.0)
-        occupied = occupied.fillna(single * (share.iloc[-1] if len(share) else 1.0))
+        occupied_part = (occupied / single).dropna().clip(upper=1.0)
+        occupied = occupied.fillna(single * (occupied_part.iloc[-1] if len(occupied_part) else 1.0))
     occupied = pd.Series(_isotonic(occupied.to_numpy()), occupied.index)
     longer = (single - occupied).clip(lower=0.0)
     sizes = tuple(map(float, occupied.index))
@@ -125,8 +125,8 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
     def per_entry(column: str) -> float:
         if not samples[column].any():
             return 0.0
-        known = amortised(samples, column)
-        return slope(known["entries"], known[column] / known["buckets"])
+        means = amortised(samples, column)
+        return slope(means["entries"], means[column] / means["buckets"])
 
     return Traffic(*(per_entry(column) for column in ("summed_bytes", "gathered_bytes", "message_bytes")))
 
@@ -156,11 +156,11 @@ def calibration(
     """The costs from the tables ``layers.csv``, ``iterations.csv`` and ``samples.csv`` of the calibration runs.
 
     ``within``: "layer" if the method selects in each layer of a merged group separately. ``cost``: "amortised" over the
-    phases of a cycle, or "dearest", the worst case: all steps have the phase with the longest selection. The paper's
+    phases of a cycle, or "worst", the worst case: all steps have the phase with the longest selection. The paper's
     TopKTime assumes this worst case for DLGS.
     """
     traffic = traffic_per_entry(samples)
-    if cost == "dearest":
+    if cost == "worst":
         longest = samples.groupby("phase")["sparsify_s"].sum().idxmax()
         samples = samples[samples["phase"] == longest]
     selected = amortised(samples, "sparsify_s")

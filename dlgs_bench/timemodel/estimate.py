@@ -88,9 +88,9 @@ def table(runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> pd.DataFrame:
     for name, spec in runs.items():
         own = costs.get(name, RunCost(0.0, 0.0))
         gpus = spec.processes if spec.cluster.device == "cuda" else 0
-        about = {"model": spec.training.model, "kind": spec.kind, "runs": 1, "finished": name not in costs}
+        metadata = {"model": spec.training.model, "kind": spec.kind, "runs": 1, "finished": name not in costs}
         hours = own.seconds / 3600
-        rows.append(about | {"hours": hours, "gpu_hours": gpus * hours, "sent_bytes": own.sent_bytes})
+        rows.append(metadata | {"hours": hours, "gpu_hours": gpus * hours, "sent_bytes": own.sent_bytes})
     return pd.DataFrame(rows).groupby(["kind", "model"], sort=False).sum().reset_index()
 
 

@@ -195,8 +195,8 @@ def _more_waits(words: float, workers: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Share:
-    """The share of one operation in a method's exchange: requests and bytes by (entries, workers)."""
+class _Load:
+    """What one operation carries in a method's exchange: requests and bytes of each, by (entries, workers)."""
 
     requests: Callable[[np.ndarray, int], np.ndarray]
     bytes_each: Callable[[np.ndarray, int], np.ndarray]
@@ -229,8 +229,8 @@ class JobModel:
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
-            self._shares = {
-                operation: _share(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
+            self._loads = {
+                operation: _load(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
             }
             self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], lambda workers: workers)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
@@ -284,9 +284,9 @@ class JobModel:
         else:
             sparsify_s = self._seconds_by(entries, there.workers)
             sent_s = sum(
-                share.requests(entries, there.workers)
-                * self._sent_s(operations, operation, share.bytes_each(entries, there.workers) / FLOAT32_BYTES)
-                for operation, share in self._shares.items()
+                load.requests(entries, there.workers)
+                * self._sent_s(operations, operation, load.bytes_each(entries, there.workers) / FLOAT32_BYTES)
+                for operation, load in self._loads.items()
             )
         grid = tuple(entries.tolist())
         flag_s = float(operations["all-reduce"](1.0)) if self._hooked else 0.0
@@ -327,9 +327,9 @@ class JobModel:
         return float(np.max(ready + behind) + costs.latency(entries[-1]) + self.job.rest_s + self.job.unexplained_s)
 
 
-def _share(samples: Sequence[dict], requests: str, sent: str) -> _Share:
-    """The share of the operation with these keys of its requests and bytes."""
-    return _Share(
+def _load(samples: Sequence[dict], requests: str, sent: str) -> _Load:
+    """The load of an operation. ``requests``, ``sent``: the keys of its requests and bytes in ``samples``."""
+    return _Load(
         _fit(samples, lambda row: row[requests], math.log2, extended=False),
         _fit(samples, lambda row: row[sent] / max(row[requests], LEAST_REQUESTS), lambda workers: 1 / workers),
     )
@@ -403,20 +403,20 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     hooked = slowed(replace(read_job(profile, hooked=True), unexplained_s=unexplained_s), slowdown)
     caps = [int(mib * 2**20) for mib in BUCKETS_MIB]
     script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
-    known = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
+    job_models = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
         samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
         plans = [fill(hooked.lengths, *filled)] if method["scope"] in ("size", "plan") else ()
-        known.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))
-    return known
+        job_models.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))
+    return job_models
 
 
-def bucket_mib(known: Sequence[JobModel], there: Network) -> float | None:
+def bucket_mib(job_models: Sequence[JobModel], there: Network) -> float | None:
     """The best ``bucket_cap_mb`` on a network, or None if it saves less than ``LEAST_SAVED`` of an iteration.
 
-    ``known``: of ``script_models``.
+    ``job_models``: from ``script_models``.
     """
-    dense, script = known[:2]
+    dense, script = job_models[:2]
     if script.name != SCRIPT or dense.iteration_s(there) > (1 - LEAST_SAVED) * script.iteration_s(there):
         return None
     return BUCKETS_MIB[dense.fastest(there) - 1]
@@ -424,15 +424,15 @@ def bucket_mib(known: Sequence[JobModel], there: Network) -> float | None:
 
 def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
     """The methods with these names, and the baselines; ValueError in one line for an unknown name."""
-    known = {method["name"]: method for method in profile["methods"]}
+    recorded = {method["name"]: method for method in profile["methods"]}
     for name in names or ():
-        if name not in known and name != UNCOMPRESSED:
+        if name not in recorded and name != UNCOMPRESSED:
             why = profile["left_out"].get(name)
-            reason = f"the probe left it out: {why}" if why else listed(known)
+            reason = f"the probe left it out: {why}" if why else listed(recorded)
             raise ValueError(
-                f"methods: {short_repr(name)} is not in the profile{meant(name, known)}; {' '.join(reason.split())}"
+                f"methods: {short_repr(name)} is not in the profile{meant(name, recorded)}; {' '.join(reason.split())}"
             )
-    return [method for name, method in known.items() if names is None or name in names or method["baseline"]]
+    return [method for name, method in recorded.items() if names is None or name in names or method["baseline"]]
 
 
 def utilisation(model: JobModel, there: Network) -> float:
@@ -473,18 +473,18 @@ def local_steps(job: Job, there: Network, least: float) -> int:
     return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
 
 
-def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str]]:
+def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, list[str]]:
     """The factor around a predicted gain, and why it is wider than the factor that was checked.
 
     Outside the range that was checked, it is the square. It is at least the error of the time model on the job itself.
     """
-    dense = known[0]
+    dense = job_models[0]
     job = dense.job
     reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
     reasons += outside_checked(there, dense.iteration_s(there))
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
-        own_s = explained_s(known)
+        own_s = explained_s(job_models)
         off = max(own_s / job.recorded_s, job.recorded_s / own_s)
         if off > SPEEDUP_FACTOR:
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
@@ -492,18 +492,18 @@ def interval(known: Sequence[JobModel], there: Network) -> tuple[float, list[str
     return factor, reasons
 
 
-def explained_s(known: Sequence[JobModel]) -> float:
-    """What the time model alone gives for the recorded iteration. ``known``: of one of the functions for models."""
-    script = next((model for model in known if model.name == SCRIPT), known[0])
+def explained_s(job_models: Sequence[JobModel]) -> float:
+    """What the time model alone gives for the recorded iteration. ``job_models``: from ``models``."""
+    script = next((model for model in job_models if model.name == SCRIPT), job_models[0])
     return JobModel(replace(script.job, unexplained_s=0.0), plans=script.plans).iteration_s(script.job.here)
 
 
-def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]:
+def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[dict]:
     """One row per model, the fastest first: its iteration, the gain over uncompressed with an interval, and what
-    limits it. ``known``: as ``models`` returns them."""
-    dense_s = known[0].iteration_s(there)
+    limits it. ``job_models``: as ``models`` returns them."""
+    dense_s = job_models[0].iteration_s(there)
     rows = []
-    for model in known:
+    for model in job_models:
         row = predicted(model, there)
         gain, off = dense_s / row["iteration_s"], 1.0 if model.name in DENSE_NAMES else factor
         rows.append(row | {"name": model.name, "label": model.label, "gain": gain,
@@ -511,10 +511,10 @@ def rank(known: Sequence[JobModel], there: Network, factor: float) -> list[dict]
     return sorted(rows, key=lambda row: row["iteration_s"])
 
 
-def inverse(known: Sequence[JobModel], there: Network) -> list[dict]:
+def inverse(job_models: Sequence[JobModel], there: Network) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it starts to pay (NaN for uncompressed)."""
     return [
         {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
-         "pays_below_mbit": break_even_mbit(known[0], model, there) if model.name not in DENSE_NAMES else math.nan}
-        for model in known
+         "pays_below_mbit": break_even_mbit(job_models[0], model, there) if model.name not in DENSE_NAMES else math.nan}
+        for model in job_models
     ]  # fmt: skip

@@ -72,7 +72,7 @@ def with_length(path: Path, spec: RunSpec) -> RunSpec:
     """``spec`` with the number of epochs in the file; ValueError in one line if the file is not valid for this run."""
     try:
         length = checksums.read(path)
-        for key, own in about(spec).items():
+        for key, own in length_info(spec).items():
             if length[key] != own:
                 raise ValueError(f"the length is for {key} {length[key]}, this run has {key} {own}")
         return replace(spec, training=replace(spec.training, train_epochs=length["train_epochs"]))
@@ -82,7 +82,7 @@ def with_length(path: Path, spec: RunSpec) -> RunSpec:
         raise ValueError(f"{path}: {error}") from error
 
 
-def about(spec: RunSpec) -> dict:
+def length_info(spec: RunSpec) -> dict:
     """The fields of a run that decide its length, together with the machine."""
     training = spec.training
     return {

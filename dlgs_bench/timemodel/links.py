@@ -31,15 +31,15 @@ class Network:
         return 2e-3 * self.latency_ms * topology.waits(traffic, self.workers, sum_rounds)
 
 
-def streamed_bound(workers: int, aggregators: int, apart: bool, own: float, union: float) -> float:
+def streamed_bound(workers: int, aggregators: int, dedicated: bool, own: float, union: float) -> float:
     """The largest possible speed-up of OmniReduce against a ring, from the bytes on the busiest full-duplex link.
 
     ``own``: the share of blocks that are not zero on one worker; ``union``: on at least one worker. With N workers and
-    N dedicated aggregators (``apart``), the speed-up is 2 (N - 1) / N divided by ``union`` (Fei et al., SIGCOMM 2021).
+    N aggregators on ``dedicated`` hosts, the speed-up is 2 (N - 1) / N divided by ``union`` (Fei et al., SIGCOMM 2021).
     Fewer aggregators have busier links, since each sends its share to all workers. An aggregator that is not dedicated
     shares the link of a worker. What the two exchange with each other does not use the link.
     """
-    if apart:
+    if dedicated:
         busiest = union * max(1.0, workers / aggregators)
     else:  # results for the other workers, and blocks for the other aggregators
         busiest = ((workers - 1) * union + (aggregators - 1) * own) / aggregators

@@ -22,8 +22,8 @@ def read(path: Path, spec: RunSpec) -> RunSpec:
 
 def check_calibration(plan: dict) -> None:
     """ValueError in one line if the calibration has changed since the plan was made from it."""
-    for path, known in plan["calibration"].items():
-        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != known:
+    for path, checksum in plan["calibration"].items():
+        if not Path(path).exists() or hashlib.sha256(Path(path).read_bytes()).hexdigest() != checksum:
             raise ValueError(f"the plan is from another calibration than {path}")
 
 
@@ -53,9 +53,9 @@ def _label_of(spec: RunSpec, plan: dict) -> str:
 
 def _refuse_other_run(spec: RunSpec, label: str, plan: dict) -> None:
     """ValueError in one line if the plan is for another run than the run of this scheme."""
-    about = spec.members[label].flat()
+    fields = spec.members[label].flat()
     for key in PLANNED_FOR:
         if key == "engine" and spec.kind == "accuracy":  # an accuracy run uses the plan of the timing run's engine
             continue
-        if plan[key] != about[key]:
-            raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {about[key]}")
+        if plan[key] != fields[key]:
+            raise ValueError(f"the plan is for {key} {plan[key]}, this run has {key} {fields[key]}")

@@ -104,7 +104,7 @@ class Projection:
         self._planners = [every[name] for name in names]
 
     @cached_property
-    def _known(self) -> Calibration:
+    def _calibration(self) -> Calibration:
         """The costs, which are fitted when they are first used: a caller may need few of many time models."""
         return _read_folders(self._layers, self.folder, self.spec)
 
@@ -113,7 +113,7 @@ class Projection:
 
         We assume that a round costs the same for every collective.
         """
-        if self.collective != "engine" or self.spec.topology != ALL_GATHER or not self._known.traffic.summed:
+        if self.collective != "engine" or self.spec.topology != ALL_GATHER or not self._calibration.traffic.summed:
             return [self]
         variants = [self]
         for name in plugins.names("collectives"):
@@ -134,7 +134,7 @@ class Projection:
     @property
     def computing_s(self) -> float:
         """Forward and backward of one iteration, which no exchange can undercut."""
-        costs = self._known.costs
+        costs = self._calibration.costs
         return costs.forward_s + sum(costs.backward_s)
 
     def saved(self, there: Network) -> dict[str, float]:
@@ -148,15 +148,16 @@ class Projection:
         return saved(costs, unlimited, lambda other: self._iteration_s(other, plan))
 
     def _plan(self, costs: Costs) -> Plan:
-        plans = [planner(self._known.sizes, costs) for planner in self._planners]
+        plans = [planner(self._calibration.sizes, costs) for planner in self._planners]
         return min(plans, key=lambda plan: self._iteration_s(costs, plan))
 
     def _costs(self, there: Network) -> Costs:
-        known, rounds = self._known, [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]
-        return project_costs(known.costs, self.spec.topology, known.traffic, self.here, there, *rounds)
+        calibration = self._calibration
+        rounds = [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]
+        return project_costs(calibration.costs, self.spec.topology, calibration.traffic, self.here, there, *rounds)
 
     def _iteration_s(self, costs: Costs, plan: Plan) -> float:
-        return schedule(self._known.sizes, costs, plan).iteration_s + self._known.rest_s
+        return schedule(self._calibration.sizes, costs, plan).iteration_s + self._calibration.rest_s
 
 
 def sum_rounds(collective: str) -> RoundCount:

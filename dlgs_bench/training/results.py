@@ -103,15 +103,15 @@ def chrome_trace(rows: list[dict]) -> dict:
 def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None) -> None:
     """Write one CSV per table, and ``run.json`` with the spec, the provenance, and facts about the run and its data.
 
-    ``results``: table -> rows, and "about" -> facts about the run, if any. ``data``: None for a run without data. The
-    launcher adds ``wall_s``.
+    ``results``: table -> rows, and "metadata" -> facts about the run, if any. ``data``: None for a run without data.
+    The launcher adds ``wall_s``.
     """
-    tables = {name: rows for name, rows in results.items() if name != "about"}
+    tables = {name: rows for name, rows in results.items() if name != "metadata"}
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n", encoding="utf-8")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | results.get("about", {})
+    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | results.get("metadata", {})
     if data:
         run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

@@ -11,9 +11,9 @@ from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.training.clock import PARTS, Clock
 
 
-def sent_row(exchange: Exchange, **about: Any) -> dict:
-    """A row with the columns ``about``, and by index of a bucket the number of its entries sent in the last step."""
-    return about | {str(bucket): n for bucket, n in enumerate(async_device.read(exchange.sent_entries))}
+def sent_row(exchange: Exchange, **metadata: Any) -> dict:
+    """A row with the columns ``metadata``, and by index of a bucket the number of its entries sent in the last step."""
+    return metadata | {str(bucket): n for bucket, n in enumerate(async_device.read(exchange.sent_entries))}
 
 
 def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dict]:

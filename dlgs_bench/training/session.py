@@ -71,14 +71,14 @@ class Session:
 
     def _hook(self, layer: int, view: Tensor) -> Callable[[Tensor], None]:
         """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
-        share = 1 / self.spec.cluster.workers
+        factor = 1 / self.spec.cluster.workers
 
         def hook(parameter: Tensor) -> None:
             with self.clock("other"):
                 gradient = parameter.grad if parameter.grad.layout is torch.strided else parameter.grad.to_dense()
-                torch.mul(gradient, share, out=view)
+                torch.mul(gradient, factor, out=view)
                 if self._joining_decay:
-                    view.add_(parameter.detach(), alpha=self._joining_decay * share)
+                    view.add_(parameter.detach(), alpha=self._joining_decay * factor)
                 parameter.grad = None
             self._arrive(layer)
 
@@ -232,8 +232,8 @@ class Session:
         buffers = self.flat.buffers()
         if not buffers:
             return
-        share = self.role.part_of_mean(torch.cat([b.view(-1) for b in buffers]))
-        parts = self.comm.allreduce(share).split([b.numel() for b in buffers])
+        part_of_mean = self.role.part_of_mean(torch.cat([b.view(-1) for b in buffers]))
+        parts = self.comm.allreduce(part_of_mean).split([b.numel() for b in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
 

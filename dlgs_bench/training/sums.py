@@ -23,7 +23,7 @@ FEW = (1.0, 0.1, 0.01)  # densities of a brief run
 def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, report: Callable) -> dict:
     """The table ``sums``: the seconds of the slowest rank, and the most messages and bytes that a rank sent.
 
-    One row per placement of the non-zero blocks (``places``), density, way of summing and repeat. Messages and bytes
+    One row per placement of the non-zero blocks (``positions``), density, way of summing and repeat. Messages and bytes
     are empty for ``ENGINES_OWN``. The ways are timed in turns. A way that sends the same at every density is timed only
     with full blocks. RuntimeError if two ways disagree. The run's streams are options of OmniReduce. Dedicated
     aggregators are additional ranks, which wait while the other ways sum.
@@ -31,8 +31,8 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
     shape, entries, workers = spec.scheme.streams, spec.measurement.largest_entries, spec.cluster.workers
     ways, cases = _ways(shape, workers, comm.world_size), list(_cases(workers, spec.measurement.brief))
     rows = []
-    for done, (places, density) in enumerate(cases, start=1):
-        mine = contribution(comm.rank, entries, shape["block"], places, density).to(device)
+    for done, (positions, density) in enumerate(cases, start=1):
+        mine = contribution(comm.rank, entries, shape["block"], positions, density).to(device)
         for repeat in range(spec.measurement.repeats + 1):  # the first repeat warms up
             totals = {}
             for way, add_up in ways.items():
@@ -46,28 +46,28 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
                 sent = comm.sent_messages - before[0], comm.sent_bytes - before[1]
                 most = comm.start_max(torch.tensor([spent_s, *sent], dtype=torch.float64)).wait().tolist()
                 if repeat:
-                    about = {"places": places, "density": density, "way": way, "repeat": repeat}
+                    metadata = {"positions": positions, "density": density, "way": way, "repeat": repeat}
                     messages, sent_bytes = (None, None) if way in ENGINES_OWN else most[1:]
-                    rows.append(about | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
+                    rows.append(metadata | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
             if comm.rank >= workers:
                 continue
             if wrong := [way for way, total in totals.items() if not torch.equal(total, totals["ring"])]:
-                raise RuntimeError(f"{wrong[0]}: the sum differs from the ring's at density {density}, {places}")
+                raise RuntimeError(f"{wrong[0]}: the sum differs from the ring's at density {density}, {positions}")
         report(done, len(cases))
     return {"sums": rows}
 
 
-def contribution(rank: int, entries: int, block: int, places: str, density: float) -> Tensor:
+def contribution(rank: int, entries: int, block: int, positions: str, density: float) -> Tensor:
     """A rank's tensor of integers, shape (entries,), in which a share ``density`` of the blocks is not zero.
 
-    ``places`` of these blocks: "random" on each rank, "overlapping" (the same on all ranks) or "disjoint" (no two ranks
-    share a block).
+    ``positions`` of these blocks: "random" on each rank, "overlapping" (the same on all ranks) or "disjoint" (on one
+    rank only).
     """
     own = torch.Generator().manual_seed(rank + 1)
     num_blocks = -(-entries // block)
     count = max(1, round(density * num_blocks))
-    shuffled = torch.randperm(num_blocks, generator=own if places == "random" else torch.Generator().manual_seed(0))
-    first = rank * count if places == "disjoint" else 0
+    shuffled = torch.randperm(num_blocks, generator=own if positions == "random" else torch.Generator().manual_seed(0))
+    first = rank * count if positions == "disjoint" else 0
     nonzero = torch.zeros(num_blocks, dtype=torch.bool).index_fill_(0, shuffled[first : first + count], True)
     values = torch.randint(1, 99, (entries,), generator=own).float()
     return values.masked_fill_(~nonzero.repeat_interleave(block)[:entries], 0.0)

@@ -29,8 +29,8 @@ def accuracy(
 ) -> dict:
     """The tables of an accuracy run: ``points`` of the curves, ``iterations`` with their parts, ``groups``, ``sent``.
 
-    ``about`` holds a checksum of the final weights and the cost of checkpoints. A run that was stopped continues from
-    its last checkpoint.
+    ``metadata``: a checksum of the final weights and the cost of checkpoints. A run that was stopped continues from its
+    last checkpoint.
 
     Training accuracy and loss are means over the augmented batches since the previous point, computed in the forward
     passes of training. Test accuracy and loss are computed at the point. In the steps of the points, the aggregate is
@@ -44,8 +44,8 @@ def accuracy(
         advance(session, exchange, total_steps)
         report(session.done, total_steps)
         checkpoints.save_if_due(session)
-    about = {"weights": session.flat.checksum(), "checkpoints": checkpoints.cost}
-    return session.rows | {"groups": group_rows(spec.variant, exchange), "about": about}
+    metadata = {"weights": session.flat.checksum(), "checkpoints": checkpoints.cost}
+    return session.rows | {"groups": group_rows(spec.variant, exchange), "metadata": metadata}
 
 
 def begin(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device) -> tuple[Session, Exchange]:

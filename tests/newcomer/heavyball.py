@@ -1,4 +1,4 @@
-"""Heavy ball: every worker's velocity, summed densely, in the place of the optimizer's momentum."""
+"""Heavy ball: the velocities of the workers are summed densely. They replace the optimizer's momentum."""
 
 from dataclasses import dataclass
 

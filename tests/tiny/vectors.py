@@ -16,7 +16,7 @@ PAUSE_S = float(os.environ.get("VECTORS_PAUSE_S", 0))
 
 
 class Vectors(DataSet):
-    """400 and 200 normal vectors (16,); a fixed linear map says the class. There is nothing to fetch."""
+    """400 training and 200 test vectors (16,). A fixed linear map gives the class. Nothing is downloaded."""
 
     title = "Vectors"
     classes = CLASSES

@@ -220,7 +220,7 @@ def figure_params(path):
     """The parameters of a script that draws the figures of models, wildcard ``figure``."""
 
     def caption(wildcards):
-        return f"{DRAWN[wildcards.figure].about} {fingerprint.docstring(path)}"
+        return f"{DRAWN[wildcards.figure].caption} {fingerprint.docstring(path)}"
 
     model = lambda wildcards: DRAWN[wildcards.figure].model
     value = lambda wildcards: DRAWN[wildcards.figure].value

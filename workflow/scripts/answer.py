@@ -57,11 +57,11 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
     """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
-    known = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
-    if not {"none", row["variant"]} <= set(known):
+    projections = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
+    if not {"none", row["variant"]} <= set(projections):
         return math.nan
     there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
-    break_even = advice.break_even_mbit(known["none"], known[row["variant"]], there, GAIN)
+    break_even = advice.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
     rate = rates.get(row["model"])
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 
@@ -85,9 +85,9 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
             epochs = both["epoch"].max()
             if len(both) and epochs >= 1:
                 cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
-                about = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
+                metadata = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
                 # Among trainings of equal length, the ratio of the row counts.
-                longest[epochs, ratio == row["ratio"]] = about | {"accuracy_seeds": len(both)}
+                longest[epochs, ratio == row["ratio"]] = metadata | {"accuracy_seeds": len(both)}
     nothing = dict.fromkeys(("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds"), math.nan)
     return longest[max(longest)] if longest else nothing
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run, at_best, by_block, over_launches
+from dlgs_bench.report.load_runs import at_best, by_block, over_launches, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
@@ -27,7 +27,7 @@ def rows_of(iterations: Path) -> list[dict]:
     for label, member in members.items():
         if plugins.describe("methods", member.scheme.method)["baseline"]:
             ratio = repeatable(seconds[label] / fastest[member.variant])
-            row = about_run(iterations.parent, label)
+            row = run_metadata(iterations.parent, label)
             row |= {"bucket_bytes": member.scheme.bucket_bytes, "iteration_s": over_launches(seconds[label])}
             row |= {"ratio_to_fastest": ratio.value, "ratio_to_fastest_low": ratio.low}
             row |= {"ratio_to_fastest_high": ratio.high, "blocks": len(seconds[label])}

@@ -12,7 +12,7 @@ import seaborn
 from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, kept, style
-from dlgs_bench.report.load_runs import beside_uncompressed
+from dlgs_bench.report.load_runs import with_uncompressed
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio, data_title
 
@@ -41,7 +41,7 @@ def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]
 
 def minus_uncompressed(points: pd.DataFrame, value: str) -> pd.DataFrame:
     """The points of the other variants, with ``value`` minus uncompressed's at the same step with the same seed."""
-    both = beside_uncompressed(points, value, "seed", "step")
+    both = with_uncompressed(points, value, "seed", "step")
     others = both[both["variant"] != "none"]
     return others.assign(**{value: others[value] - others["dense"]}).dropna(subset=[value])
 

@@ -12,7 +12,7 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     spec = RunSpec.from_json(snakemake.params.spec)
     speed = length.speed(Path(snakemake.input.iterations).parent)
-    content = length.about(spec) | {"train_epochs": speed.epochs(spec)}
+    content = length.length_info(spec) | {"train_epochs": speed.epochs(spec)}
     Path(snakemake.output[0]).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ a worker handed to the engine in the whole training."""
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import beside_uncompressed, last_points, over_seeds
+from dlgs_bench.report.load_runs import last_points, over_seeds, with_uncompressed
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 
@@ -21,7 +21,7 @@ def build(points: pd.DataFrame) -> pd.DataFrame:
     ``against``: the perplexity divided by the perplexity of uncompressed with the same seed.
     """
     last = last_points(points[points["test_perplexity"].notna()])
-    last = beside_uncompressed(last, "test_perplexity", "model", "seed")
+    last = with_uncompressed(last, "test_perplexity", "model", "seed")
     return over_seeds(last.assign(against=last["test_perplexity"] / last["dense"]), VALUES)
 
 

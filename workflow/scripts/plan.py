@@ -20,28 +20,28 @@ BREAKDOWN = ("forward_s", "backward_s", "sparsify_s", "communication_s", "iterat
 def build(paths: Any, spec: RunSpec, cost: str) -> dict:
     """The plan file: groups, their predicted times, and the same of every other planner."""
     files = [Path(p) for p in (paths.layers, paths.iterations, paths.samples)]
-    known = predict.read(*files, spec, cost)
+    calibration = predict.read(*files, spec, cost)
     comparison = {}
     for name, planner in planners(spec.scheme.bucket_bytes // 4).items():
-        plan = planner(known.sizes, known.costs)
-        times = asdict(schedule(known.sizes, known.costs, plan))
+        plan = planner(calibration.sizes, calibration.costs)
+        times = asdict(schedule(calibration.sizes, calibration.costs, plan))
         comparison[name] = {"groups": len(plan)} | {part: times[part] for part in BREAKDOWN} | {"plan": plan}
-        comparison[name]["iteration_s"] += known.rest_s
+        comparison[name]["iteration_s"] += calibration.rest_s
     takes = planned_by(spec)
     groups, ratios = comparison[spec.scheme.planner]["plan"], []
     if takes == "ratios":
-        groups, ratios = per_layer(known.sizes), adaptive_ratios(known.sizes, known.costs, spec.ratio)
-    about = spec.flat()
+        groups, ratios = per_layer(calibration.sizes), adaptive_ratios(calibration.sizes, calibration.costs, spec.ratio)
+    metadata = spec.flat()
     return {
-        **{key: about[key] for key in PLANNED_FOR},
+        **{key: metadata[key] for key in PLANNED_FOR},
         "calibration": {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files},
         "plan_cost": cost,
         "plan": takes,
         "groups": groups,
         "ratios": ratios,
-        "sizes": known.sizes,
-        "rest_s": known.rest_s,
-        "fits": known.fits,
+        "sizes": calibration.sizes,
+        "rest_s": calibration.rest_s,
+        "fits": calibration.fits,
         "comparison": comparison,
     }
 

@@ -37,7 +37,7 @@ def streams(
     fused: int = 16,
     in_flight: int = 4,
     aggregators: int | None = None,
-    apart: bool = False,
+    dedicated: bool = False,
 ) -> list[PeerExchanges | None]:
     """The streams that sum ``tensor``, shape (n,), over all workers in place. Each returns the entries that it sent.
 
@@ -46,33 +46,27 @@ def streams(
     ``in_flight``: streams per aggregator. There are fewer streams, but at least one in all, if the share of a stream
     would be less than ``MESSAGES_EACH`` full messages.
     ``aggregators``: the number of aggregators, which are on ranks 0, 1, ...; by default, on all ranks.
-    ``apart``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. A
+    ``dedicated``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. A
     dedicated aggregator passes a tensor for its shape and dtype only, and gets None for the streams of other
     aggregators.
 
     ValueError in one line if the options are invalid.
     """
-    if apart and aggregators is None:
-        raise ValueError("omnireduce: aggregators: missing, but apart is set; give the number of aggregators")
+    if dedicated and aggregators is None:
+        raise ValueError("omnireduce: aggregators: missing, but dedicated is set; give the number of aggregators")
     aggregators = world if aggregators is None else aggregators
-    workers = world - aggregators if apart else world
     for name, value in (("block", block), ("fused", fused), ("in_flight", in_flight), ("aggregators", aggregators)):
         if value < 1:
             raise ValueError(f"omnireduce: {name}: {value} is not a positive integer; use at least 1")
-    most = world - 1 if apart else world
-    if aggregators > most:
-        kind = "dedicated aggregators" if apart else "aggregators"
-        raise ValueError(f"omnireduce: aggregators: {aggregators} {kind} but only {world} ranks; use at most {most}")
-    if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
-        size = f"{block} entries of {tensor.dtype}"
-        raise ValueError(f"omnireduce: block: {size} do not fit messages of 32-bit words; use float32")
+    _check(world, tensor, block, aggregators, dedicated)
+    workers = world - aggregators if dedicated else world
     blocks = _Blocks(tensor, block)
     count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
     result: list[PeerExchanges | None] = []
     for number in range(count):
         numbers = torch.arange(number, len(blocks), count)
-        aggregator = number % aggregators + (workers if apart else 0)
+        aggregator = number % aggregators + (workers if dedicated else 0)
         joins = rank < workers or rank == aggregator
         result.append(_stream(rank, workers, blocks, numbers, present[numbers], fused, aggregator) if joins else None)
     return result
@@ -80,6 +74,17 @@ def streams(
 
 def refuses(world: int) -> str | None:
     return None
+
+
+def _check(world: int, tensor: Tensor, block: int, aggregators: int, dedicated: bool) -> None:
+    """ValueError in one line for too many aggregators, or blocks that do not fit messages."""
+    most = world - 1 if dedicated else world
+    if aggregators > most:
+        kind = "dedicated aggregators" if dedicated else "aggregators"
+        raise ValueError(f"omnireduce: aggregators: {aggregators} {kind} but only {world} ranks; use at most {most}")
+    if tensor.element_size() > WORD_BYTES or block * tensor.element_size() % WORD_BYTES:
+        size = f"{block} entries of {tensor.dtype}"
+        raise ValueError(f"omnireduce: block: {size} do not fit messages of 32-bit words; use float32")
 
 
 def _stream(

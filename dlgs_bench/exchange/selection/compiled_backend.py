@@ -94,16 +94,16 @@ def _bound(corrected: np.ndarray, gradient: np.ndarray, k: int) -> np.uint32:
 
     It is estimated from a sample, so fewer than k entries may reach it.
     """
-    share = k
+    sample_k = k
     if corrected.size >= SMALLEST_SAMPLED:
         corrected, gradient = (
             a[: a.size // STRIDE * STRIDE].reshape(-1, STRIDE)[:, :LINE] for a in (corrected, gradient)
         )
         expected = k * LINE / STRIDE
-        share = int(expected + 4 * expected**0.5 + 4)  # four standard deviations above the expected count
+        sample_k = int(expected + 4 * expected**0.5 + 4)  # four standard deviations above the expected count
     with np.errstate(over="ignore", invalid="ignore"):
         sample = (corrected + gradient if gradient.size else corrected).ravel().view(np.uint32) & MAGNITUDE
-    return _kth(sample, share)[0] if share <= sample.size else np.uint32(0)
+    return _kth(sample, sample_k)[0] if sample_k <= sample.size else np.uint32(0)
 
 
 def _kth(magnitudes: np.ndarray, k: int) -> tuple[np.uint32, int]:

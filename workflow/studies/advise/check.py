@@ -23,11 +23,11 @@ CASE = ["model", "workers", "rate_mbit", "latency_ms"]  # in which all variants 
 
 def predict(table: pd.DataFrame, calibrations: Calibrations) -> pd.DataFrame:
     """The measured rows with a prediction: ``predicted_s``, ``predicted_dense_s`` and ``predicted_speedup``."""
-    known = {workers: by_name(calibrations, workers) for workers in table["workers"].unique()}
+    by_workers = {workers: by_name(calibrations, workers) for workers in table["workers"].unique()}
     rows = []
     for row in table.to_dict("records"):
         there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
-        here = known[row["workers"]]
+        here = by_workers[row["workers"]]
         own, dense = (here.get((row["model"], *one)) for one in ((row["variant"], ratio_of(row)), ("none", None)))
         if own is None or dense is None:  # without a calibration there is no prediction
             continue

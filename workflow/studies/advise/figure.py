@@ -33,23 +33,25 @@ def draw(axes: Axes, here: list[Projection], names: Names, there: Network, slowd
     rates = there.rate_mbit * AWAY
     networks = [replace(there, rate_mbit=rate) for rate in rates]
 
-    def seconds(known: Projection) -> np.ndarray:
-        return np.array([advice.fastest_s(known, one, slowdown) for one in networks])
+    def seconds(projection: Projection) -> np.ndarray:
+        return np.array([advice.fastest_s(projection, one, slowdown) for one in networks])
 
-    dense = next(seconds(known) for known in here if known.spec.scheme.method == "none")
+    dense = next(seconds(projection) for projection in here if projection.spec.scheme.method == "none")
     outside = [bool(outside_checked(one, dense_s)) for one, dense_s in zip(networks, dense, strict=True)]
     off = np.where(outside, factor**2, factor)
     axes.fill_between(rates, 1 / off, off, step="mid", color="0.9", linewidth=0, zorder=0)
-    ratios = sorted({known.spec.ratio for known in here if known.spec.ratio})
-    for variant in names.variants_in(known.spec.variant for known in here if known.spec.scheme.method != "none"):
-        own = [known for known in here if known.spec.variant == variant]
-        for known in sorted(own, key=lambda known: known.spec.ratio or 0):
-            index = ratios.index(known.spec.ratio) if known.spec.ratio else 0
+    ratios = sorted({projection.spec.ratio for projection in here if projection.spec.ratio})
+    for variant in names.variants_in(
+        projection.spec.variant for projection in here if projection.spec.scheme.method != "none"
+    ):
+        own = [projection for projection in here if projection.spec.variant == variant]
+        for projection in sorted(own, key=lambda projection: projection.spec.ratio or 0):
+            index = ratios.index(projection.spec.ratio) if projection.spec.ratio else 0
             look = style.of_variant(variant, names, index) | {"marker": ""}
-            look["label"] += at_ratio(known.spec.ratio)
-            axes.plot(rates, dense / seconds(known), **look)
+            look["label"] += at_ratio(projection.spec.ratio)
+            axes.plot(rates, dense / seconds(projection), **look)
     highest = max((line.get_ydata().max() for line in axes.lines), default=1.0)
-    bound = dense * slowdown / min(known.computing_s for known in here)
+    bound = dense * slowdown / min(projection.computing_s for projection in here)
     axes.plot(rates, np.where(bound < BOUND_SHOWN * highest, bound, np.nan), **style.BOUND)
 
 
@@ -73,8 +75,8 @@ def main(snakemake: Script) -> None:
     slower = slowdowns(snakemake.input.rates)
     factor = advice.margin(pd.read_csv(snakemake.input.checked))
     panes = defaultdict(list)
-    for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        panes[known.spec.training.model, known.spec.scheme.topology].append(known)
+    for projection in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
+        panes[projection.spec.training.model, projection.spec.scheme.topology].append(projection)
     order = names.models_in(model for model, _ in panes)
     figure, panels = style.panels(len(panes), 4.6, 3.5)
     for axes, pane in zip(panels, sorted(panes, key=lambda pane: order.index(pane[0])), strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import LINKS, about_run
+from dlgs_bench.report.load_runs import LINKS, run_metadata
 from dlgs_bench.report.log import Script, log_errors, refuse
 from dlgs_bench.report.names import Names, label
 from dlgs_bench.timemodel import advice
@@ -36,17 +36,19 @@ def predict(snakemake: Script) -> pd.DataFrame:
     slower = slowdowns(snakemake.input.rates)
     checked = pd.read_csv(snakemake.input.checked)
     rows = []
-    for known in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        slowdown = slower.get(known.spec.training.model, 1.0)
-        about = {
-            key: value for key, value in about_run(known.folder, known.spec.scheme.label).items() if key not in LINKS
+    for projection in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
+        slowdown = slower.get(projection.spec.training.model, 1.0)
+        metadata = {
+            key: value
+            for key, value in run_metadata(projection.folder, projection.spec.scheme.label).items()
+            if key not in LINKS
         }
-        about |= {"calibrated_workers": known.here.workers, "calibrated_mbit": known.here.rate_mbit}
-        about |= {"slowdown": slowdown} | snakemake.params.there
-        for way in known.collective_variants(there.workers):
+        metadata |= {"calibrated_workers": projection.here.workers, "calibrated_mbit": projection.here.rate_mbit}
+        metadata |= {"slowdown": slowdown} | snakemake.params.there
+        for way in projection.collective_variants(there.workers):
             row = advice.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
-            rows.append(about | {"collective": way.collective, "outside": outside} | row)
+            rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
     table, factor = pd.DataFrame(rows), advice.margin(checked)
     try:
         return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))

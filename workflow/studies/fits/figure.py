@@ -57,8 +57,8 @@ def off(points: pd.DataFrame) -> str:
 
     R^2 is not used, since it is low for a cost that hardly depends on the size, even if the fit is good.
     """
-    known = points[points["measured_s"] > 0]
-    return captions.off(known.assign(error=known["residual_s"] / known["measured_s"]), "error")
+    measured = points[points["measured_s"] > 0]
+    return captions.off(measured.assign(error=measured["residual_s"] / measured["measured_s"]), "error")
 
 
 def fitted(
@@ -113,8 +113,8 @@ def main(snakemake: Script) -> None:
                 note = off(points)
                 note += "" if shared is None else f"; +{1e3 * costs.contention(rows):.1f} ms"
                 draw(axes, style.of_variant(variant, names), points, each, shared, note)
-                about = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
-                residuals.append(points.assign(**about))
+                metadata = {"part": part.removesuffix("_s"), "topology": topology, "ratio": ratio, "variant": variant}
+                residuals.append(points.assign(**metadata))
             finish(axes, topology, ratio)
         row[0].set_ylabel(label)
     for axes in grid[-1]:

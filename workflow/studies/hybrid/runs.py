@@ -89,16 +89,16 @@ def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
 
 def _training(values: dict, model: str, heads: int, batch: int) -> Training:
     try:
-        about = plugins.describe("models", model)
+        metadata = plugins.describe("models", model)
     except ValueError as error:
         raise ConfigError(f"studies.hybrid.models: {error}") from None
-    if not about["head"]:
+    if not metadata["head"]:
         raise ConfigError(f"studies.hybrid.models: {model} does not end in fully connected layers; leave it out")
-    if min(about["head"]) < heads:
-        why = f"{heads} slices, but a layer of {model} has only {min(about['head'])} columns"
+    if min(metadata["head"]) < heads:
+        why = f"{heads} slices, but a layer of {model} has only {min(metadata['head'])} columns"
         raise ConfigError(f"studies.hybrid.workers: {why}; give fewer workers, or leave {model} out")
-    stands_in = about["data"] == grid.IMAGENET and not values["data"]["imagenet"]
-    return Training(model, grid.TIMED_STAND_IN if stands_in else about["data"], stands_in, batch=batch)
+    stands_in = metadata["data"] == grid.IMAGENET and not values["data"]["imagenet"]
+    return Training(model, grid.TIMED_STAND_IN if stands_in else metadata["data"], stands_in, batch=batch)
 
 
 def _cluster(values: dict, study: dict, workers: int, servers: int = 0) -> Cluster:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 from dlgs_bench.spec import RunSpec
@@ -38,9 +38,9 @@ ABOUT += ("measured_mbit", "latency_ms", "disturbed")
 
 def common(path: Path, way: str, rows: pd.DataFrame, samples: int) -> dict:
     """The columns that all ways have. The parts are means, scaled to add up to the median iteration."""
-    about, time = about_run(path.parent), repeatable(rows["iteration_s"].tolist())
+    metadata, time = run_metadata(path.parent), repeatable(rows["iteration_s"].tolist())
     parts = rows[list(PARTS)].mean() * time.value / rows["iteration_s"].mean()
-    row = {key: about[key] for key in ABOUT} | {"title": plugins.describe("models", about["model"])["title"]}
+    row = {key: metadata[key] for key in ABOUT} | {"title": plugins.describe("models", metadata["model"])["title"]}
     row |= {"way": way, "samples": samples, "repeats": len(rows)}
     row |= {"iteration_s": time.value, "iteration_s_low": time.low, "iteration_s_high": time.high}
     return row | parts.to_dict()
@@ -52,14 +52,14 @@ def of_hybrid(path: Path) -> Measured:
     rows = rows.rename(columns={"backbone_gradients_s": "gradients_s"})
     workers, heads = spec.cluster.workers, spec.scheme.options["heads"]
     row = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
-    about = plugins.describe("models", spec.training.model)
-    features, backbone = hybrid.around_head(about["layers"], about["head"])
+    metadata = plugins.describe("models", spec.training.model)
+    features, backbone = hybrid.around_head(metadata["layers"], metadata["head"])
 
     def predict(more: int) -> float:
         halves = more * heads // workers
-        if min(about["head"]) < halves:  # a layer cannot have more slices than columns
+        if min(metadata["head"]) < halves:  # a layer cannot have more slices than columns
             return float("nan")
-        sent = hybrid.link_bytes(more, halves, spec.training.batch, features, about["head"], backbone)
+        sent = hybrid.link_bytes(more, halves, spec.training.batch, features, metadata["head"], backbone)
         return row["computing_s"] + on_link(spec, sent)
 
     of_rank = sent.groupby(["rank", "part"])[["messages", "bytes"]].sum()
@@ -115,9 +115,9 @@ def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
         for workers in numbers:
             if (case := (row["model"], row["way"], workers)) not in seen:
                 seen.add(case)
-                about = {key: row[key] for key in (*ABOUT, "title", "way")}
+                metadata = {key: row[key] for key in (*ABOUT, "title", "way")}
                 samples = row["samples"] // row["workers"] * workers
-                yield about | {"workers": workers, "samples": samples, "repeats": 0, "predicted_s": predict(workers)}
+                yield metadata | {"workers": workers, "samples": samples, "repeats": 0, "predicted_s": predict(workers)}
 
 
 def iteration(row: dict) -> str:

@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.contour import ContourSet
+from matplotlib.figure import Figure
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
@@ -29,11 +30,11 @@ WORKERS = 2 ** np.arange(1, 5)
 SPEEDUPS = [1.1, 1.5, 2, 4, 8, 16, 32]
 
 
-def iterations(known: list[Projection]) -> np.ndarray:
+def iterations(projections: list[Projection]) -> np.ndarray:
     """The predicted seconds of an iteration: (variants, workers, rates)."""
-    here = known[0].here
+    here = projections[0].here
     networks = [[replace(here, workers=n, rate_mbit=rate) for rate in AWAY * here.rate_mbit] for n in WORKERS]
-    return np.array([[[k.iteration_s(there) for there in row] for row in networks] for k in known])
+    return np.array([[[k.iteration_s(there) for there in row] for row in networks] for k in projections])
 
 
 def winners(variants: Iterable[str], seconds: np.ndarray) -> set[str]:
@@ -42,18 +43,18 @@ def winners(variants: Iterable[str], seconds: np.ndarray) -> set[str]:
 
 
 def draw(
-    axes: Axes, known: list[Projection], seconds: np.ndarray, colours: ListedColormap, error: float
+    axes: Axes, projections: list[Projection], seconds: np.ndarray, colours: ListedColormap, error: float
 ) -> ContourSet | None:
     """Draw the fastest variant of one model and its speed-up; uncompressed may be missing.
 
-    ``seconds``: of ``known``, from ``iterations``. ``error``: the relative error of the time model. It returns the
-    contours of the speed-ups, which are labelled after the layout of the figure, or None.
+    ``seconds``: of ``projections``, from ``iterations``. ``error``: the relative error of the time model. Returns
+    the contours of the speed-ups, which are labelled after the layout of the figure, or None.
     """
-    here = known[0].here
+    here = projections[0].here
     rates = AWAY * here.rate_mbit
     axes.set_xscale("log")
     axes.set_yscale("log", base=2)
-    axes.pcolormesh(rates, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(known) - 0.5,
+    axes.pcolormesh(rates, WORKERS, seconds.argmin(axis=0), cmap=colours, vmin=-0.5, vmax=len(projections) - 0.5,
                     shading="nearest", rasterized=True)  # fmt: skip
     axes.plot(here.rate_mbit, here.workers, "x", color="black", markersize=7, markeredgewidth=2, clip_on=False)
     axes.set_xlim(rates[0], rates[-1])
@@ -62,50 +63,64 @@ def draw(
     axes.set_yticks(WORKERS, [f"{n}" for n in WORKERS])
     axes.set_xlabel("rate of every link (Mb/s)")
     axes.set_ylabel("workers")
-    if len(known) > 1:
+    if len(projections) > 1:
         first, second = np.sort(seconds, axis=0)[:2]
         close = axes.contourf(rates, WORKERS, second / first, levels=[1, 1 + error], colors="none", hatches=["//"])
         close.set(edgecolor="0.35", linewidth=0)
-    dense = [index for index, k in enumerate(known) if k.spec.scheme.method == "none"]
+    dense = [index for index, k in enumerate(projections) if k.spec.scheme.method == "none"]
     speedup = seconds[dense[0]] / seconds.min(axis=0) if dense else np.ones_like(seconds[0])
     levels = [level for level in SPEEDUPS if speedup.min() < level < speedup.max()]
     return axes.contour(rates, WORKERS, speedup, levels=levels, colors="black", linewidths=0.7) if levels else None
 
 
+def panes_of(calibrations: Calibrations, names: Names) -> list[tuple[str, str, dict[str, Projection]]]:
+    """(model, kind of selection, variant -> projection) of each panel."""
+    panes = []
+    for kind in calibrations.selections:
+        projections = calibrations.projections(selection=kind)
+        panes += [
+            (model, kind, {variant: k for (of, variant), k in projections.items() if of == model})
+            for model in names.models_in(of for (of, _), k in projections.items() if k.spec.scheme.method != "none")
+        ]
+    return panes
+
+
+def legend(figure: Figure, colours: dict[str, tuple[float, ...]], labels: list[str]) -> None:
+    """The colour of each variant, and the hatching of cells where two variants are too close to tell."""
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours.values()]
+    handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
+    style.legend(figure, handles, [*labels, "too close to tell"])
+
+
+def label_lines(figure: Figure, lines: list[tuple[Axes, ContourSet]]) -> None:
+    """Write the speed-ups along the contours, whose lengths depend on the layout."""
+    figure.draw_without_rendering()
+    for axes, contours in lines:
+        for words in axes.clabel(contours, fmt=f"{style.TIMES}%g", fontsize=7):
+            words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+
+
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, runs = Names.of(snakemake), [Path(run) for run in snakemake.input.calibration]
-    calibrations = Calibrations(run.parent for run in runs)
-    panes = []
-    for kind in calibrations.selections:
-        known = calibrations.projections(selection=kind)
-        panes += [
-            (model, kind, {variant: k for (of, variant), k in known.items() if of == model})
-            for model in names.models_in(of for (of, _), k in known.items() if k.spec.scheme.method != "none")
-        ]
-    predicted = [iterations(list(known.values())) for *_, known in panes]
-    fastest = [winners(known, seconds) for (*_, known), seconds in zip(panes, predicted, strict=True)]
+    panes = panes_of(Calibrations(run.parent for run in runs), names)
+    predicted = [iterations(list(projections.values())) for *_, projections in panes]
+    fastest = [winners(projections, seconds) for (*_, projections), seconds in zip(panes, predicted, strict=True)]
     variants = names.variants_in(set().union(*fastest))
     colours = style.areas(variants, names)
     prediction = pd.read_csv(snakemake.input.prediction)
     error = prediction["error"].abs().median()
     figure, panels = style.panels(len(panes), 4.0, 3.5)
     lines = []
-    for axes, (model, kind, known), seconds in zip(panels, panes, predicted, strict=True):
-        shades = ListedColormap([colours.get(variant, "white") for variant in known])
-        contours = draw(axes, list(known.values()), seconds, shades, error)
+    for axes, (model, kind, projections), seconds in zip(panels, panes, predicted, strict=True):
+        shades = ListedColormap([colours.get(variant, "white") for variant in projections])
+        contours = draw(axes, list(projections.values()), seconds, shades, error)
         lines += [(axes, contours)] if contours else []
         axes.set_title(f"{names.model(model)}, selection {kind}", fontsize=9)
-    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=colours[variant]) for variant in variants]
-    every = [(variant, k) for *_, known in panes for variant, k in known.items()]
+    every = [(variant, k) for *_, projections in panes for variant, k in projections.items()]
     ratio_of = {variant: k.spec.ratio for variant, k in every}
-    labels = [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants]
-    handles.append(plt.Rectangle((0, 0), 1, 1, facecolor="none", edgecolor="0.35", hatch="//", linewidth=0))
-    style.legend(figure, handles, [*labels, "too close to tell"])
-    figure.draw_without_rendering()  # labels are placed along contours, whose lengths depend on the layout
-    for axes, contours in lines:
-        for words in axes.clabel(contours, fmt=f"{style.TIMES}%g", fontsize=7):
-            words.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+    legend(figure, colours, [names.variant(variant) + at_ratio(ratio_of[variant]) for variant in variants])
+    label_lines(figure, lines)
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
     machine = json.loads(runs[0].read_text(encoding="utf-8"))["provenance"]["machine"]

@@ -35,10 +35,10 @@ def _every_method(values: dict, given: dict) -> list[str]:
     sgd = all(model["optimizer"] == "sgd" for model in values["models"].values())
     chosen: dict[str, str] = {}  # title -> name
     for name in sorted(plugins.usable("methods"), key=lambda name: name not in [*values["methods"]]):
-        about, settings = plugins.describe("methods", name), given.get(name, {})
-        ratio = {"ratio": 1.0} if "ratio" in about["fields"] else {}
-        runs_by_default = settings or not wrong_options(name, about["fields"], ratio)
-        if runs_by_default and (sgd or not about["needs_sgd"]):
+        metadata, settings = plugins.describe("methods", name), given.get(name, {})
+        ratio = {"ratio": 1.0} if "ratio" in metadata["fields"] else {}
+        runs_by_default = settings or not wrong_options(name, metadata["fields"], ratio)
+        if runs_by_default and (sgd or not metadata["needs_sgd"]):
             chosen.setdefault(variants.variant(name, settings).title, name)
     return sorted(chosen.values())
 

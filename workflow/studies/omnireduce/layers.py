@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, Row
 from dlgs_bench.spec import RunSpec
@@ -20,7 +20,7 @@ def of_run(path: Path) -> pd.DataFrame:
     layers, sent = (table[table["variant"] == spec.scheme.label] for table in (groups, sent))
     entries, block = layers["entries"].to_numpy(), spec.scheme.streams["block"]
     steps = sent[[str(bucket) for bucket in layers["bucket"]]]
-    about = about_run(path.parent)
+    metadata = run_metadata(path.parent)
     return pd.DataFrame(
         {
             "layer": layers["start"].to_numpy(),
@@ -29,7 +29,7 @@ def of_run(path: Path) -> pd.DataFrame:
             "density": steps.mean().to_numpy() / entries,
             "steps": len(steps),
         }
-    ).assign(**about)
+    ).assign(**metadata)
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:

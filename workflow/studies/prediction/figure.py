@@ -6,6 +6,7 @@ points with the largest error are named."""
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
@@ -13,6 +14,26 @@ from dlgs_bench.report.names import Names
 from dlgs_bench.topology import TOPOLOGIES
 
 WORST = 2  # points that are named
+
+
+def points(axes: Axes, table: pd.DataFrame, names: Names) -> None:
+    """Draw the runs of each variant: paired, and from the calibration only."""
+    for variant in names.variants_in(table["variant"]):
+        rows = table[table["variant"] == variant]
+        look = style.of_variant(variant, names) | {"linestyle": "", "markersize": 6, "alpha": 0.8}
+        axes.plot(rows["measured_s"] * 1e3, rows["paired_s"] * 1e3, **look)
+        look |= {"label": None, "fillstyle": "none", "alpha": 0.5}
+        axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
+
+
+def name_worst(axes: Axes, table: pd.DataFrame, names: Names, middle_ms: float) -> None:
+    """Name the points with the largest errors, on the side that has more space."""
+    for index in table["paired_error"].abs().nlargest(WORST).index:
+        row = table.loc[index]
+        words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
+        x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
+        side = {"ha": "right", "xytext": (-5, 3)} if x > middle_ms else {"ha": "left", "xytext": (5, -9)}
+        axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, **side)
 
 
 def main(snakemake: Script) -> None:
@@ -25,19 +46,8 @@ def main(snakemake: Script) -> None:
     axes.plot(ends, ends, color="0.4", linewidth=0.8)
     for off in (0.9, 1.1):
         axes.plot(ends, [off * end for end in ends], color="0.4", linewidth=0.6, linestyle="--")
-    variants = names.variants_in(table["variant"])
-    for variant in variants:
-        rows = table[table["variant"] == variant]
-        look = style.of_variant(variant, names) | {"linestyle": "", "markersize": 6, "alpha": 0.8}
-        axes.plot(rows["measured_s"] * 1e3, rows["paired_s"] * 1e3, **look)
-        look |= {"label": None, "fillstyle": "none", "alpha": 0.5}
-        axes.plot(rows["measured_s"] * 1e3, rows["predicted_s"] * 1e3, **look)
-    for place in table["paired_error"].abs().nlargest(WORST).index:
-        row = table.loc[place]
-        words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
-        x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
-        side = {"ha": "right", "xytext": (-5, 3)} if x > (low * high) ** 0.5 else {"ha": "left", "xytext": (5, -9)}
-        axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, **side)
+    points(axes, table, names)
+    name_worst(axes, table, names, middle_ms=(low * high) ** 0.5)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -48,7 +58,7 @@ def main(snakemake: Script) -> None:
     axes.set_xlabel("measured iteration (ms)")
     axes.set_ylabel("predicted iteration (ms)")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(frameon=False, fontsize=9 if len(variants) <= 6 else 7)
+    axes.legend(frameon=False, fontsize=9 if table["variant"].nunique() <= 6 else 7)
     style.open_frame(axes)
     note = f"{captions.setting(table)}; n = {table['predicted_s'].count()} timing runs; error, paired: "
     note += f"{captions.off(table, 'paired_error')}; error, calibration alone: {captions.off(table, 'error')}"

@@ -32,16 +32,16 @@ SAME_BYTES = 0.1  # largest relative difference between the bytes of an iteratio
 def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Calibrations) -> dict:
     """The row of the scheme ``label`` in the timing run in ``folder``; ``everything``: all its iterations."""
     spec = RunSpec.in_folder(folder).members[label]
-    known = calibrations.of(spec)
+    calibration = calibrations.of(spec)
     groups = pd.read_csv(folder / "groups.csv")
     groups = groups[groups["variant"] == label]
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(known.sizes, on_its_links(known, spec, everything["slowdown"].median()), plan)
+    times = schedule(calibration.sizes, on_its_links(calibration, spec, everything["slowdown"].median()), plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
-    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + known.rest_s
+    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + calibration.rest_s
     slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
-    warning = other_bytes(known, amortise(timed, "sent_bytes")) if spec.scheme.streams else ""
+    warning = other_bytes(calibration, amortise(timed, "sent_bytes")) if spec.scheme.streams else ""
     if warning:
         predicted_s, paired_s = math.nan, math.nan
     return {
@@ -61,18 +61,18 @@ def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Ca
     }
 
 
-def on_its_links(known: Calibration, spec: RunSpec, slowdown: float) -> Costs:
+def on_its_links(calibration: Calibration, spec: RunSpec, slowdown: float) -> Costs:
     """The costs over the links of a run, which were ``slowdown`` times slower than in the calibration."""
     if slowdown == 1:
-        return known.costs
+        return calibration.costs
     here = Network(spec.cluster.workers, min(spec.cluster.rates_mbit), spec.cluster.latency_ms)
     there = replace(here, rate_mbit=here.rate_mbit / slowdown)
-    return project_costs(known.costs, spec.topology, known.traffic, here, there)
+    return project_costs(calibration.costs, spec.topology, calibration.traffic, here, there)
 
 
-def other_bytes(known: Calibration, sent: float) -> str:
+def other_bytes(calibration: Calibration, sent: float) -> str:
     """A warning if an iteration of a run sent another number of bytes than its calibration, or an empty string."""
-    calibrated = known.traffic.sent * sum(known.sizes)
+    calibrated = calibration.traffic.sent * sum(calibration.sizes)
     if abs(sent / calibrated - 1) <= SAME_BYTES:
         return ""
     return f"not predicted: sent {sent / 1e6:.3g} MB, calibrated with {calibrated / 1e6:.3g} MB"

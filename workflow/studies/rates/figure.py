@@ -50,12 +50,12 @@ def main(snakemake: Script) -> None:
     panes = list(product(names.models_in(table["model"]), kinds))
     figure, panels = style.panels(len(panes), 4.4, 3.5, most=2)
     for axes, (model, kind) in zip(panels, panes, strict=True):
-        known = calibrations.projections(ratio, selection=kind)
+        projections = calibrations.projections(ratio, selection=kind)
         here = table[(table["model"] == model) & (table["selection"].isna() | (table["selection"] == kind))]
         for variant in names.variants_in(here["variant"]):
             look = style.of_variant(variant, names)
-            draw(axes, look, here[here["variant"] == variant], known.get((model, variant)), ticks)
-        if known:
+            draw(axes, look, here[here["variant"] == variant], projections.get((model, variant)), ticks)
+        if projections:
             axes.plot([], [], **style.MODEL)
         finish(axes, ticks, here["bound_s"].min())
         axes.set_title(

@@ -57,16 +57,16 @@ def main(snakemake: Script) -> None:
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
     ticks = sorted(table["rate_mbit"].unique())
     topologies = sorted(table["topology"].unique())
-    known_over = {name: calibrations.projections(topology=TOPOLOGIES[name]) for name in topologies}
+    projections_over = {name: calibrations.projections(topology=TOPOLOGIES[name]) for name in topologies}
     panes = list(product(names.models_in(table["model"]), topologies))
     figure, panels = style.panels(len(panes), 4.6, 3.4)
     for axes, (model, name) in zip(panels, panes, strict=True):
-        topology, known = TOPOLOGIES[name], known_over[name]
+        topology, projections = TOPOLOGIES[name], projections_over[name]
         rows = table[(table["model"] == model) & (table["topology"] == name)]
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)
-                draw(axes, look, own, known[model, "none"], known[model, variant], ticks)
+                draw(axes, look, own, projections[model, "none"], projections[model, variant], ticks)
         axes.plot([], [], **style.MODEL)
         dense = rows[rows["variant"] == "none"].set_index("rate_mbit").sort_index()
         finish(axes, ticks, topology, dense["iteration_s"] / dense["bound_s"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 from dlgs_bench.timemodel.slowdown import Nodes
@@ -41,7 +41,7 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in snakemake.input.rates]
-    calibrations = [about_run(Path(path).parent) for path in snakemake.input.layers]
+    calibrations = [run_metadata(Path(path).parent) for path in snakemake.input.layers]
     nodes = Nodes(**rates[0]["nodes"])
     table = pd.DataFrame(
         {key: calibration[key] for key in ABOUT} | {key: value for key, value in rate.items() if key != "nodes"}

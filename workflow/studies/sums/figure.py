@@ -1,11 +1,11 @@
 """Block-sparse sums: the speed-up of OmniReduce and of an all-gather over a ring, by the part of the blocks that is not
 zero.
 
-One panel per number of workers, kind of links and placement of aggregators (beside a worker, or apart on dedicated
-hosts). The blocks that are not zero have random positions; the table has other positions too. One line per setting of
-OmniReduce's streams: the number of aggregators, the blocks of a message x the entries of a block, and the streams of an
-aggregator. Some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed with one
-aggregator."""
+One panel per number of workers, kind of links and placement of aggregators (on shared hosts, next to a worker, or on
+dedicated hosts). The blocks that are not zero have random positions; the table has other positions too. One line per
+setting of OmniReduce's streams: the number of aggregators, the blocks of a message x the entries of a block, and the
+streams of an aggregator. Some settings have only a few points. Grey: the speed-up that the bytes alone allow, dashed
+with one aggregator."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ def name(aggregators: int, block: int, fused: int, in_flight: int) -> str:
 
 def title(row: pd.Series) -> str:
     latency = f", {row['latency_ms']:g} ms" if row["latency_ms"] else ""
-    return f"{row['workers']} workers{latency}, {'apart' if row['apart'] else 'beside'}"
+    return f"{row['workers']} workers{latency}, {'dedicated' if row['dedicated'] else 'shared'} hosts"
 
 
 def draw(axes: Axes, rows: pd.DataFrame, names: list[str]) -> None:
@@ -57,7 +57,7 @@ def points(axes: Axes, look: dict, rows: pd.DataFrame) -> None:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
-    rows_of = table[table["places"] == "random"].groupby(["latency_ms", "workers", "apart"])
+    rows_of = table[table["positions"] == "random"].groupby(["latency_ms", "workers", "dedicated"])
     cases = [(title(rows.iloc[0]), rows) for _, rows in rows_of]
     figure, panels = style.panels(len(cases), 3.6, 3.2)
     names = list(dict.fromkeys(name(*shape) for shape in sorted(table[SHAPE].itertuples(index=False))))

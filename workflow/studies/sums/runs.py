@@ -19,16 +19,16 @@ def runs(values: dict) -> dict[str, RunSpec]:
     if values["network"] != "testbed":
         return {}
     study = values["studies"]["sums"]
-    if study["apart"] and ENGINES[study["engine"]].requires_all_ranks:
+    if study["dedicated"] and ENGINES[study["engine"]].requires_all_ranks:
         why = f"{study['engine']} has no messages between two processes"
-        raise ConfigError(f"studies.sums.apart: {why}; give false, or another engine")
+        raise ConfigError(f"studies.sums.dedicated: {why}; give false, or another engine")
     specs = {}
-    kinds = ("aggregators", "apart") if study["apart"] else ("aggregators",)
+    kinds = ("aggregators", "dedicated") if study["dedicated"] else ("aggregators",)
     for workers in study["workers"]:
         fully_timed = study["fused"][-1], study["in_flight"][-1], workers
         for kind, aggregators, fused, in_flight in product(kinds, (1, workers), study["fused"], study["in_flight"]):
             streams = {"fused": fused, "in_flight": in_flight, "aggregators": aggregators}
-            streams |= {"apart": True} if kind == "apart" else {}
+            streams |= {"dedicated": True} if kind == "dedicated" else {}
             name = f"sums/{workers}workers-{aggregators}{kind}-{fused}fused-{in_flight}inflight"
             specs[name] = _run(study, workers, streams, brief=(fused, in_flight, aggregators) != fully_timed)
         shape = {"fused": study["fused"][-1], "in_flight": study["in_flight"][-1], "aggregators": workers}
@@ -45,7 +45,7 @@ def runs(values: dict) -> dict[str, RunSpec]:
 
 
 def _run(study: dict, workers: int, streams: dict, brief: bool) -> RunSpec:
-    processes = workers + (streams["aggregators"] if "apart" in streams else 0)
+    processes = workers + (streams["aggregators"] if "dedicated" in streams else 0)
     rates = (float(study["rate_mbit"]),) * processes
     links = {"network": "testbed", "rates_mbit": rates, "latency_ms": study.get("latency_ms", 0.0)}
     return RunSpec(

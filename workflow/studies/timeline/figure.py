@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.load_runs import about_run
+from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.spec import RunSpec
@@ -36,9 +36,9 @@ LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
 
 def predicted(files: Any, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
     """The schedule of the time model as intervals, in the format of a run's trace."""
-    known = predict.read(files.layers, files.iterations, files.samples, spec)
+    calibration = predict.read(files.layers, files.iterations, files.samples, spec)
     plan = list(zip(groups["start"], groups["stop"], strict=True))
-    times = schedule(known.sizes, known.costs, plan)
+    times = schedule(calibration.sizes, calibration.costs, plan)
     rows = [("compute", "forward", 0.0, times.forward_s)]
     rows += [("compute", "backward", *interval) for interval in times.backward]
     rows += [("compute", "sparsify", *interval) for interval in times.sparsify]
@@ -61,7 +61,7 @@ def draw_rows(axes: Axes, trace: pd.DataFrame, title: str) -> None:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, folder, label = Names.of(snakemake), Path(snakemake.input.run).parent, snakemake.params.label
-    spec, about = RunSpec.in_folder(folder).members[label], about_run(folder, label)
+    spec, metadata = RunSpec.in_folder(folder).members[label], run_metadata(folder, label)
     tables = map(pd.read_csv, (snakemake.input.trace, snakemake.input.groups))
     trace, groups = (table[table["variant"] == label] for table in tables)
     model = predicted(snakemake.input, spec, groups)
@@ -75,7 +75,7 @@ def main(snakemake: Script) -> None:
     style.legend(figure, handles, meanings)
     name = f"{names.model(spec.training.model)}, {names.variant(spec.variant)}{at_ratio(spec.ratio)}"
     note = f"{name}; {spec.topology.title}; {len(groups)} groups ({spec.scheme.planner}); "
-    note += f"{captions.setting(pd.DataFrame([about]))}; one iteration, n = 1"
+    note += f"{captions.setting(pd.DataFrame([metadata]))}; one iteration, n = 1"
     style.save(figure, note, snakemake)
 
 
