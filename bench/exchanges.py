@@ -1,16 +1,14 @@
-"""Methods: what each computes, as a multiple of a copy, what it sends, and what its aggregate is worth.
-
-On one core, or on the GPU where there is one.
+"""Methods: the time of each method as a multiple of a copy, the bytes that it sends, and the error of its aggregate.
 
     python bench/exchanges.py results/bench [--quick]
 
-Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
-distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
-and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``warm_start``;
-medians over
-rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
-to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual. Methods with
-local steps make such an exchange once in many steps.
+It runs on one core, or on the GPU if there is one. Two workers exchange one bucket in one thread. The bucket is a layer
+as large as the model. Gradients are normally distributed, and half of the variance is common to both workers. The time
+is the work of worker 0: its computation, and to pack and add sparse messages. The work of an engine (dense sums and
+maxima) is not included. Times are measured after ``warm_start``. They are medians over rounds, divided by a copy of the
+gradient in the same round; the interval is the middle half. Bits are what worker 0 gives to the engine. The error,
+vNMSE = E |aggregate - mean|^2 / E |mean|^2, is that of a first exchange, before there is a residual. Methods with local
+steps make such an exchange once in many steps.
 """
 
 import sys
@@ -40,7 +38,7 @@ RATIO, WORKERS = 0.01, 2
 
 
 def _timed(call, *args) -> tuple:
-    """The result, and the seconds that it took."""
+    """The result, and the seconds of the call."""
     begun = time.perf_counter()
     result = call(*args)
     if DEVICE.type == "cuda":

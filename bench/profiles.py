@@ -62,7 +62,7 @@ Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree.
 @dataclass(frozen=True)
 class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
-    rates that are predicted. ``weight``: the share of the budget, per case, after what all starts and recordings take.
+    rates that are predicted. ``weight``: the part of the budget, per case, after what all starts and recordings take.
     ``steps``: the steps that are recorded. ``recording_s``: how long a recording takes, about."""
 
     model: str

@@ -1,9 +1,9 @@
-"""Properties: of each method, the numbers that its tests measure, and what they must be.
+"""Properties: the numbers that the tests of each method measure, and their bounds.
 
     python bench/properties.py results/bench
 
-Runs the tests that note what they measure (the fixture ``measured``): the laws that a method's class declares, and what
-makes the method itself. Figure: the lowest and the highest of all cases of a test. None is a time.
+Runs every test that uses the fixture ``measured``: the laws that a method's class declares, and the properties that are
+special for a method. Figure: the lowest and the highest value of all cases of a test. None of them is a time.
 """
 
 import math

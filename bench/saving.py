@@ -1,4 +1,4 @@
-"""Keeps what a benchmark measured, as CSV and as Markdown, and shows it."""
+"""Writes the measurements of a benchmark as CSV and as Markdown, and prints them."""
 
 from pathlib import Path
 

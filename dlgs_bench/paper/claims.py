@@ -490,8 +490,8 @@ def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> 
         falls: dict[int, list[float]] = {}
         for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
             if (errors := errors_at(points, value)) is not None:
-                settled, before, after = errors
-                falls.setdefault(seed, []).append(log((before / after) / (settled / before)))
+                plateau, before, after = errors
+                falls.setdefault(seed, []).append(log((before / after) / (plateau / before)))
         if not falls or len({len(one) for one in falls.values()}) > 1:
             why = f"a curve has no points near epochs {SETTLED}, {BEFORE} and {AFTER}"
             comparisons.append(Comparison(model, why=why))
