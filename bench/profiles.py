@@ -292,7 +292,7 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         f"In the worst case it took {choices.max():.2f} times as long. The difference was significantly more than 5 % "
         f"in {(chosen['over_fastest_low'] > CLOSE).sum()} cases.",
         f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}.",
-        f"Methods within a factor of {TIED} of the first choice cannot be told apart. On average, these are "
+        f"Methods within a factor of {TIED} of the first choice cannot be distinguished. On average, these are "
         f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
         f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest.",
         f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
@@ -424,7 +424,7 @@ the probe costs is in [probe.csv](probe.csv).
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
 {table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
 model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
-language_model. No cost was fitted to the cases here, but the factor within which methods cannot be told apart was
+language_model. No cost was fitted to the cases here, but the factor within which methods cannot be distinguished was
 computed from them.
 
 ## What limits the comparison
