@@ -170,8 +170,8 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> st
         parts.append(shared)
     if reasons:
         parts.append(
-            f"Warning: the estimate is less reliable than where it was checked: {'; '.join(reasons)}. The intervals are "
-            f"widened to a factor of {factor:.2f}, which is an assumption."
+            f"Warning: the estimate is less reliable than where it was checked: {'; '.join(reasons)}. The intervals "
+            f"are widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(parts)
 
