@@ -49,20 +49,20 @@ def measure(size: int, density: float, rounds: int) -> list[dict]:
             begun = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - begun)
-    seconds = {name: np.array(found[1:]) for name, found in times.items()}  # the first round warms up
+    seconds = {name: np.array(result[1:]) for name, result in times.items()}  # the first round warms up
     floor = seconds.pop("copy") * FLOOR_BYTES / COPY_BYTES
     return [
         {
             "entries": size,
             "density": density,
             "way": name,
-            "median_ms": 1e3 * np.median(found),
-            "over_floor": np.median(found) / np.median(floor),
-            "over_floor_low": np.quantile(found / floor, 0.25),
-            "over_floor_high": np.quantile(found / floor, 0.75),
+            "median_ms": 1e3 * np.median(result),
+            "over_floor": np.median(result) / np.median(floor),
+            "over_floor_low": np.quantile(result / floor, 0.25),
+            "over_floor_high": np.quantile(result / floor, 0.75),
             "rounds": rounds - 1,
         }
-        for name, found in seconds.items()
+        for name, result in seconds.items()
     ]
 
 

@@ -117,15 +117,15 @@ def _sum_messages(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tens
 
 def candidates() -> dict:
     """name -> a call that makes the method; with either selection, where it has both."""
-    found = {}
+    calls = {}
     for name in plugins.names("methods"):
         fields = plugins.fields(name)
         options = {"ratio": RATIO} if "ratio" in fields else {}
         for selection in ("torch", "compiled") if "selection" in fields else ():
-            found[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
+            calls[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
         if "selection" not in fields:
-            found[name] = partial(method_class(name), **options)
-    return found
+            calls[name] = partial(method_class(name), **options)
+    return calls
 
 
 def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
@@ -137,17 +137,17 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
         error = vnmse([Exchange(make, gradients, shape).step(1)], [sum(gradients)])
         exchange = Exchange(make, gradients, shape)
         exchange.warm_start()
-        found = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
-        ratios = found["own_s"] / found["copy_s"]
+        timed = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
+        ratios = timed["own_s"] / timed["copy_s"]
         rows.append(
             {
                 "entries": size,
                 "method": name,
-                "median_ms": 1e3 * found["own_s"].median(),
-                "times_a_copy": found["own_s"].median() / found["copy_s"].median(),
+                "median_ms": 1e3 * timed["own_s"].median(),
+                "times_a_copy": timed["own_s"].median() / timed["copy_s"].median(),
                 "times_a_copy_low": ratios.quantile(0.25),
                 "times_a_copy_high": ratios.quantile(0.75),
-                "bits_per_entry": bits_per_entry(found["sent_bytes"].mean(), size),
+                "bits_per_entry": bits_per_entry(timed["sent_bytes"].mean(), size),
                 "vnmse": error,
                 "rounds": rounds,
             }

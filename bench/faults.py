@@ -41,12 +41,12 @@ def main(folder: Path, times: int) -> int:
     rows = [
         {
             "fault": fault,
-            "made": len(found),
-            "nothing lost": int(found["held"].sum()),
-            "median (s)": found["seconds"].median(),
-            "longest (s)": found["seconds"].max(),
+            "made": len(result),
+            "nothing lost": int(result["held"].sum()),
+            "median (s)": result["seconds"].median(),
+            "longest (s)": result["seconds"].max(),
         }
-        for fault, found in pd.DataFrame(noted.notes).groupby("fault", sort=False)
+        for fault, result in pd.DataFrame(noted.notes).groupby("fault", sort=False)
     ]
     save(rows, folder, "faults", f"{machine('cpu')}; {times} rounds.")
     return max(codes)

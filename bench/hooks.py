@@ -122,9 +122,9 @@ def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
     rows: list[dict] = []
 
     def add(kind: str, model: str, method: str, project, library, bucket_mb: float | None = None) -> None:
-        found = in_turns(comm, project, library, batch(comm.rank), **blocks)
+        result = in_turns(comm, project, library, batch(comm.rank), **blocks)
         labels = {"kind": kind, "model": model, "method": method, "bucket_mb": bucket_mb, "best": False}
-        rows.append(labels | found)
+        rows.append(labels | result)
 
     for model in models:
         add("bfloat16", model, "cast", *(with_ddp(model, project, "cast", BFLOAT16) for project in (True, False)))
@@ -149,8 +149,8 @@ def work(engine: str, folder: Path, quick: bool) -> None:
     for model in models:
         for method in methods:
             project, library = side(model, True, method), side(model, False, method)
-            found = in_turns(comm, project, library, batch(comm.rank), **blocks)
-            rows.append({"engine": engine, "model": model, "method": method, **found})
+            result = in_turns(comm, project, library, batch(comm.rank), **blocks)
+            rows.append({"engine": engine, "model": model, "method": method, **result})
     if engine == "torch_dist":
         save_rows(comm, more_of_torch(comm, models, blocks), folder, "hooks_torch_more")
     save_rows(comm, rows, folder, f"hooks_{engine}")

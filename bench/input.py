@@ -124,8 +124,8 @@ def main(folder: Path, quick: bool) -> None:
                 for _ in range(2 * processes if way == ahead else 1):  # prefetched while others had their turn
                     batch()
                 rates[way].append(rate(batch, seconds))
-    found = {way: np.array(measured[1:]) for way, measured in rates.items()}  # the first round warms up
-    need = max(np.median(found[way]) for way in found if "needs" in way)
+    result = {way: np.array(measured[1:]) for way, measured in rates.items()}  # the first round warms up
+    need = max(np.median(result[way]) for way in result if "needs" in way)
     rows = [
         {
             "way": way,
@@ -136,7 +136,7 @@ def main(folder: Path, quick: bool) -> None:
             "over_need": np.median(measured) / need,
             "rounds": rounds,
         }
-        for way, measured in found.items()
+        for way, measured in result.items()
     ]
     words = f"JPEG files of {WIDTH} x {HEIGHT} pixels, {size / 1e3:.0f} kB in the mean. {machine(DEVICE.type)}."
     save(rows, folder, "input", words)

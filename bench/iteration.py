@@ -109,11 +109,11 @@ def in_turns(comm, project, library, data, blocks: int = BLOCKS) -> dict:
         a, b = block_time(comm, first, data), block_time(comm, second, data)
         if block:
             pairs.append((a, b) if block % 2 else (b, a))
-    found = np.array(pairs)
-    ratios = found[:, 0] / found[:, 1]
+    seconds = np.array(pairs)
+    ratios = seconds[:, 0] / seconds[:, 1]
     draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    medians = np.median(found, axis=0)
+    medians = np.median(seconds, axis=0)
     return {
         "project_s": medians[0],
         "library_s": medians[1],
@@ -144,8 +144,8 @@ def work(engine: str, folder: Path, models: list[str]) -> None:
     comm = connect(engine, DEVICE)
     rows = []
     for model in models:
-        found = in_turns(comm, project_side(comm, engine, model), peer(engine, model), batch(comm.rank))
-        rows.append({"engine": engine, "model": model, **found})
+        result = in_turns(comm, project_side(comm, engine, model), peer(engine, model), batch(comm.rank))
+        rows.append({"engine": engine, "model": model, **result})
     save_rows(comm, rows, folder, f"iteration_{engine}")
     comm.close()
 

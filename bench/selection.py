@@ -81,24 +81,24 @@ def measure(size: int, ratio: float, rounds: int, candidates_of: Callable = cand
         for name, call in chosen.items():
             clock("copy", lambda: corrected.copy_(residual))
             clock(name, lambda call=call: call(corrected))
-    seconds = {name: np.array(found) for name, found in times.items()}
+    seconds = {name: np.array(result) for name, result in times.items()}
     # A copy runs before every candidate: the median of a round's is the round's.
     seconds["copy"] = np.median(seconds["copy"].reshape(rounds + 1, -1), axis=1)
     seconds["floor"] = seconds["copy"] * FLOOR_BYTES / COPY_BYTES
-    seconds = {name: found[1:] for name, found in seconds.items()}  # the first round warms up
+    seconds = {name: result[1:] for name, result in seconds.items()}  # the first round warms up
     return [
         {
             "entries": size,
             "ratio": ratio,
             "selection": name,
-            "median_ms": 1e3 * np.median(found),
-            "times_faster_than_topk": np.median(seconds["torch.topk"]) / np.median(found),
-            "over_floor": np.median(found) / np.median(seconds["floor"]),
-            "over_floor_low": np.quantile(found / seconds["floor"], 0.25),
-            "over_floor_high": np.quantile(found / seconds["floor"], 0.75),
+            "median_ms": 1e3 * np.median(result),
+            "times_faster_than_topk": np.median(seconds["torch.topk"]) / np.median(result),
+            "over_floor": np.median(result) / np.median(seconds["floor"]),
+            "over_floor_low": np.quantile(result / seconds["floor"], 0.25),
+            "over_floor_high": np.quantile(result / seconds["floor"], 0.75),
             "rounds": rounds,
         }
-        for name, found in seconds.items()
+        for name, result in seconds.items()
     ]
 
 

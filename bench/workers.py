@@ -105,8 +105,8 @@ class Quiet(Report):
 def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[str, Any]:
     """The record of a run, which ``folder`` keeps; from there if the run has finished, else from its checkpoint."""
     record = folder / "run.json"
-    if record.exists() and (found := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
-        return found
+    if record.exists() and (result := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
+        return result
     settings = LaunchSettings(checkpoints=str(folder / "checkpoints"), checkpoint_every_s=every_s)
 
     def work(comm) -> dict[str, Any]:
@@ -115,25 +115,25 @@ def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[st
 
     rows = run_workers(spec.cluster.workers, work)[0]
     origin = provenance(spec) | {"network": "no"}
-    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
-    found["points"] = points(rows)
+    result = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
+    result["points"] = points(rows)
     folder.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return found
+    return result
 
 
 def points(rows: dict[str, Any]) -> list[dict[str, float]]:
     """The points of the curve, with the mean density since the point before and the error in the point's step."""
     steps = pd.DataFrame(rows["iterations"]).set_index("step")
-    found, before = [], 0
+    result, before = [], 0
     for point in rows["points"]:
         step = point["step"]
         own = {"density": steps["density"].loc[before + 1 : step].mean()}
         own["vnmse"] = steps["squared_error"].loc[step] / steps["squared_mean"].loc[step]
-        found.append(point | own)
+        result.append(point | own)
         before = step
-    return found
+    return result
 
 
 def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:

@@ -707,19 +707,21 @@ def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.Da
 
 
 def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Iterable[str]) -> pd.DataFrame:
-    """The comparisons, and those of kept accuracy runs, which replace too short trainings of their models.
+    """The comparisons, and the comparisons of kept accuracy runs, which replace too short trainings of their models.
 
     ``kept_runs``: tidy tables, each compared alone, since their runs differ in precision and machine. ``models``: the
     models whose kept runs count.
     """
     if not kept_runs:
         return compared
-    kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
-    kept = kept[kept["model"].isin(list(models))]
-    kept = kept.assign(which=kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run"))
-    replaced = (compared["why"] == SHORT) & compared["model"].isin(kept["model"])
-    replaced |= (compared["model"] == "") & compared["statement"].isin(kept["statement"])  # no own run at all
-    return pd.concat([compared[~replaced], kept], ignore_index=True)
+    from_kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
+    from_kept = from_kept[from_kept["model"].isin(list(models))]
+    from_kept = from_kept.assign(
+        which=from_kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run")
+    )
+    replaced = (compared["why"] == SHORT) & compared["model"].isin(from_kept["model"])
+    replaced |= (compared["model"] == "") & compared["statement"].isin(from_kept["statement"])  # no own run at all
+    return pd.concat([compared[~replaced], from_kept], ignore_index=True)
 
 
 def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:

@@ -147,8 +147,8 @@ def _pareto(plans: _Front, last: float) -> _Front:
     order = np.lexsort((plans.sent, plans.computed))
     order = order[plans.computed[order] <= last]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], plans.sent[order]]))[:-1]
-    kept = order[plans.sent[order] < best_before]
-    return _Front(*(column[kept] for column in plans))
+    chosen = order[plans.sent[order] < best_before]
+    return _Front(*(column[chosen] for column in plans))
 
 
 def _plan_of(fronts: list[_Front], index: int) -> Plan:
