@@ -7,8 +7,8 @@ as large as the model. Gradients are normally distributed, and half of the varia
 is the work of worker 0: its computation, and to pack and add sparse messages. The work of an engine (dense sums and
 maxima) is not included. Times are measured after ``warm_start``. They are medians over rounds, divided by a copy of the
 gradient in the same round; the interval is the middle half. Bits are what worker 0 gives to the engine. The error,
-vNMSE = E |aggregate - mean|^2 / E |mean|^2, is that of a first exchange, before there is a residual. Methods with local
-steps make such an exchange once in many steps.
+vNMSE = E |aggregate - mean|^2 / E |mean|^2, is the error of a first exchange, before there is a residual. Methods with
+local steps make such an exchange once in many steps.
 """
 
 import sys

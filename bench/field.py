@@ -22,7 +22,7 @@ from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
 from dlgs_bench.timemodel.job_profile import FORMAT, PARTS, VERSION, check
 from dlgs_bench.timemodel.links import Network, streamed_bound
 
-# Assumed for every job, because no source says it: gradients arrive evenly in backward, in tensors of equal size.
+# Assumed for every job, because no source has it: gradients arrive evenly in backward, in tensors of equal size.
 TENSORS, BACKWARD = 100, 2 / 3  # backward's part of the computing time
 INPUTS = ("entries", "workers", "link_mbit", "computing_ms", "own_ms", "ratio", "local_steps")
 STEP = ("entries", "workers", "link_mbit", "computing_ms")
@@ -177,7 +177,7 @@ def _rounded(value: float) -> float:
 
 
 def summary(rows: list[dict]) -> str:
-    """What the table says, in sentences."""
+    """The results of the table, in sentences."""
     told = [row for row in rows if row["verdict"] in JUDGED]
     errors = [abs(row["error"]) for row in told]
     worst = max(told, key=lambda row: abs(row["error"]))

@@ -118,7 +118,7 @@ def with_horovod(name: str, project: bool, method: str):
 
 
 def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
-    """Rows of bfloat16, of bucket sizes, of many layers and of FSDP2; ``kind`` says of which."""
+    """Rows of bfloat16, of bucket sizes, of many layers and of FSDP2; ``kind`` names the case."""
     rows: list[dict] = []
 
     def add(kind: str, model: str, method: str, project, library, bucket_mb: float | None = None) -> None:

@@ -33,7 +33,7 @@ from dlgs_bench.training.session import Session, make_method
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
 MODELS = ("resnet20", "vgg16", "resnet50")
-WORK = "--work"  # says that this is one of the processes that a launcher started
+WORK = "--work"  # marks a process that a launcher started
 
 
 def batch(seed: int):

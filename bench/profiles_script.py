@@ -1,4 +1,4 @@
-"""One rank of bench/profiles.py: a training script as somebody else would write it, with the probe or with a method.
+"""One rank of bench/profiles.py: an ordinary training script, with the probe or with a method.
 
     python bench/profiles_script.py <request.json>
 

@@ -237,7 +237,7 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     lines = [
         "# More workers at the same total batch",
         f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers "
-        "are threads of one process, so this page says nothing about time.",
+        "are threads of one process, so this page contains no times.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "

@@ -599,7 +599,7 @@ TIMED = {
         little_on_vgg16,
     ),
     "DLGS gains little on VGG16 because it merges more layers there": (
-        "buckets per layer of VGG16 divided by those of another model",
+        "buckets per layer of VGG16 divided by the buckets per layer of another model",
         merged_more_on_vgg16,
     ),
     "LAGS hides communication behind backward, and so waits less than Top-K": (
@@ -607,7 +607,7 @@ TIMED = {
         lambda timing: between(timing, "topk", "lags", waiting),
     ),
     f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
-        "bytes that Top-K sends divided by those of DLGS",
+        "bytes that Top-K sends divided by the bytes that DLGS sends",
         lambda timing: between(timing, "topk", "dlgs", sent, bound=MARKEDLY),
     ),
     "Uncompressed communication takes far longer than computation (read as: longer)": (

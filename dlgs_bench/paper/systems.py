@@ -193,8 +193,8 @@ def hybrid(table: pd.DataFrame) -> Iterator[dict]:
     yield from _faster(gains, parallel, predictions(table))
     yield from _larger(gains)
     yield from _decay(gains, parallel)
-    statement = "Its accuracy is about that of the other methods"
-    why = "no accuracy run was made; tests/test_hybrid.py compares its weights with those of one device"
+    statement = "Its accuracy is about as high as with the other methods"
+    why = "no accuracy run was made; tests/test_hybrid.py compares its weights with the weights of one device"
     yield untested(statement, "", why) | {"verdict": UNKNOWN}
 
 

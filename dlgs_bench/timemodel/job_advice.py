@@ -384,7 +384,7 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
 
 
 def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
-    """As ``models``, but of the recorded script as it is, if that uses DistributedDataParallel.
+    """The models of the recorded script with its own buckets, if it uses DistributedDataParallel; otherwise ``models``.
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does

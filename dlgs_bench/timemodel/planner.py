@@ -12,7 +12,7 @@ TOLERANCE = 1e-3  # of an iteration
 
 
 def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
-    """From layer 0 on, merge each group with the next layer if ``better(merged, separate)``."""
+    """Merge each group, from layer 0 on, with the next layer if ``better(merged, separate)``."""
     done: list[tuple[int, int]] = []
     group = (0, 1)
     for i in range(1, len(sizes)):
