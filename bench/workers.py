@@ -196,8 +196,8 @@ def percent(values: pd.Series, sign: str) -> str:
 def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     """Two panels over the number of workers: test accuracy, and what a method changes of it."""
     figure, panels = style.panels(2, 4.2, 3.2)
-    places = {workers: place for place, workers in enumerate(sorted(last["workers"].unique()))}
-    last = last.assign(place=last["workers"].map(places))
+    positions = {workers: position for position, workers in enumerate(sorted(last["workers"].unique()))}
+    last = last.assign(position=last["workers"].map(positions))
     several = "sd" if last["seed"].nunique() > 1 else None
     labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
     for axes, (column, label) in zip(panels, labels.items(), strict=True):
@@ -208,7 +208,7 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
             seaborn.lineplot(
                 rows, x="place", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
             )
-        axes.set_xticks(list(places.values()), [str(workers) for workers in places])
+        axes.set_xticks(list(positions.values()), [str(workers) for workers in positions])
         axes.set_xlabel("workers")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)

@@ -12,6 +12,7 @@ from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
 from test_report import Items, Report
+from test_server import Silent
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,9 +24,10 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.data import load as data_set
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.hybrid import around_head, data_parallel_s, link_bytes
 from dlgs_bench.training import hybrid as training
+from dlgs_bench.training import train
 from dlgs_bench.training.head import cut_off, slice_of, widths
 from dlgs_bench.training.hybrid import KINDS, worker_of
 
@@ -247,7 +249,7 @@ def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, bu
     assert data_parallel_s(forward, computing, buckets[:1]) == pytest.approx(computing + buckets[0])
 
 
-def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, monkeypatch):
+def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, monkeypatch):
     """ResNet-20's links have 8 Mb/s, so a million bytes take one second."""
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report(tmp_path, ())
@@ -333,11 +335,59 @@ def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
     assert [row["part"] for row in tables[0]["sent"]] == ["backbone"] * 8 + ["head"] * 8
 
 
+class Images:
+    """Two fixed random batches of each worker."""
+
+    train_size = test_size = 8
+
+    def steps(self, shard):
+        return 2
+
+    def batch(self, step, shard):
+        generator = torch.Generator().manual_seed(10 * (step % 2) + shard.rank)
+        labels = torch.randint(0, 10, (shard.batch,), generator=generator)
+        return torch.randn(shard.batch, 3, 32, 32, generator=generator), labels
+
+    def test(self, batch, shard, limit):
+        yield self.batch(0, shard)
+
+
+def test_a_hybrid_learns_step_by_step_what_data_parallel_training_learns_from_the_same_samples(tmp_path):
+    values = read("quick") | {"network": "testbed"}
+    learning = {"model": "resnet20", "steps": 4, "batch": 2, "lr": 0.02}
+    runs = config.load(values | {"studies": {"hybrid": {"learning": learning}}}, "c").studies["hybrid"]
+    ours, parallel = runs["hybrid/learning-resnet20"], runs["accuracy/hybrid-resnet20"]
+    settings = LaunchSettings(checkpoints=str(tmp_path))
+
+    def accuracy(comm) -> dict:
+        return train.accuracy(parallel, comm, Images(), CPU, Silent(), settings)
+
+    found = run_workers(ours.processes, lambda comm: training.hybrid(ours, comm, Images(), CPU, lambda *_: None))
+    points = pd.DataFrame(run_workers(parallel.processes, accuracy)[0]["points"])
+    for table in found:
+        learnt = pd.DataFrame(table["learnt"])
+        assert learnt.to_numpy() == pytest.approx(points[list(learnt)].to_numpy(), rel=1e-3)
+    assert points["train_loss"].iloc[-1] < points["train_loss"].iloc[0]
+
+    report = Report(tmp_path, ())
+    report.runs.write("hybrid/ours", ours, learnt=learnt)
+    report.runs.write("accuracy/parallel", parallel, points=points[1::2])
+    inputs = {"hybrid": report.runs.every("hybrid", "learnt.csv")}
+    inputs["parallel"] = report.runs.every("accuracy", "points.csv")
+    table, _ = report.table("studies/hybrid/learning.py", "learning", **inputs)
+    ways = {way: rows.set_index("step") for way, rows in table.groupby("way")}
+    assert list(ways["hybrid"].index) == [2, 4] and set(table["samples"]) == {4}
+    halves = learnt["train_loss"].to_numpy().reshape(2, 2).mean(axis=1)
+    assert ways["hybrid"]["train_loss"].to_numpy() == pytest.approx(halves, rel=1e-5)
+    text = report.figure("studies/hybrid/learning_figure.py", "figure", Items(table=tmp_path / "learning.csv"))
+    assert "hybrid" in text and "data-parallel" in text and "training loss" in text
+
+
 def studied(study: dict, **values) -> dict[str, RunSpec]:
-    """The runs of the study, together with the quick configuration's."""
-    return config.load(read("quick") | {"network": "testbed", "studies": {"hybrid": study}} | values, "c").studies[
-        "hybrid"
-    ]
+    """The timed runs of the study, together with the quick configuration's."""
+    values = read("quick") | {"network": "testbed", "studies": {"hybrid": study}} | values
+    runs = config.load(values, "c").studies["hybrid"]
+    return {name: spec for name, spec in runs.items() if not spec.training.train_steps}
 
 
 def test_the_study_runs_every_way_on_the_same_samples_where_there_is_a_testbed():

@@ -62,6 +62,17 @@ def test_training_is_estimated_from_the_calibration_and_then_from_training_that_
     assert f"[2/5 runs done, about {progress.clock(left_s)} left] " == progress.whole(tmp_path / "timing" / "a", 0.0)
 
 
+@pytest.mark.parametrize("finished, spent_s, own_left_s", [(False, 20, 40), (False, 75, 0), (True, 75, 0)])
+def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_runs(
+    tmp_path, finished, spent_s, own_left_s
+):
+    progress.announce(tmp_path, RUNS)
+    if finished:
+        finish(tmp_path / "timing" / "a", TIMED, 75.0)
+    left = f"at least {progress.clock(12 + 18 + own_left_s)} left"
+    assert left in progress.whole(tmp_path / "timing" / "a", spent_s)
+
+
 def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_no_state(tmp_path):
     assert progress.whole(tmp_path / "timing" / "a", 0.0) == ""
     progress.announce(tmp_path, RUNS)

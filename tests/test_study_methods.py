@@ -15,7 +15,7 @@ from test_report import Items, Report
 from dlgs_bench import plugins
 from dlgs_bench.config import load as config
 from dlgs_bench.exchange import LocalSteps
-from dlgs_bench.report import curves
+from dlgs_bench.report import curves, ranking
 from dlgs_bench.spec import Cluster, RunSpec
 
 pytestmark = pytest.mark.unit
@@ -41,9 +41,30 @@ def test_a_curve_of_seeds_is_the_mean_of_the_points_that_all_have():
     assert list(found["step"]) == [10, 30] and found["test_accuracy"].to_numpy() == pytest.approx([0.4, 0.45])
 
 
-def test_panels_share_out_variants_and_repeat_the_baselines():
-    parts = curves.panes(list("abcdefg"), ["a", "c", "x"], most=2)
-    assert parts == [["a", "c", "b", "d"], ["a", "c", "e", "f"], ["a", "c", "g"]]
+TIMES = pd.DataFrame({"to_target_s_30": [10.0, 15.0, 40.0, np.inf], "to_target_s_300": [6.0, 3.0, np.inf, np.inf]})
+
+
+def test_a_score_is_the_area_under_the_performance_profile():
+    """The profile is built point by point: the part of the rates at which a method takes at most x times the best."""
+    ratios = (TIMES / TIMES.min()).to_numpy()
+    x = np.linspace(1, ranking.AT_MOST, 30_001)
+    profiles = (ratios[:, :, None] <= x).mean(axis=1)
+    assert ranking.scores(TIMES).to_numpy() == pytest.approx(profiles.mean(axis=1), abs=1e-4)
+
+
+def test_no_method_has_a_score_at_a_rate_at_which_none_reaches_the_target():
+    never = TIMES.assign(to_target_s_300=np.inf)
+    assert list(ranking.scores(never)) == pytest.approx([0.5, 0.5 * 2.5 / 3, 0, 0])
+    assert np.isinf(ranking.relative(never)["300"]).all()
+
+
+@pytest.mark.parametrize(
+    "bits, accuracy, unbeaten",
+    [([1, 2, 3], [0.1, 0.2, 0.3], [1, 1, 1]), ([1, 1, 2], [0.1, 0.2, 0.2], [0, 1, 0]), ([2, 2], [0.3, 0.3], [1, 1])],
+)
+def test_a_method_is_beaten_by_another_that_is_no_worse_in_both_and_better_in_one(bits, accuracy, unbeaten):
+    found = ranking.unbeaten(pd.DataFrame({"bits_per_entry": bits, "accuracy": accuracy}))
+    assert list(found) == [bool(one) for one in unbeaten]
 
 
 # Its runs
@@ -84,7 +105,7 @@ def test_every_method_with_local_steps_exchanges_several_times():
         assert steps / make(name).local_steps >= 8
 
 
-def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
+def test_methods_may_be_chosen_and_the_baseline_is_timed_with_them():
     runs = runs_of(methods=["topk"], rates_mbit=[])
     assert sorted(spec.variant for spec in runs.values() if spec.kind == "accuracy") == ["cast", "none", "topk"]
     (spec,) = timed(runs, "vgg16")
@@ -152,7 +173,8 @@ def report(tmp_path_factory):
 def test_one_row_a_variant_with_what_it_sends_learns_and_takes(report):
     table, shown = report.table("studies/methods/table.py", "methods", report.params, **report.files)
     table = table.set_index("variant")
-    assert list(table.index) == ["none", "qsgd", "topk", "dlgs"] and (table["seeds"] == 2).all()
+    assert sorted(table.index) == ["dlgs", "none", "qsgd", "topk"] and (table["seeds"] == 2).all()
+    assert table["score"].is_monotonic_decreasing and table["score"].iloc[0] > 0
     assert table["density"].to_numpy() == pytest.approx(0.0505) and set(table["vnmse"]) == {0.25}
     at = pd.read_csv(report.files["accuracy"])
     at = at[(at["variant"] == "topk") & (at["step"] == 50)]["test_accuracy"]  # 50 steps of 0.1 MB
@@ -165,10 +187,12 @@ def test_one_row_a_variant_with_what_it_sends_learns_and_takes(report):
 
 
 def test_its_pictures_show_every_variant_at_every_rate(report):
-    accuracy, rates = report.files["accuracy"], report.files["rates"]
-    text = report.figure("studies/methods/by_bytes.py", "bytes", Items(accuracy=accuracy), **report.params)
-    assert all(VARIANTS[v][0] in text for v in ("none", "qsgd", "topk", "dlgs")) and "sent by a worker (MB)" in text
-    text = report.figure("studies/methods/by_time.py", "time", Items(accuracy=accuracy, rates=rates), **report.params)
+    report.table("studies/methods/table.py", "methods", report.params, **report.files)
+    inputs = Items(accuracy=report.files["accuracy"], table=report.folder / "methods.csv")
+    text = report.figure("studies/methods/by_bytes.py", "bytes", inputs, **report.params)
+    assert all(VARIANTS[v][0] in text for v in ("none", "topk", "dlgs")) and "bits per entry" in text
+    text = report.figure("studies/methods/ranking.py", "ranking", inputs, **report.params)
+    assert all(f"{VARIANTS[v][0]} (" in text for v in ("none", "qsgd", "topk", "dlgs"))
     assert "links of 100 Mb/s" in text and "links of 200 Mb/s" in text
     models = ["resnet50", "vgg16"]
     timing = pd.read_csv(report.files["timing"])

@@ -139,6 +139,16 @@ def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
     assert verdicts(rows, "It trains faster") == [UNKNOWN, HOLDS]
 
 
+@pytest.mark.parametrize("apart, verdict", [(0.0, HOLDS), (-0.005, HOLDS), (0.02, FAILS), (-0.02, FAILS)])
+def test_only_the_last_point_of_training_decides_whether_a_hybrid_learns_as_much(apart, verdict):
+    learning = pd.DataFrame(
+        {"model": "net", "way": way, "step": step, "seed": 0, "train_accuracy": 0.5 + more}
+        for step, more in ((10, 0.3), (20, apart))
+        for way, more in (("data-parallel", 0.0), ("hybrid", more))
+    )
+    assert verdicts(hybrid(hybrids(net_4=0.5), learning), "Its accuracy") == [verdict]
+
+
 POINTS = pd.DataFrame(
     {"seed": seed, "sparse_steps": kind, "step": step, "train_steps": 9, "epoch": 1.0, "test_accuracy": accuracy}
     | {"train_loss": 1.0, "run": f"{kind}-{seed}"}

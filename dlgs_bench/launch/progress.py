@@ -42,7 +42,10 @@ def _calibrating(left: list[str], runs: Mapping[str, RunSpec]) -> bool:
 
 
 def whole(run: Path, spent_s: float) -> str:
-    """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``."""
+    """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``.
+
+    The time that a run takes beyond its estimate is not taken from the time of the other runs.
+    """
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
     queue = (_read(folder / QUEUE) if folder else None) or {}
     runs = {name: RunSpec.from_json(text) for name, text in queue.items()}
@@ -50,11 +53,14 @@ def whole(run: Path, spent_s: float) -> str:
         return ""
     left = [name for name in runs if _wall_s(folder / name) is None]
     done = f"{len(runs) - len(left)}/{len(runs)} runs done"
-    expected = [_expected_s(folder, name, runs) for name in left]
-    left_s = max(0, sum(filter(None, expected)) - spent_s)
+    expected = {name: _expected_s(folder, name, runs) for name in left}
+    own = run.relative_to(folder).as_posix()
+    if expected.get(own) is not None:
+        expected[own] = max(0.0, expected[own] - spent_s)
+    left_s = sum(filter(None, expected.values()))
     if not _calibrating(left, runs):
         _correct(folder / ANNOUNCED, left_s + REST_S)
-    return f"[{done}, {'at least' if None in expected else 'about'} {clock(left_s)} left] "
+    return f"[{done}, {'at least' if None in expected.values() else 'about'} {clock(left_s)} left] "
 
 
 def _correct(path: Path, left_s: float) -> None:

@@ -538,8 +538,8 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
     for (method, ratio), rows in distances.groupby(level=["variant", "ratio"], sort=False):
         for other in others:
             metadata = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
-            apart = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
-            yield at_most(apart, CLOSE, **metadata) if len(apart) else Comparison(**metadata, why="no runs of both")
+            differences = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
+            yield at_most(differences, CLOSE, **metadata) if len(differences) else Comparison(**metadata, why="no runs of both")
 
 
 def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float], bool]) -> Iterator[Comparison]:

@@ -29,13 +29,6 @@ def steps_to(curve: pd.DataFrame, target: float) -> float:
     return float(np.interp(target, accuracy[around], steps[around]))
 
 
-def panes(variants: list[str], everywhere: list[str], most: int = 6) -> list[list[str]]:
-    """The variants of each panel: at most ``most``, and in each panel the variants ``everywhere``."""
-    others = [variant for variant in variants if variant not in everywhere]
-    parts = [others[i : i + most] for i in range(0, len(others), most)] or [[]]
-    return [[*(variant for variant in everywhere if variant in variants), *part] for part in parts]
-
-
 def over_steps(iterations: pd.DataFrame, column: str, most: int = 80) -> pd.DataFrame:
     """The mean, the minimum (``_low``) and the maximum (``_high``) of ``column`` over ranges of steps.
 

@@ -1,5 +1,6 @@
 """Builds a model as runs train it, and checks that it can be trained."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from dlgs_bench import data
 
 T = TypeVar("T")
+_SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
 
 
 def build(module: ModuleType) -> nn.Module:
@@ -24,6 +26,13 @@ def build(module: ModuleType) -> nn.Module:
         with evaluating(net), torch.no_grad():
             net(data.load(module.DATA).example())
     return net
+
+
+def build_seeded(module: ModuleType, seed: int) -> nn.Module:
+    """The model of a file in ``models/`` with the initial weights of this seed. It seeds torch's global generator."""
+    with _SEEDING:
+        torch.manual_seed(seed)
+        return build(module)
 
 
 def without_values(make: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from dlgs_bench.comm.collectives import PeerExchanges
 from dlgs_bench.comm.hybrid import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
 from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.spec import RunSpec, Training
-from dlgs_bench.training.build import build, to_device
+from dlgs_bench.training.build import build_seeded, to_device
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
 from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
@@ -107,8 +107,8 @@ class Backbone(HybridWorker):
 class Head(HybridWorker):
     """A worker that holds a slice of each layer of the head.
 
-    ``stages``: the slices. ``head``: the number of columns of each whole layer. ``loss``: of the last step, over all
-    samples.
+    ``stages``: the slices. ``head``: the number of columns of each whole layer. ``loss``, ``accuracy``: of the last
+    step, over all samples.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Head(HybridWorker):
         scores = x.requires_grad_()
         loss = self._loss(scores, targets)
         loss.backward()
-        self.loss = loss.detach()
+        self.loss, self.accuracy = loss.detach(), (scores.argmax(1) == targets).float().mean()
         gradient = scores.grad[:, self.layout.columns(self.comm.rank, self.head[-1])]
         for x, y in reversed(passes):
             y.backward(gradient)
@@ -167,28 +167,38 @@ def worker_of(
 
 
 def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device, report: Callable) -> dict:
-    """The tables ``iterations`` (the seconds of each and of its parts) and ``sent`` (messages and bytes of a step).
+    """The tables ``iterations``, ``sent`` and ``learnt``.
 
-    The parts add up to the iteration, see ``critical_path``. ``spec.training.batch`` is the batch of a backbone worker.
-    The run's option ``heads`` is the number of workers that hold the head.
+    ``iterations``: the seconds of each iteration and of its parts, which add up to it, see ``critical_path``. ``sent``:
+    messages and bytes of a step. ``learnt``: training loss and accuracy of each step, over the samples of all workers.
+
+    ``spec.training.batch`` is the batch of a backbone worker. The run's option ``heads`` is the number of workers that
+    hold the head. A run with ``train_steps`` trains at its learning rate; other runs are timed.
     """
     training, module = spec.training, plugins.load("models", spec.training.model)
     layout = Layout(comm.world_size, spec.scheme.options["heads"], training.batch)
-    torch.manual_seed(training.seed)  # the same weights everywhere
-    model = to_device(build(module), device)
+    model = to_device(build_seeded(module, training.seed), device)  # the same weights everywhere
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
-    worker.optimizer.lr = TIMED_LR
+    worker.optimizer.lr = training.lr if training.train_steps else TIMED_LR
     del model
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
-    rows, repeats = [], spec.measurement.repeats
-    for step in range(repeats + 1):  # the first step warms up
+    steps = training.train_steps or spec.measurement.repeats + 1
+    rows, learnt = [], torch.zeros(steps, 2, dtype=torch.float64)
+    for step in range(steps):  # the first step warms up
         comm.barrier()
         began = time.perf_counter()
         worker.step(*data.batch(step, shard) if comm.rank in layout.backbone else ())
         if step:
             rows.append({"step": step} | critical_path(worker, began, time.perf_counter()))
-        report(step + 1, repeats + 1)
-    return {"iterations": rows, "sent": sent_rows(worker)}
+        if isinstance(worker, Head):
+            learnt[step] = torch.stack([worker.loss, worker.accuracy])
+        report(step + 1, steps)
+    of_head = comm.allgather(learnt)[layout.head.start]
+    learnt_rows = [
+        {"step": step, "train_loss": loss, "train_accuracy": accuracy}
+        for step, (loss, accuracy) in enumerate(of_head.tolist(), start=1)
+    ]
+    return {"iterations": rows, "sent": sent_rows(worker), "learnt": learnt_rows}
 
 
 def critical_path(worker: HybridWorker, began: float, ended: float) -> dict[str, float]:

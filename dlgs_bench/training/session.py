@@ -3,7 +3,6 @@
 The work of a process at each point of the schedule depends on its role (``dlgs_bench.training.roles``).
 """
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,14 +20,12 @@ from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
-from dlgs_bench.training.build import build, to_device
+from dlgs_bench.training.build import build_seeded, to_device
 from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.finite_check import Listener
 from dlgs_bench.training.flat import FlatModel
 from dlgs_bench.training.optimizer import SGD, optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
-
-_SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
 
 
 class Session:
@@ -45,10 +42,7 @@ class Session:
         self.spec, self.comm, self.data = spec, comm, data
         training, workers = spec.training, spec.cluster.workers
         self.model = plugins.load("models", training.model)
-        with _SEEDING:
-            torch.manual_seed(training.seed)
-            net = build(self.model)
-        self.flat = FlatModel(to_device(net, device))
+        self.flat = FlatModel(to_device(build_seeded(self.model, training.seed), device))
         comm.broadcast(self.flat.parameters)
         self._broadcast_frozen()
         torch.manual_seed(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers

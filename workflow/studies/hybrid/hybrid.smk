@@ -1,6 +1,14 @@
 # Hybrid parallelism compared with data-parallel training on the same samples.
+HYBRID_TIMED = [
+    run for run in of_kind("hybrid", "hybrid") if not run.startswith("learning-")
+]
+HYBRID_LEARNING = [run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_TIMED]
 if studied("hybrid"):
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
+    STUDY_TARGETS += [
+        f"{RESULTS}/hybrid-learning.csv",
+        f"{FIGURE_FOLDER}/hybrid-learning.svg",
+    ]
 
 
 use rule launch as time_hybrid with:
@@ -10,7 +18,7 @@ use rule launch as time_hybrid with:
         rate=[],
         length=[],
     output:
-        run_files("hybrid", "iterations.csv", "sent.csv"),
+        run_files("hybrid", "iterations.csv", "sent.csv", "learnt.csv"),
     params:
         **run_params("hybrid"),
     log:
@@ -19,7 +27,7 @@ use rule launch as time_hybrid with:
 
 use rule artefact as hybrid_table with:
     input:
-        hybrid=tables("hybrid", "iterations.csv", of_kind("hybrid", "hybrid")),
+        hybrid=tables("hybrid", "iterations.csv", HYBRID_TIMED),
         timing=tables("timing", "iterations.csv", of_kind("hybrid", "timing")),
     output:
         **table_files("hybrid", "Hybrid parallelism"),
@@ -38,3 +46,26 @@ use rule artefact as hybrid_figure with:
         **script_params("workflow/studies/hybrid/figure.py"),
     log:
         f"{RESULTS}/logs/figure-hybrid.log",
+
+
+use rule artefact as hybrid_learning_table with:
+    input:
+        hybrid=tables("hybrid", "learnt.csv", HYBRID_LEARNING),
+        parallel=tables("accuracy", "points.csv", of_kind("hybrid", "accuracy")),
+    output:
+        **table_files("hybrid-learning", "Hybrid parallelism: training"),
+    params:
+        **script_params("workflow/studies/hybrid/learning.py"),
+    log:
+        f"{RESULTS}/logs/hybrid-learning.log",
+
+
+use rule artefact as hybrid_learning_figure with:
+    input:
+        table=f"{RESULTS}/hybrid-learning.csv",
+    output:
+        **figure_files("hybrid-learning", "Hybrid parallelism: training"),
+    params:
+        **script_params("workflow/studies/hybrid/learning_figure.py"),
+    log:
+        f"{RESULTS}/logs/figure-hybrid-learning.log",

@@ -1,8 +1,11 @@
 """Runs of hybrid parallelism and of data parallelism with the same samples per iteration; none without a testbed.
 
 A ring and halving-doubling take turns in one run. A server needs a run with one more process. If the bytes of all
-iterations would take longer than ``limit_s``, a run has fewer iterations, or is left out.
+iterations would take longer than ``limit_s``, a run has fewer iterations, or is left out. Two further runs show whether
+a hybrid learns what data-parallel training learns from the same samples.
 """
+
+from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid
@@ -10,6 +13,7 @@ from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 
+BACKBONES, POINTS, TESTED = 2, 15, 100  # of the runs that learn: backbone workers, points of the curve, test samples
 SUMS = "halving-doubling"  # of the backbone's gradients, as in the patent
 DATA_PARALLEL = {
     "all-reduce": Scheme(
@@ -24,12 +28,13 @@ def runs(values: dict) -> dict[str, RunSpec]:
     if values["network"] != "testbed":
         return {}
     study = values["studies"]["hybrid"]
-    return {
+    timed = {
         name: spec
         for model in study["models"]
         for workers in study["workers"]
         for name, spec in _ways(values, study, model, workers).items()
     }
+    return timed | _learning(values, study)
 
 
 def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunSpec]:
@@ -52,6 +57,26 @@ def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunS
         )
         for way, scheme in DATA_PARALLEL.items()
         if (repeats := _affordable(study, model, workers, scheme))
+    }
+
+
+def _learning(values: dict, study: dict) -> dict[str, RunSpec]:
+    """A hybrid with ``BACKBONES`` backbone workers, and data-parallel training of as many workers."""
+    learning = study["learning"]
+    model, steps = learning["model"], learning["steps"]
+    try:
+        training = _training(values, model, BACKBONES, learning["batch"])
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("hybrid.models", "hybrid.learning.model")) from None
+    training = replace(training, train_steps=steps, lr=learning["lr"])
+    cluster = Cluster(study["engine"], 2 * BACKBONES, values["threads"])
+    parallel = Measurement(evaluations=min(steps, POINTS), test_samples=TESTED, final_test_samples=TESTED)
+    scheme = Scheme(options={"heads": BACKBONES}, collective=SUMS)
+    return {
+        f"hybrid/learning-{model}": RunSpec("hybrid", training, scheme, cluster),
+        f"accuracy/hybrid-{model}": RunSpec(
+            "accuracy", training, Scheme(), replace(cluster, workers=BACKBONES), parallel
+        ),
     }
 
 

@@ -25,7 +25,7 @@ METHODS_CAPTION = "One iteration of every method. " + fingerprint.docstring(
 )
 STUDY_TARGETS.append(f"{RESULTS}/methods.csv")
 STUDY_TARGETS += expand(
-    f"{FIGURE_FOLDER}/methods-{{name}}.svg", name=("bytes", "time", "breakdown")
+    f"{FIGURE_FOLDER}/methods-{{name}}.svg", name=("bytes", "ranking", "breakdown")
 )
 
 
@@ -64,24 +64,25 @@ use rule artefact as methods_table with:
 use rule artefact as methods_bytes with:
     input:
         accuracy=f"{RESULTS}/methods_accuracy.csv",
+        table=f"{RESULTS}/methods.csv",
     output:
-        **figure_files("methods-bytes", "Methods: accuracy by bytes"),
+        **figure_files("methods-bytes", "Methods: accuracy and bytes"),
     params:
         **script_params("workflow/studies/methods/by_bytes.py") | METHODS_PARAMS,
     log:
         f"{RESULTS}/logs/figure-methods-bytes.log",
 
 
-use rule artefact as methods_time with:
+use rule artefact as methods_ranking with:
     input:
         accuracy=f"{RESULTS}/methods_accuracy.csv",
-        rates=f"{RESULTS}/methods_rates_timing.csv",
+        table=f"{RESULTS}/methods.csv",
     output:
-        **figure_files("methods-time", "Methods: accuracy by time"),
+        **figure_files("methods-ranking", "Methods: time to an accuracy"),
     params:
-        **script_params("workflow/studies/methods/by_time.py") | METHODS_PARAMS,
+        **script_params("workflow/studies/methods/ranking.py") | METHODS_PARAMS,
     log:
-        f"{RESULTS}/logs/figure-methods-time.log",
+        f"{RESULTS}/logs/figure-methods-ranking.log",
 
 
 use rule breakdown as methods_breakdown with:

@@ -1,13 +1,15 @@
 """Methods: what each method sends, its error, its accuracy and its time, compared with 32 bits and 16 bits per entry.
 
-Bits an entry: the bits that a worker hands to the engine, per entry of the gradient. vNMSE: E |aggregate - mean|^2 /
-E |mean|^2, where mean is the mean of the workers' true gradients, in the steps of the curve's points. Methods with
-their own momentum return updates, which cannot be compared with a mean of gradients; their cells are empty. Test
-accuracy: at a constant learning rate, after all steps and at the point where a worker has sent the named bytes
-(brackets: what it sent, if less). Time to an accuracy: the number of steps until then, interpolated between the curve's
-points, times the iteration measured at each rate. Speed-ups are against uncompressed and against the baseline in the
-same blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t). Computing: the part of
-an iteration that is forward or backward."""
+Bits an entry: the bits that a worker hands to the engine, per entry of the gradient. vNMSE: E |aggregate - mean|^2 / E
+|mean|^2, where mean is the mean of the workers' true gradients, in the steps of the curve's points. Methods with their
+own momentum return updates, which cannot be compared with a mean of gradients; their cells are empty. Test accuracy:
+at a constant learning rate, after all steps and at the point where a worker has sent the named bytes (brackets: what
+it sent, if less). Time to an accuracy: the number of steps until then, interpolated between the curve's points, times
+the iteration measured at each rate. Score: the methods are ranked by these times. At each rate, a method gets 1 if it
+is the fastest, 0 if it takes at least 4 times as long or never reaches the accuracy, and a value on the straight line
+between them otherwise; the score is the mean over the rates. Speed-ups are against uncompressed and against the
+baseline in the same blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t).
+Computing: the part of an iteration that is forward or backward."""
 
 import math
 from typing import Any
@@ -18,9 +20,9 @@ import pandas as pd
 from dlgs_bench.report import captions, curves, tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, Row
+from dlgs_bench.report.ranking import TO_TARGET, scores
 from dlgs_bench.report.summary import compare_blocks, summarise
 
-TO_TARGET = "to_target_s_"  # and the rate
 TIMED = ("iteration_s", "speedup", "against", "computing", "density", "sent_bytes", "blocks")
 
 
@@ -83,6 +85,7 @@ def of_training(row: Row, names: Names, params: Any) -> dict[str, str]:
         f"Accuracy after {row['steps']} steps (%)": percent(row, "accuracy"),
         f"Accuracy after {params.megabytes:g} MB (%)": percent(row, "accuracy_at_bytes") + sent,
         f"To {params.target * 100:.0f} %{at} (s)": ", ".join(seconds(row[end]) for end in ends),
+        "Score": f"{row['score']:.2f}",
     }
 
 
@@ -107,6 +110,8 @@ def main(snakemake: Script) -> None:
         seconds_to = times(rates[rates["variant"] == variant], own, params.target)
         rows.append(learnt(own, 1e6 * params.megabytes) | seconds_to)
     table, models = pd.DataFrame(rows), names.models_in(timing["model"])
+    table["score"] = scores(table)
+    table = table.sort_values("score", ascending=False, kind="stable")
     for model in models:
         table = table.join(timed(timing, model, params.baseline), on="variant")
     cells = pd.DataFrame(

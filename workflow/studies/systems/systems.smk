@@ -1,7 +1,7 @@
 # Tables and figures of OmniReduce, hybrid parallelism and alternating dense steps, and their claims: snakemake systems.
 SYSTEMS_FILES = [
     file
-    for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid")
+    for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid", "hybrid-learning")
     for file in (f"{RESULTS}/{name}.csv", f"{FIGURE_FOLDER}/{name}.svg")
     if file in STUDY_TARGETS
 ]
@@ -14,6 +14,7 @@ if studied("sparse_dense"):
     SYSTEMS_TABLES["points"] = f"{RESULTS}/sparse_dense_points.csv"
 if f"{RESULTS}/hybrid.csv" in SYSTEMS_FILES:
     SYSTEMS_TABLES["hybrids"] = f"{RESULTS}/hybrid.csv"
+    SYSTEMS_TABLES["learning"] = f"{RESULTS}/hybrid-learning.csv"
 # Without a testbed there are only accuracies, and without methods/sparse_dense.py not even these.
 if all(map(studied, ("sums", "omnireduce"))):
     SYSTEMS_FILES.append(f"{RESULTS}/systems.csv")

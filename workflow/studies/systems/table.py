@@ -15,7 +15,7 @@ from dlgs_bench.report.log import Script, log_errors
 
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
-    inputs = ("sums", "training", "layers", "points", "hybrids")
+    inputs = ("sums", "training", "layers", "points", "hybrids", "learning")
     read = {name: pd.read_csv(getattr(snakemake.input, name)) for name in inputs if hasattr(snakemake.input, name)}
     compared = systems.compare(**read)
     settings = [

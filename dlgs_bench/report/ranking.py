@@ -1,0 +1,37 @@
+"""Ranks methods by their time to a target accuracy at several link rates, as a performance profile does. No torch.
+
+Source: Dolan and Moré, Benchmarking optimization software with performance profiles (2002), and the score of AlgoPerf
+(Dahl et al., 2023).
+"""
+
+import pandas as pd
+
+TO_TARGET = "to_target_s_"  # begins the names of columns of times; the rate follows
+AT_MOST = 4.0  # a method that takes this many times as long as the fastest method has no score at a rate
+
+
+def relative(table: pd.DataFrame) -> pd.DataFrame:
+    """Each method's time to the target, divided by the shortest at the same rate; a column per rate.
+
+    A method that does not reach the target has an infinite time, and so has every method if none reaches it.
+    """
+    columns = [column for column in table if column.startswith(TO_TARGET)]
+    times = table[columns].rename(columns=lambda column: column.removeprefix(TO_TARGET))
+    return (times / times.min()).fillna(float("inf"))
+
+
+def scores(table: pd.DataFrame) -> pd.Series:
+    """The area under each method's performance profile from 1 to ``AT_MOST``, divided by the whole area.
+
+    The profile of a method is the part of the rates at which it takes at most x times as long as the fastest method. A
+    method that is the fastest at every rate has 1. A method that never takes less than ``AT_MOST`` times as long has 0.
+    """
+    return ((AT_MOST - relative(table)) / (AT_MOST - 1)).clip(lower=0).mean(axis=1)
+
+
+def unbeaten(table: pd.DataFrame) -> pd.Series:
+    """Whether no other method sends fewer bits and is more accurate, or better in one and equal in the other."""
+    bits, accuracy = (table[key].to_numpy() for key in ("bits_per_entry", "accuracy"))
+    no_worse = (bits[None] <= bits[:, None]) & (accuracy[None] >= accuracy[:, None])
+    better = (bits[None] < bits[:, None]) | (accuracy[None] > accuracy[:, None])
+    return pd.Series(~(no_worse & better).any(axis=1), table.index)
