@@ -206,7 +206,7 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
             rows = rows.assign(shown=100 * rows[column])
             look = style.of_variant(variant, names)
             seaborn.lineplot(
-                rows, x="place", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
+                rows, x="position", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
             )
         axes.set_xticks(list(positions.values()), [str(workers) for workers in positions])
         axes.set_xlabel("workers")
