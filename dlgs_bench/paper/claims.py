@@ -539,7 +539,11 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
         for other in others:
             metadata = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
             differences = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
-            yield at_most(differences, CLOSE, **metadata) if len(differences) else Comparison(**metadata, why="no runs of both")
+            yield (
+                at_most(differences, CLOSE, **metadata)
+                if len(differences)
+                else Comparison(**metadata, why="no runs of both")
+            )
 
 
 def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float], bool]) -> Iterator[Comparison]:

@@ -348,13 +348,13 @@ def _fit(
     sizes = sorted(by_entries)
     lines = [_line([(basis(workers), y) for workers, y in by_entries[size].items()]) for size in sizes]
 
-    def at(entries: np.ndarray, workers: int) -> np.ndarray:
+    def value_at(entries: np.ndarray, workers: int) -> np.ndarray:
         values = [max(0.0, a + b * basis(workers)) for a, b in lines]
         if extended:
             return Curve(tuple(map(float, sizes)), tuple(values))(entries)
         return np.interp(entries, sizes, values)
 
-    return at
+    return value_at
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
