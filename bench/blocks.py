@@ -1,10 +1,10 @@
-"""Zero blocks: how long it takes to find them, against torch's way and against the floor, on one core.
+"""Zero blocks: the time to find them on one core, compared with torch and with a lower bound.
 
     python bench/blocks.py results/bench [--quick]
 
-The floor is what must be read where all blocks are zero, 4 bytes an entry, at the bandwidth of a copy (8 bytes an
-entry: read and written) measured in the same rounds; of a block that is not zero most need not be read. Both ways take
-turns; medians over rounds, ratios of medians, and the middle half of the rounds' own ratios.
+The lower bound is the time to read all entries (4 bytes each) at the bandwidth of a copy, which reads and writes 8
+bytes per entry, measured in the same rounds. Most of a block that is not zero need not be read. Both ways take turns.
+Times are medians over rounds, and ratios of medians. The interval is the middle half of the rounds' own ratios.
 """
 
 import sys
@@ -49,20 +49,20 @@ def measure(size: int, density: float, rounds: int) -> list[dict]:
             begun = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - begun)
-    seconds = {name: np.array(found[1:]) for name, found in times.items()}  # the first round warms up
+    seconds = {name: np.array(result[1:]) for name, result in times.items()}  # the first round warms up
     floor = seconds.pop("copy") * FLOOR_BYTES / COPY_BYTES
     return [
         {
             "entries": size,
             "density": density,
             "way": name,
-            "median_ms": 1e3 * np.median(found),
-            "over_floor": np.median(found) / np.median(floor),
-            "over_floor_low": np.quantile(found / floor, 0.25),
-            "over_floor_high": np.quantile(found / floor, 0.75),
+            "median_ms": 1e3 * np.median(result),
+            "over_floor": np.median(result) / np.median(floor),
+            "over_floor_low": np.quantile(result / floor, 0.25),
+            "over_floor_high": np.quantile(result / floor, 0.75),
             "rounds": rounds - 1,
         }
-        for name, found in seconds.items()
+        for name, result in seconds.items()
     ]
 
 

@@ -1,15 +1,13 @@
-"""Methods: what each computes, as a multiple of a copy, what it sends, and what its aggregate is worth.
-
-On one core, or on the GPU where there is one.
+"""Methods: the time of each method as a multiple of a copy, the bytes that it sends, and the error of its aggregate.
 
     python bench/exchanges.py results/bench [--quick]
 
-Two workers' exchanges of one bucket, a layer as large as the model, go side by side in one thread, with normally
-distributed gradients of which half the variance is common to both. Timed is what worker 0 does itself: its segments,
-and to pack and add up what is sparse. What an engine does is not: dense sums and maxima. After ``warm_start``;
-medians over
-rounds, ratios to a copy of the gradient in the same round, and their middle half. Bits are those that the worker hands
-to the engine. vNMSE, E |aggregate - mean|^2 / E |mean|^2, is of a first exchange, before any residual. Methods with
+It runs on one core, or on the GPU if there is one. Two workers exchange one bucket in one thread. The bucket is a layer
+as large as the model. Gradients are normally distributed, and half of the variance is common to both workers. The time
+is the work of worker 0: its computation, and to pack and add sparse messages. The work of an engine (dense sums and
+maxima) is not included. Times are measured after ``warm_start``. They are medians over rounds, divided by a copy of the
+gradient in the same round; the interval is the middle half. Bits are what worker 0 gives to the engine. The error,
+vNMSE = E |aggregate - mean|^2 / E |mean|^2, is the error of a first exchange, before there is a residual. Methods with
 local steps make such an exchange once in many steps.
 """
 
@@ -40,7 +38,7 @@ RATIO, WORKERS = 0.01, 2
 
 
 def _timed(call, *args) -> tuple:
-    """The result, and the seconds that it took."""
+    """The result, and the seconds of the call."""
     begun = time.perf_counter()
     result = call(*args)
     if DEVICE.type == "cuda":
@@ -119,15 +117,15 @@ def _sum_messages(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tens
 
 def candidates() -> dict:
     """name -> a call that makes the method; with either selection, where it has both."""
-    found = {}
+    calls = {}
     for name in plugins.names("methods"):
         fields = plugins.fields(name)
         options = {"ratio": RATIO} if "ratio" in fields else {}
         for selection in ("torch", "compiled") if "selection" in fields else ():
-            found[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
+            calls[f"{name}, {selection}"] = partial(method_class(name), **options, selection=selection)
         if "selection" not in fields:
-            found[name] = partial(method_class(name), **options)
-    return found
+            calls[name] = partial(method_class(name), **options)
+    return calls
 
 
 def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
@@ -139,17 +137,17 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
         error = vnmse([Exchange(make, gradients, shape).step(1)], [sum(gradients)])
         exchange = Exchange(make, gradients, shape)
         exchange.warm_start()
-        found = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
-        ratios = found["own_s"] / found["copy_s"]
+        timed = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
+        ratios = timed["own_s"] / timed["copy_s"]
         rows.append(
             {
                 "entries": size,
                 "method": name,
-                "median_ms": 1e3 * found["own_s"].median(),
-                "times_a_copy": found["own_s"].median() / found["copy_s"].median(),
+                "median_ms": 1e3 * timed["own_s"].median(),
+                "times_a_copy": timed["own_s"].median() / timed["copy_s"].median(),
                 "times_a_copy_low": ratios.quantile(0.25),
                 "times_a_copy_high": ratios.quantile(0.75),
-                "bits_per_entry": bits_per_entry(found["sent_bytes"].mean(), size),
+                "bits_per_entry": bits_per_entry(timed["sent_bytes"].mean(), size),
                 "vnmse": error,
                 "rounds": rounds,
             }

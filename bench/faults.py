@@ -1,10 +1,10 @@
-"""Faults: how often each was made, how often nothing was lost, and how long it took until all was over.
+"""Faults: how often each was made, how often nothing was lost, and the time until the run had ended.
 
     python bench/faults.py results/bench 3
 
-Runs the tests that note it (the fixture ``fault``), so many times; config/faults.md says what they demand. Seconds are
-from the fault to the end of the last process, which has said what happened; of what only delays a run, from the fault's
-end to the next step.
+Runs every test that uses the fixture ``fault``, here 3 times. config/faults.md lists what the tests require. The time
+is from the fault to the end of the last process, which has printed an error. If a fault only delays a run, the time is
+from the fault's end to the next step.
 """
 
 import sys
@@ -41,12 +41,12 @@ def main(folder: Path, times: int) -> int:
     rows = [
         {
             "fault": fault,
-            "made": len(found),
-            "nothing lost": int(found["held"].sum()),
-            "median (s)": found["seconds"].median(),
-            "longest (s)": found["seconds"].max(),
+            "made": len(result),
+            "nothing lost": int(result["held"].sum()),
+            "median (s)": result["seconds"].median(),
+            "longest (s)": result["seconds"].max(),
         }
-        for fault, found in pd.DataFrame(noted.notes).groupby("fault", sort=False)
+        for fault, result in pd.DataFrame(noted.notes).groupby("fault", sort=False)
     ]
     save(rows, folder, "faults", f"{machine('cpu')}; {times} rounds.")
     return max(codes)

@@ -1,9 +1,9 @@
-"""Our time model against measurements that others published. Nothing is measured here.
+"""The time model against published measurements. Nothing is measured here.
 
     python bench/field.py results/reference-field
 
-Reads ``cases.csv`` in the folder, asks the time model of ``dlgs-bench advise`` for each case, and writes ``field.csv``,
-``field.md`` and ``field.svg`` next to it, in seconds.
+Reads ``cases.csv`` in the folder, predicts each case with the time model of ``dlgs-bench advise``, and writes
+``field.csv``, ``field.md`` and ``field.svg`` next to it, in seconds.
 """
 
 import csv
@@ -22,7 +22,7 @@ from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
 from dlgs_bench.timemodel.job_profile import FORMAT, PARTS, VERSION, check
 from dlgs_bench.timemodel.links import Network, streamed_bound
 
-# Assumed for every job, because no source says it: gradients arrive evenly in backward, in tensors of equal size.
+# Assumed for every job, because no source has it: gradients arrive evenly in backward, in tensors of equal size.
 TENSORS, BACKWARD = 100, 2 / 3  # backward's part of the computing time
 INPUTS = ("entries", "workers", "link_mbit", "computing_ms", "own_ms", "ratio", "local_steps")
 STEP = ("entries", "workers", "link_mbit", "computing_ms")
@@ -52,7 +52,7 @@ COLOURS = {CLOSE: "#009E73", STATED: "#E69F00", HOLDS: "#0072B2"} | dict.fromkey
 
 
 class Field:
-    """The published cases and our answers to them. ``cases``: the rows of cases.csv, by name."""
+    """The published cases and the predictions for them. ``cases``: the rows of cases.csv, by name."""
 
     def __init__(self, cases: dict[str, dict]):
         self.cases = cases
@@ -66,14 +66,14 @@ class Field:
         return float(value) if value else math.nan
 
     def _fitted(self, name: str, key: str) -> float:
-        """The input ``key`` with which our answer to the case ``name`` is what was measured."""
+        """The input ``key`` with which the prediction for the case ``name`` equals the measurement."""
         if (name, key) not in self._fits:
             case = self.cases[name]
             others = {other: self.number(name, other) for other in INPUTS if other != key}
             low, high = FITTED_BETWEEN
 
             def too_much(value: float) -> bool:
-                return answer(case, others | {key: value}) > float(case["theirs"])
+                return answer(case, others | {key: value}) > float(case["published"])
 
             grows = too_much(high)
             while high / low > 1 + 1e-9:
@@ -85,22 +85,22 @@ class Field:
     def row(self, name: str) -> dict:
         """One row of the table."""
         case = self.cases[name]
-        ours = _rounded(answer(case, {key: self.number(name, key) for key in INPUTS}))
-        theirs = _rounded(float(case["theirs"] or "nan"))
+        predicted = _rounded(answer(case, {key: self.number(name, key) for key in INPUTS}))
+        published = _rounded(float(case["published"] or "nan"))
         fixes_input = any(case[key] == FIT + name for key in INPUTS)
         return {
             "case": name,
             "source": case["source"],
             "quantity": case["quantity"],
-            "theirs": theirs,
-            "ours": ours,
-            "error": _rounded(ours / theirs - 1),
-            "verdict": FITTED if fixes_input else verdict(case["quantity"], case["kind"], theirs, ours),
+            "published": published,
+            "predicted": predicted,
+            "error": _rounded(predicted / published - 1),
+            "verdict": FITTED if fixes_input else verdict(case["quantity"], case["kind"], published, predicted),
         }
 
 
 def answer(case: dict, inputs: dict[str, float]) -> float:
-    """The quantity of a case by our time model; NaN if an input that it needs was not published."""
+    """The predicted quantity of a case; NaN if an input that it needs was not published."""
     if any(math.isnan(inputs[key]) for key in QUANTITIES[case["quantity"]][1]):
         return math.nan
     workers = int(inputs["workers"])
@@ -160,15 +160,15 @@ def _method(name: str, entries: int, inputs: dict[str, float]) -> dict:
     return {"name": name, "title": name, "scope": scope, "baseline": False, "options": {}, "samples": samples}
 
 
-def verdict(quantity: str, kind: str, theirs: float, ours: float) -> str:
-    """Whether our answer is right. ``kind``: "bound" if ours is the most that is possible, else "prediction"."""
-    if math.isnan(theirs) or math.isnan(ours):
+def verdict(quantity: str, kind: str, published: float, predicted: float) -> str:
+    """Whether a prediction is right. ``kind``: "bound" if it is the largest possible value, otherwise "prediction"."""
+    if math.isnan(published) or math.isnan(predicted):
         return OPEN
     if kind == "bound":
-        return HOLDS if theirs <= ours else BROKEN
-    if quantity == "gain" and (theirs - 1) * (ours - 1) < 0:
+        return HOLDS if published <= predicted else BROKEN
+    if quantity == "gain" and (published - 1) * (predicted - 1) < 0:
         return REVERSED
-    factor = max(theirs / ours, ours / theirs)
+    factor = max(published / predicted, predicted / published)
     return CLOSE if factor <= SPEEDUP_FACTOR else STATED if factor <= ON_GPUS else WRONG
 
 
@@ -177,7 +177,7 @@ def _rounded(value: float) -> float:
 
 
 def summary(rows: list[dict]) -> str:
-    """What the table says, in sentences."""
+    """The results of the table, in sentences."""
     told = [row for row in rows if row["verdict"] in JUDGED]
     errors = [abs(row["error"]) for row in told]
     worst = max(told, key=lambda row: abs(row["error"]))
@@ -199,8 +199,8 @@ def page(rows: list[dict], cases: dict[str, dict]) -> str:
             "Case": row["case"],
             "Source": f"[{row['source']}]({cases[row['case']]['address']})",
             "Quantity": QUANTITIES[row["quantity"]][0],
-            "Theirs": _shown(row["theirs"]),
-            "Ours": ("at most " if cases[row["case"]]["kind"] == "bound" else "") + _shown(row["ours"]),
+            "Published": _shown(row["published"]),
+            "Predicted": ("at most " if cases[row["case"]]["kind"] == "bound" else "") + _shown(row["predicted"]),
             "Error": f"{100 * row['error']:+.0f} %" if row["verdict"] in JUDGED else "",
             "Verdict": row["verdict"],
             "Assumed": cases[row["case"]]["assumed"],
@@ -216,7 +216,7 @@ def _shown(value: float) -> str:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Ours divided by theirs, one line for each case that has both and fixes no input."""
+    """Predicted divided by published, one line for each case that has both and fixes no input."""
     from dlgs_bench.report import style  # sets what makes figures alike on every machine
 
     told = [row for row in rows if row["verdict"] in COLOURS]
@@ -226,13 +226,13 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.axvline(1, color="0.3", linewidth=0.8)
     for place, row in enumerate(told):
         marker = "<" if row["verdict"] in (HOLDS, BROKEN) else "o"
-        axes.plot(row["ours"] / row["theirs"], place, marker, markersize=5, color=COLOURS[row["verdict"]])
+        axes.plot(row["predicted"] / row["published"], place, marker, markersize=5, color=COLOURS[row["verdict"]])
     axes.set_yticks(range(len(told)), [row["case"] for row in told], fontsize=7)
     axes.invert_yaxis()
     axes.set_xscale("log")
     style.plain_log(axes.xaxis)
     axes.set_xlim(0.5, 5)
-    note = f"our time model / measurement (grey: within {SPEEDUP_FACTOR} and {ON_GPUS:.2f}; triangles: upper bounds)"
+    note = f"time model / measurement (grey: within {SPEEDUP_FACTOR} and {ON_GPUS:.2f}; triangles: upper bounds)"
     axes.set_xlabel(note, fontsize=8)
     style.open_frame(axes)
     figure.savefig(path, format="svg", metadata={"Date": None})

@@ -179,7 +179,7 @@ def candidates(bench, residual: Tensor, gradient: Tensor, k: int) -> dict[str, C
 
 
 def device_topk() -> str:
-    """A line that says whether a Python package here offers cub's DeviceTopK."""
+    """A line about whether a Python package here offers cub's DeviceTopK."""
     names = []
     for package in ("cuda.compute", "cupy"):
         with suppress(ImportError):

@@ -1,17 +1,17 @@
-"""Hooks: an iteration with one of our methods in a script of torch's or Horovod's, against their own, in turns.
+"""Hooks: the time of an iteration with a hook of this project, compared with a hook of torch or Horovod, in turns.
 
     python bench/hooks.py results/bench [--quick]
 
-Both sides are DistributedDataParallel, ours with ``DDPHook``, theirs with torch's hook; or an optimizer, ours with
-``HorovodHook``, theirs in Horovod's DistributedOptimizer. Same model, batches and processes; all else as their users
-find it, the environment too. PowerSGD has rank 2 on either side; torch's begins to compress in the warm-up, as early as
-it allows, and leaves alone the matrices that would not halve. It has a single bucket, since on Gloo, where the ranks'
-callbacks for several buckets run in orders of their own, it fails with a mismatch. Ratio: ours / theirs, median over
-pairs of blocks, with a 95 % bootstrap interval.
+On torch, both sides are DistributedDataParallel: the project's side with ``DDPHook``, the library's side with torch's
+hook. On Horovod, both sides are an optimizer: ``HorovodHook`` and Horovod's DistributedOptimizer. Model, batches and
+processes are the same, and the environment is the user's. PowerSGD has rank 2 on both sides. torch's PowerSGD starts as
+early as torch allows, and does not compress matrices that would not become half as small. It has a single bucket,
+because with several buckets it fails with a mismatch on Gloo: the ranks' callbacks run in different orders. Ratio:
+project / library, the median over pairs of blocks, with a 95 % bootstrap interval.
 
-Uncompressed DDP is measured with several bucket sizes; ``best`` marks the size with which torch's side is fastest.
-``many_layers`` has 400 small layers: ours_s - theirs_s is the hook's overhead in a step. FSDP2: ``FSDPHook`` against
-torch's own hybrid sharding, which all-reduces, with one shard in each of the two replicas.
+Uncompressed DDP is measured with several bucket sizes; ``best`` marks the fastest size of torch. ``many_layers`` has
+400 small layers: project_s - library_s is the hook's overhead in a step. FSDP2: ``FSDPHook`` is compared with torch's
+own hybrid sharding, which all-reduces. Each of the two replicas has one shard.
 """
 
 import sys
@@ -60,37 +60,37 @@ def built(name: str) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 16), *layers, nn.Linear(16, 10)).to(DEVICE)
 
 
-def with_ddp(name: str, mine: bool, method: str, options: dict | None = None, bucket_mb: float | None = None):
+def with_ddp(name: str, project: bool, method: str, options: dict | None = None, bucket_mb: float | None = None):
     net = built(name).to(memory_format=torch.channels_last)
     options = METHODS[method] if options is None else options
-    size = ONE_BUCKET_MB if method == "powersgd" and not mine else bucket_mb
+    size = ONE_BUCKET_MB if method == "powersgd" and not project else bucket_mb
     model = DistributedDataParallel(net, gradient_as_bucket_view=True, bucket_cap_mb=size)
     optimizer = sgd(net)
-    if mine:
+    if project:
         from dlgs_bench.hooks.ddp import DDPHook
 
         DDPHook(model, optimizer, method, **options)
     else:
-        register_theirs(model, method, options)
+        register_library_hook(model, method, options)
     return stepping(model, optimizer)
 
 
-def with_fsdp(name: str, mine: bool, method: str, world_size: int):
+def with_fsdp(name: str, project: bool, method: str, world_size: int):
     """On a contiguous model: FSDP2 refuses channels_last."""
     mesh = init_device_mesh(DEVICE.type, (world_size, 1), mesh_dim_names=("rep", "shard"))
-    net, given = built(name), mesh["shard"] if mine else mesh
+    net, given = built(name), mesh["shard"] if project else mesh
     for block in [child for child in net.children() if any(True for _ in child.parameters())]:
         fully_shard(block, mesh=given)
     fully_shard(net, mesh=given)
     optimizer = sgd(net, fused=False)  # torch has no fused SGD for sharded parameters
-    if mine:
+    if project:
         from dlgs_bench.hooks.fsdp import FSDPHook
 
         FSDPHook(net, mesh["rep"], optimizer, method, **OF_FSDP[method])
     return stepping(net, optimizer, torch.contiguous_format)
 
 
-def register_theirs(model: DistributedDataParallel, method: str, options: dict) -> None:
+def register_library_hook(model: DistributedDataParallel, method: str, options: dict) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if method == "powersgd":
@@ -101,13 +101,13 @@ def register_theirs(model: DistributedDataParallel, method: str, options: dict) 
         model.register_comm_hook(None, {"none": default_hooks.allreduce_hook, "cast": cast}[method])
 
 
-def with_horovod(name: str, mine: bool, method: str):
+def with_horovod(name: str, project: bool, method: str):
     """On a contiguous model: Horovod's optimizer refuses channels_last."""
     import horovod.torch as hvd
 
     net = plugins.load("models", name).build().to(DEVICE)
     optimizer = sgd(net)
-    if mine:
+    if project:
         from dlgs_bench.hooks.horovod import HorovodHook
 
         HorovodHook(net, optimizer, method, **METHODS[method])
@@ -118,24 +118,24 @@ def with_horovod(name: str, mine: bool, method: str):
 
 
 def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
-    """Rows of bfloat16, of bucket sizes, of many layers and of FSDP2; ``kind`` says of which."""
+    """Rows of bfloat16, of bucket sizes, of many layers and of FSDP2; ``kind`` names the case."""
     rows: list[dict] = []
 
-    def add(kind: str, model: str, method: str, mine, theirs, bucket_mb: float | None = None) -> None:
-        found = in_turns(comm, mine, theirs, batch(comm.rank), **blocks)
+    def add(kind: str, model: str, method: str, project, library, bucket_mb: float | None = None) -> None:
+        result = in_turns(comm, project, library, batch(comm.rank), **blocks)
         labels = {"kind": kind, "model": model, "method": method, "bucket_mb": bucket_mb, "best": False}
-        rows.append(labels | found)
+        rows.append(labels | result)
 
     for model in models:
-        add("bfloat16", model, "cast", *(with_ddp(model, mine, "cast", BFLOAT16) for mine in (True, False)))
+        add("bfloat16", model, "cast", *(with_ddp(model, project, "cast", BFLOAT16) for project in (True, False)))
         for size in BUCKETS_MB:
-            sides = (with_ddp(model, mine, "none", bucket_mb=size) for mine in (True, False))
+            sides = (with_ddp(model, project, "none", bucket_mb=size) for project in (True, False))
             add("bucket size", model, "none", *sides, size)
-        min(rows[-len(BUCKETS_MB) :], key=lambda row: row["theirs_s"])["best"] = True
+        min(rows[-len(BUCKETS_MB) :], key=lambda row: row["library_s"])["best"] = True
         for method in OF_FSDP:
-            sides = (with_fsdp(model, mine, method, comm.world_size) for mine in (True, False))
+            sides = (with_fsdp(model, project, method, comm.world_size) for project in (True, False))
             add("FSDP2", model, method, *sides)
-    add("many layers", MANY_LAYERS, "none", *(with_ddp(MANY_LAYERS, mine, "none") for mine in (True, False)))
+    add("many layers", MANY_LAYERS, "none", *(with_ddp(MANY_LAYERS, project, "none") for project in (True, False)))
     return rows
 
 
@@ -148,9 +148,9 @@ def work(engine: str, folder: Path, quick: bool) -> None:
     models = ("resnet20",) if quick else ("resnet20", "vgg16", "resnet50")
     for model in models:
         for method in methods:
-            mine, theirs = side(model, True, method), side(model, False, method)
-            found = in_turns(comm, mine, theirs, batch(comm.rank), **blocks)
-            rows.append({"engine": engine, "model": model, "method": method, **found})
+            project, library = side(model, True, method), side(model, False, method)
+            result = in_turns(comm, project, library, batch(comm.rank), **blocks)
+            rows.append({"engine": engine, "model": model, "method": method, **result})
     if engine == "torch_dist":
         save_rows(comm, more_of_torch(comm, models, blocks), folder, "hooks_torch_more")
     save_rows(comm, rows, folder, f"hooks_{engine}")

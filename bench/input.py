@@ -1,12 +1,12 @@
-"""The input path of ImageNet-100 alone: the images that it gives in a second, against those that ResNet-50 needs.
+"""The input path of ImageNet-100: the images that it reads per second, compared with the images that ResNet-50 needs.
 
     python bench/input.py results/bench [--quick]
 
-The images are generated: JPEG files of 500 x 375 pixels, ImageNet's usual size, and their copy, all of which fits into
-memory. Ways: decoding each file anew, a random resized crop of it, perhaps flipped; the same of the copy; and batches
-of the copy as runs get them, read ahead by several processes and normalised on the device. Need: ResNet-50's training
-on batches that lie ready, forward, backward and update, on all cores or on the GPU where there is one; there also in
-bfloat16. All take turns; medians over rounds, and the middle half of them.
+The images are generated: JPEG files of 500 x 375 pixels, ImageNet's usual size, and their copy. All of them fit into
+memory. There are three ways. The first decodes each file, crops it at random and flips some. The second does the same
+with the copy. The third reads batches of the copy as runs do: several processes read ahead, and the device normalises.
+Need: ResNet-50 trains (forward, backward and update) on batches that are in memory, on all cores or on the GPU. On the
+GPU it also trains in bfloat16. The ways take turns. Rates are medians over rounds, with their middle half.
 """
 
 import itertools
@@ -54,7 +54,7 @@ def generate(folder: Path) -> int:
     return round(np.mean(sizes))
 
 
-def anew(folder: Path) -> Callable[[], int]:
+def decoded(folder: Path) -> Callable[[], int]:
     crop = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
     crop, files = transforms.Compose(crop), itertools.cycle(sorted(folder.glob("train/*/*.JPEG")))
 
@@ -95,7 +95,7 @@ def training(precision: torch.dtype) -> Callable[[], int]:
 
 
 def rate(batch: Callable[[], int], seconds: float) -> float:
-    """Images a second, of batches made for so long."""
+    """Images per second. Batches are made for ``seconds``."""
     begun, images = now(), 0
     while (spent := now() - begun) < seconds:
         images += batch()
@@ -110,7 +110,7 @@ def main(folder: Path, quick: bool) -> None:
         size = generate(Path(root) / "images")
         copy(Path(root) / "images", Path(root) / "imagenet100", CORES)
         ways = {
-            "decoded anew, one core": (1, anew(Path(root) / "images")),
+            "decoded, one core": (1, decoded(Path(root) / "images")),
             "the copy, one core": (1, copied(Path(root))),
             ahead: (processes, run(Path(root))),
             "ResNet-50 needs, float32": (CORES, training(torch.float32)),
@@ -124,8 +124,8 @@ def main(folder: Path, quick: bool) -> None:
                 for _ in range(2 * processes if way == ahead else 1):  # prefetched while others had their turn
                     batch()
                 rates[way].append(rate(batch, seconds))
-    found = {way: np.array(measured[1:]) for way, measured in rates.items()}  # the first round warms up
-    need = max(np.median(found[way]) for way in found if "needs" in way)
+    result = {way: np.array(measured[1:]) for way, measured in rates.items()}  # the first round warms up
+    need = max(np.median(result[way]) for way in result if "needs" in way)
     rows = [
         {
             "way": way,
@@ -136,7 +136,7 @@ def main(folder: Path, quick: bool) -> None:
             "over_need": np.median(measured) / need,
             "rounds": rounds,
         }
-        for way, measured in found.items()
+        for way, measured in result.items()
     ]
     words = f"JPEG files of {WIDTH} x {HEIGHT} pixels, {size / 1e3:.0f} kB in the mean. {machine(DEVICE.type)}."
     save(rows, folder, "input", words)

@@ -1,10 +1,10 @@
-"""A whole uncompressed iteration: ours against the engines' own, in turns, in the same processes.
+"""An uncompressed iteration of this project compared with the engines' own libraries, in turns, in the same processes.
 
     python bench/iteration.py <folder> [model ...]
 
-Peers as their users run them: DistributedDataParallel with gradient_as_bucket_view on a channels_last
-model, Horovod's DistributedOptimizer with its defaults on a contiguous one (it refuses channels_last).
-Ratio: ours / theirs, median over pairs of blocks, with a 95 % bootstrap interval.
+The libraries run as their users run them: DistributedDataParallel with gradient_as_bucket_view on a channels_last
+model, and Horovod's DistributedOptimizer with its defaults on a contiguous model, because it refuses channels_last.
+Ratio: project / library, the median over pairs of blocks, with a 95 % bootstrap interval.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from dlgs_bench.training.session import Session, make_method
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
 MODELS = ("resnet20", "vgg16", "resnet50")
-WORK = "--work"  # says that this is one of the processes that a launcher started
+WORK = "--work"  # marks a process that a launcher started
 
 
 def batch(seed: int):
@@ -43,13 +43,13 @@ def batch(seed: int):
 
 
 class Given:
-    """In a data set's place: the batch that both sides are given."""
+    """Replaces a data set: always the same batch, for both sides."""
 
     def batch(self, step, shard):
         return self.data
 
 
-def ours(comm, engine: str, model: str):
+def project_side(comm, engine: str, model: str):
     cluster = Cluster(engine=engine, workers=comm.world_size, device=DEVICE.type)
     session = Session(RunSpec("timing", Training(model, lr=1e-4), cluster=cluster), comm, Given(), DEVICE)
     exchange, steps = session.prepare("none", make_method("none", {})), itertools.count(1)
@@ -86,7 +86,7 @@ def peer(engine: str, model: str):
 
 
 def now() -> float:
-    """Seconds, all that was asked of the GPU done."""
+    """The time in seconds, after the GPU has finished its work."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -100,23 +100,23 @@ def block_time(comm, step, data) -> float:
     return (now() - begun) / REPEATS
 
 
-def in_turns(comm, mine, theirs, data, blocks: int = BLOCKS) -> dict:
-    """Both sides' seconds and their ratio, ours / theirs, over pairs of blocks; a first pair warms up."""
+def in_turns(comm, project, library, data, blocks: int = BLOCKS) -> dict:
+    """The seconds of both sides and their ratio, project / library, over pairs of blocks; a first pair warms up."""
     pairs = []
     for block in range(blocks + 1):
-        # Who goes first changes from block to block, so that neither gains by its place.
-        first, second = (mine, theirs) if block % 2 else (theirs, mine)
+        # The first side changes from block to block, so that neither gains by its position.
+        first, second = (project, library) if block % 2 else (library, project)
         a, b = block_time(comm, first, data), block_time(comm, second, data)
         if block:
             pairs.append((a, b) if block % 2 else (b, a))
-    found = np.array(pairs)
-    ratios = found[:, 0] / found[:, 1]
+    seconds = np.array(pairs)
+    ratios = seconds[:, 0] / seconds[:, 1]
     draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
-    medians = np.median(found, axis=0)
+    medians = np.median(seconds, axis=0)
     return {
-        "ours_s": medians[0],
-        "theirs_s": medians[1],
+        "project_s": medians[0],
+        "library_s": medians[1],
         "ratio": np.median(ratios),
         "ratio_low": low,
         "ratio_high": high,
@@ -132,7 +132,7 @@ def save_rows(comm, rows: list[dict], folder: Path, name: str) -> None:
 
 
 def launch(environment: Callable[[Engine], dict[str, str]], program: str, *arguments: str) -> None:
-    """Two processes of a program here for every engine in turn, each with its own launcher; it is told the engine."""
+    """Run two processes of a program for every engine in turn, with the engine's launcher. Its name is an argument."""
     for engine in ENGINES.values():
         command = engine.command(2, [sys.executable, program, WORK, engine.name, *arguments])
         subprocess.run(command, env=os.environ | environment(engine), check=True)
@@ -144,8 +144,8 @@ def work(engine: str, folder: Path, models: list[str]) -> None:
     comm = connect(engine, DEVICE)
     rows = []
     for model in models:
-        found = in_turns(comm, ours(comm, engine, model), peer(engine, model), batch(comm.rank))
-        rows.append({"engine": engine, "model": model, **found})
+        result = in_turns(comm, project_side(comm, engine, model), peer(engine, model), batch(comm.rank))
+        rows.append({"engine": engine, "model": model, **result})
     save_rows(comm, rows, folder, f"iteration_{engine}")
     comm.close()
 

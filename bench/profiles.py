@@ -62,7 +62,7 @@ Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree.
 @dataclass(frozen=True)
 class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
-    rates that are predicted. ``weight``: the share of the budget, per case, after what all starts and recordings take.
+    rates that are predicted. ``weight``: the part of the budget, per case, after what all starts and recordings take.
     ``steps``: the steps that are recorded. ``recording_s``: how long a recording takes, about."""
 
     model: str
@@ -173,8 +173,8 @@ def tidy(jobs: list[Job], runs: Path) -> pd.DataFrame:
     table = pd.DataFrame(
         row
         for job in jobs
-        for found in finished(job, runs)
-        for row in rows_of(job, load(runs / job.name / PROFILE), recording(job, runs), found)
+        for result in finished(job, runs)
+        for row in rows_of(job, load(runs / job.name / PROFILE), recording(job, runs), result)
     )
     return table.assign(predicted_commit=commit())
 
@@ -184,12 +184,12 @@ def recording(job: Job, runs: Path) -> dict:
     return json.loads((runs / job.name / PROBE).read_text(encoding="utf-8"))
 
 
-def rows_of(job: Job, profile: dict, around: dict, found: dict) -> Iterator[dict]:
+def rows_of(job: Job, profile: dict, around: dict, result: dict) -> Iterator[dict]:
     """The predicted and the measured iteration of each method in a case. ``around``: the recording of the profile."""
-    case, seconds = found["case"], found["seconds"]
+    case, seconds = result["case"], result["seconds"]
     alone_s, recorded_alone_s = (repeatable(blocks).value for blocks in (seconds[ALONE], around["alone_s"]))
     speed, slowdown = alone_s / recorded_alone_s, 1.0
-    if case["workers"] > found["cores"]:  # so they compute more slowly, as they would not on machines of their own
+    if case["workers"] > result["cores"]:  # so they compute more slowly, as they would not on machines of their own
         slowdown = speed
     there = Network(case["workers"], case["rate_mbit"], case["latency_ms"])
     network = f"{there.workers} workers, {there.rate_mbit:g} Mb/s"
@@ -204,7 +204,7 @@ def rows_of(job: Job, profile: dict, around: dict, found: dict) -> Iterator[dict
         predicted_gain = predicted[UNCOMPRESSED][1] / predicted_s
         yield {
             "case": f"{job.name}, {network}", "kind": kind, "model": job.model, "script": job.script,
-            "data": found["data"], "workers": there.workers, "rate_mbit": there.rate_mbit,
+            "data": result["data"], "workers": there.workers, "rate_mbit": there.rate_mbit,
             "latency_ms": there.latency_ms, "recorded_mbit": job.rates_mbit[0], "method": name, "title": title,
             "predicted_s": predicted_s, "at_speed_s": at_speed_s,
             "measured_s": own.value, "measured_s_low": own.low, "measured_s_high": own.high,
@@ -212,9 +212,9 @@ def rows_of(job: Job, profile: dict, around: dict, found: dict) -> Iterator[dict
             "over_fastest": over_fastest.value, "over_fastest_low": over_fastest.low,
             "predicted_gain": predicted_gain, "gain": gain.value, "gain_low": gain.low, "gain_high": gain.high,
             "gain_error": predicted_gain / gain.value - 1 if name != UNCOMPRESSED else math.nan,
-            "density": found["density"][name], "blocks": len(seconds[name]),
+            "density": result["density"][name], "blocks": len(seconds[name]),
             "alone_s": alone_s, "recorded_alone_s": recorded_alone_s, "slowdown": slowdown,
-            "machine": found["machine"], "date": found["date"][:10], "commit": found["commit"],
+            "machine": result["machine"], "date": result["date"][:10], "commit": result["commit"],
         }  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def summary(table: pd.DataFrame, probed: pd.DataFrame) -> str:
         f"In the worst case it took {choices.max():.2f} times as long. The difference was significantly more than 5 % "
         f"in {(chosen['over_fastest_low'] > CLOSE).sum()} cases.",
         f"9 of 10 predicted ratios of a method to the first choice were right within a factor of {factor:.2f}.",
-        f"Methods within a factor of {TIED} of the first choice cannot be told apart. On average, these are "
+        f"Methods within a factor of {TIED} of the first choice cannot be distinguished. On average, these are "
         f"{len(tied) / len(choices):.1f} of {len(table) / len(choices):.0f} methods. "
         f"In {(fastest <= CLOSE).sum()} of {len(choices)} cases one of them is within 5 % of the fastest.",
         f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
@@ -424,7 +424,7 @@ the probe costs is in [probe.csv](probe.csv).
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
 {table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
 model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
-language_model. No cost was fitted to the cases here, but the factor within which methods cannot be told apart was
+language_model. No cost was fitted to the cases here, but the factor within which methods cannot be distinguished was
 computed from them.
 
 ## What limits the comparison

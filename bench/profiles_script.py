@@ -1,4 +1,4 @@
-"""One rank of bench/profiles.py: a training script as somebody else would write it, with the probe or with a method.
+"""One rank of bench/profiles.py: an ordinary training script, with the probe or with a method.
 
     python bench/profiles_script.py <request.json>
 
@@ -209,12 +209,12 @@ def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
     return script
 
 
-def keep(path: Path, found: dict[str, Any]) -> None:
+def keep(path: Path, result: dict[str, Any]) -> None:
     """Write a file on rank 0, with the machine, the date and the commit. All ranks wait until it is there."""
     if dist.get_rank() == 0:
         metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
         facts = {key: metadata[key] for key in ("machine", "date", "commit")} | {"cores": len(os.sched_getaffinity(0))}
-        write_atomically(path, (json.dumps(facts | found, indent=1) + "\n").encode())
+        write_atomically(path, (json.dumps(facts | result, indent=1) + "\n").encode())
     dist.barrier()
 
 

@@ -1,9 +1,9 @@
-"""Properties: of each method, the numbers that its tests measure, and what they must be.
+"""Properties: the numbers that the tests of each method measure, and their bounds.
 
     python bench/properties.py results/bench
 
-Runs the tests that note what they measure (the fixture ``measured``): the laws that a method's class declares, and what
-makes the method itself. Figure: the lowest and the highest of all cases of a test. None is a time.
+Runs every test that uses the fixture ``measured``: the laws that a method's class declares, and the properties that are
+special for a method. Figure: the lowest and the highest value of all cases of a test. None of them is a time.
 """
 
 import math
@@ -40,10 +40,10 @@ def bounds(least: float, most: float) -> str:
     return f"<= {most:.4g}" if math.isinf(least) else f"{least:.4g} to {most:.4g}"
 
 
-def row(found: pd.DataFrame) -> dict:
-    """One test's figure of a method; ``found``: its cases."""
-    low, high = (f"{figure:.3g}" for figure in (found["figure"].min(), found["figure"].max()))
-    first = found.iloc[0]
+def row(result: pd.DataFrame) -> dict:
+    """One test's figure of a method; ``result``: its cases."""
+    low, high = (f"{figure:.3g}" for figure in (result["figure"].min(), result["figure"].max()))
+    first = result.iloc[0]
     return {
         "method": first["method"],
         "measured": first["what"],
@@ -59,7 +59,7 @@ def main(folder: Path) -> int:
         ["-q", "--no-header", "--hypothesis-profile=thorough", "--hypothesis-seed=0", str(TESTS)], plugins=[measured]
     )
     cases = pd.DataFrame(measured.notes)
-    rows = [row(found) for _, found in cases.groupby(["method", "what", "test"])]
+    rows = [row(result) for _, result in cases.groupby(["method", "what", "test"])]
     save(rows, folder, "properties", f"{len(rows)} properties of {cases['method'].nunique()} methods.")
     return code
 

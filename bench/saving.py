@@ -1,4 +1,4 @@
-"""Keeps what a benchmark measured, as CSV and as Markdown, and shows it."""
+"""Writes the measurements of a benchmark as CSV and as Markdown, and prints them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def save(rows: list[dict], folder: Path, name: str, words: str) -> None:
-    """``words``: the line below the table, which says where it was measured."""
+    """``words``: the line below the table, with the machine that measured it."""
     table = pd.DataFrame(rows)
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / f"{name}.csv", index=False, float_format="%.4g")

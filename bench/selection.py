@@ -1,15 +1,14 @@
-"""Selection: ours, torch's and the field's estimates, against torch.topk and the floor.
-
-On one core, or on the GPU where there is one.
+"""Selection: the selections of this project, of torch and of other methods, compared with torch.topk and a lower bound.
 
     python bench/selection.py results/bench [--quick]
 
-Every candidate adds the gradient to the residual and takes entries out of it, but for torch.topk and
-kthvalue, which are given the sum and only choose. Each runs once per round, in turns; medians over rounds,
-ratios of medians, and the middle half of the rounds' own ratios. The floor is what must move (read gradient and
-residual, write residual: 12 bytes an entry) at the bandwidth of a copy (8 bytes an entry: read and written)
-measured in the same rounds. DGC samples 1 % to estimate its threshold (Lin et al., 2018), Gaussian-K reads it
-off a normal distribution (Shi et al., 2019); both send about, not exactly, k entries.
+It runs on one core, or on the GPU if there is one. Every candidate adds the gradient to the residual and takes entries
+out of the sum, except torch.topk and kthvalue, which get the sum and only choose. The candidates take turns in every
+round. Times are medians over rounds, and ratios of medians; the interval is the middle half of the rounds' own ratios.
+The lower bound is the time to read gradient and residual and to write the residual (12 bytes per entry) at the
+bandwidth of a copy, which reads and writes 8 bytes per entry, measured in the same rounds. DGC samples 1 % to estimate
+its threshold (Lin et al., 2018). Gaussian-K reads the threshold off a normal distribution (Shi et al., 2019). Both send
+about k entries.
 """
 
 import sys
@@ -82,24 +81,24 @@ def measure(size: int, ratio: float, rounds: int, candidates_of: Callable = cand
         for name, call in chosen.items():
             clock("copy", lambda: corrected.copy_(residual))
             clock(name, lambda call=call: call(corrected))
-    seconds = {name: np.array(found) for name, found in times.items()}
+    seconds = {name: np.array(result) for name, result in times.items()}
     # A copy runs before every candidate: the median of a round's is the round's.
     seconds["copy"] = np.median(seconds["copy"].reshape(rounds + 1, -1), axis=1)
     seconds["floor"] = seconds["copy"] * FLOOR_BYTES / COPY_BYTES
-    seconds = {name: found[1:] for name, found in seconds.items()}  # the first round warms up
+    seconds = {name: result[1:] for name, result in seconds.items()}  # the first round warms up
     return [
         {
             "entries": size,
             "ratio": ratio,
             "selection": name,
-            "median_ms": 1e3 * np.median(found),
-            "times_faster_than_topk": np.median(seconds["torch.topk"]) / np.median(found),
-            "over_floor": np.median(found) / np.median(seconds["floor"]),
-            "over_floor_low": np.quantile(found / seconds["floor"], 0.25),
-            "over_floor_high": np.quantile(found / seconds["floor"], 0.75),
+            "median_ms": 1e3 * np.median(result),
+            "times_faster_than_topk": np.median(seconds["torch.topk"]) / np.median(result),
+            "over_floor": np.median(result) / np.median(seconds["floor"]),
+            "over_floor_low": np.quantile(result / seconds["floor"], 0.25),
+            "over_floor_high": np.quantile(result / seconds["floor"], 0.75),
             "rounds": rounds,
         }
-        for name, found in seconds.items()
+        for name, result in seconds.items()
     ]
 
 

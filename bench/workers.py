@@ -105,8 +105,8 @@ class Quiet(Report):
 def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[str, Any]:
     """The record of a run, which ``folder`` keeps; from there if the run has finished, else from its checkpoint."""
     record = folder / "run.json"
-    if record.exists() and (found := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
-        return found
+    if record.exists() and (result := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
+        return result
     settings = LaunchSettings(checkpoints=str(folder / "checkpoints"), checkpoint_every_s=every_s)
 
     def work(comm) -> dict[str, Any]:
@@ -115,25 +115,25 @@ def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[st
 
     rows = run_workers(spec.cluster.workers, work)[0]
     origin = provenance(spec) | {"network": "no"}
-    found = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
-    found["points"] = points(rows)
+    result = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
+    result["points"] = points(rows)
     folder.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return found
+    return result
 
 
 def points(rows: dict[str, Any]) -> list[dict[str, float]]:
     """The points of the curve, with the mean density since the point before and the error in the point's step."""
     steps = pd.DataFrame(rows["iterations"]).set_index("step")
-    found, before = [], 0
+    result, before = [], 0
     for point in rows["points"]:
         step = point["step"]
         own = {"density": steps["density"].loc[before + 1 : step].mean()}
         own["vnmse"] = steps["squared_error"].loc[step] / steps["squared_mean"].loc[step]
-        found.append(point | own)
+        result.append(point | own)
         before = step
-    return found
+    return result
 
 
 def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
@@ -196,8 +196,8 @@ def percent(values: pd.Series, sign: str) -> str:
 def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     """Two panels over the number of workers: test accuracy, and what a method changes of it."""
     figure, panels = style.panels(2, 4.2, 3.2)
-    places = {workers: place for place, workers in enumerate(sorted(last["workers"].unique()))}
-    last = last.assign(place=last["workers"].map(places))
+    positions = {workers: position for position, workers in enumerate(sorted(last["workers"].unique()))}
+    last = last.assign(position=last["workers"].map(positions))
     several = "sd" if last["seed"].nunique() > 1 else None
     labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
     for axes, (column, label) in zip(panels, labels.items(), strict=True):
@@ -206,9 +206,9 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
             rows = rows.assign(shown=100 * rows[column])
             look = style.of_variant(variant, names)
             seaborn.lineplot(
-                rows, x="place", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
+                rows, x="position", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
             )
-        axes.set_xticks(list(places.values()), [str(workers) for workers in places])
+        axes.set_xticks(list(positions.values()), [str(workers) for workers in positions])
         axes.set_xlabel("workers")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
@@ -237,7 +237,7 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     lines = [
         "# More workers at the same total batch",
         f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers "
-        "are threads of one process, so this page says nothing about time.",
+        "are threads of one process, so this page contains no times.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "

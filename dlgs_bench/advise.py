@@ -170,8 +170,8 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> st
         parts.append(shared)
     if reasons:
         parts.append(
-            f"Warning: the estimate is less certain than where it was checked: {'; '.join(reasons)}. The intervals are "
-            f"widened to a factor of {factor:.2f}, which is an assumption."
+            f"Warning: the estimate is less reliable than where it was checked: {'; '.join(reasons)}. The intervals "
+            f"are widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(parts)
 
@@ -241,7 +241,7 @@ def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Netwo
         if row["name"] != job_advice.SCRIPT and row["iteration_s"] <= TIED * rows[0]["iteration_s"]
     ]
     if len(tied) > 1:
-        lines.append(f"These cannot be told apart, because they are within a factor of {TIED}: {'; '.join(tied)}.")
+        lines.append(f"These cannot be distinguished, because they are within a factor of {TIED}: {'; '.join(tied)}.")
     return "\n".join(lines)
 
 
@@ -269,7 +269,7 @@ def _inverse(job_models: Sequence[JobModel], there: Network) -> str:
         cells.append([row["label"], needed, pays])
     text = f"Which links {there.workers} workers need:\n{table(cells)}"
     if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
-        text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less certain."
+        text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less reliable."
     return text
 
 

@@ -149,7 +149,7 @@ def _check_outputs(outputs: Any, samples: int, data_set: type[data.DataSet], whe
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.dim():
         kind = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise ValueError(f"loss: returns {kind}, not one number; take the mean unless reduction says otherwise")
+        raise ValueError(f"loss: returns {kind}, not one number; take the mean unless reduction has another value")
 
 
 def _takes(net: torch.nn.Module, name: str) -> bool:

@@ -108,9 +108,9 @@ def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> li
     rates_mbit = (there.rate_mbit,) * there.workers
     cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=there.latency_ms)
     with tempfile.TemporaryDirectory() as folder:
-        asked, found, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
+        asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
         asked.write_text(json.dumps(request(job_models, there, blocks)), encoding="utf-8")
-        program = [sys.executable, "-m", "dlgs_bench.training.rehearsal", str(asked), str(found)]
+        program = [sys.executable, "-m", "dlgs_bench.training.rehearsal", str(asked), str(result)]
         process = processes.start(RunSpec("exchanges", cluster=cluster), LaunchSettings(), program, log, [])
         try:
             process.wait()
@@ -119,19 +119,19 @@ def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> li
         if process.returncode:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             raise ValueError(" ".join(["the workers failed:", *last]))
-        return json.loads(found.read_text(encoding="utf-8"))
+        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict], given: argparse.Namespace) -> str:
     cells = [["Method", "Predicted (ms)", "Measured (ms)", "Measured / predicted", "Sent (MB)"]]
     for model in sorted(job_models, key=lambda model: model.iteration_s(there)):
         own = [row for row in rows if row["method"] == model.name]
-        found, predicted_s = repeatable([row["seconds"] for row in own]), model.iteration_s(there)
-        spread = f" [{advise.ms(found.low)}, {advise.ms(found.high)}]" if found.enough else ""
+        measured, predicted_s = repeatable([row["seconds"] for row in own]), model.iteration_s(there)
+        spread = f" [{advise.ms(measured.low)}, {advise.ms(measured.high)}]" if measured.enough else ""
         sent = f"{own[-1]['sent_bytes'] / 1e6:.3g}"
         cells.append(
-            [model.label, advise.ms(predicted_s), advise.ms(found.value) + spread,
-             f"{found.value / predicted_s:.2f}", sent]
+            [model.label, advise.ms(predicted_s), advise.ms(measured.value) + spread,
+             f"{measured.value / predicted_s:.2f}", sent]
         )  # fmt: skip
     alone = advise.ms(job_models[0].job.alone_s)
     latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""

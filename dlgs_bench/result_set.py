@@ -2,7 +2,7 @@
 
 dlgs-bench check-set FOLDER [--write]
 
-``set.json`` says which machine, day and commit the results come from, and has a checksum of every other file.
+``set.json`` contains the machine, the day and the commit of the results, and a checksum of every other file.
 """
 
 import argparse

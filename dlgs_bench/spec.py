@@ -243,7 +243,7 @@ PLANNED_FOR = ("model", "variant", "ratio", "bucketing", "engine", "topology", "
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """Where and how a run is started. No field can change a number.
+    """The place and the way in which a run is started. No field can change a number.
 
     ``data``: data set -> its folder.
     ``hang_timeout_s``: a rank without progress for this time counts as hung.

@@ -34,7 +34,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def schema_text() -> str:
-    """Return the JSON schema of a configuration, with the names that the code knows and the studies' keys."""
+    """Return the JSON schema of a configuration, with the names of plug-ins and engines and the studies' keys."""
     return json.dumps(load._schema(), indent=1) + "\n"
 
 

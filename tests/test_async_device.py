@@ -167,7 +167,7 @@ def test_what_finds_no_room_is_sent_later_and_nothing_is_lost(behind):
     for total, _, _, chosen, _ in found:
         assert torch.equal(total, found[0][0]) and chosen == found[0][3]
     torch.testing.assert_close(found[0][0], sum(brought - left for _, brought, left, _, _ in found), atol=1e-4, rtol=0)
-    assert sum(full for *_, full in found) > 0  # there was a step in which some found no room
+    assert sum(full for *_, full in found) > 0  # there was a step in which some entries did not fit
 
 
 @pytest.mark.parametrize("name", KNOWN)

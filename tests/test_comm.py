@@ -93,7 +93,7 @@ def test_any_dtype_is_gathered_in_any_lengths(ranks):
             assert same(found[f"gather equal {dtype}"], [numbers(5, dtype, rank) for rank in world]), dtype
 
 
-def test_long_messages_are_gathered_beside_longer_ones(ranks):
+def test_long_messages_are_gathered_together_with_longer_ones(ranks):
     for found in ranks:
         for turn in range(len(LONG)):
             assert same(found[f"gather long {turn}"], [long(rank, turn) for rank in range(len(ranks))])

@@ -102,11 +102,11 @@ def test_a_selection_chooses_what_the_reference_chooses_on_a_cpu(name, kind, dty
             taken(found, values, left)
             if isinstance(rule, Threshold):
                 assert torch.equal(found, places)
-                rooms = {1, len(places) // 2 + 1, len(places) + 3}
+                capacities = {1, len(places) // 2 + 1, len(places) + 3}
             else:  # among equals any may be chosen
                 assert torch.equal(values.cpu().abs().sort().values, expected.abs().sort().values)
-                rooms = {k}
-            for most in rooms:
+                capacities = {k}
+            for most in capacities:
                 left, n = there.clone(), min(most, len(places))
                 values, indices, chosen = select.take_at_most(left, rule, most, there)
                 assert chosen.tolist() == [len(places)] and len(values) == len(indices) == most

@@ -45,14 +45,14 @@ def test_every_case_has_a_source_and_says_what_it_lacks(cases, kept):
 
 def test_no_verdict_contradicts_its_numbers(cases, kept):
     for row in kept:
-        theirs, ours = (float(row[key] or "nan") for key in ("theirs", "ours"))
-        off = max(theirs / ours, ours / theirs)
-        opposite = row["quantity"] == "gain" and min(theirs, ours) < 1 < max(theirs, ours)
+        published, predicted = (float(row[key] or "nan") for key in ("published", "predicted"))
+        off = max(published / predicted, predicted / published)
+        opposite = row["quantity"] == "gain" and min(published, predicted) < 1 < max(published, predicted)
         expected = {
             "input": off == pytest.approx(1, rel=1e-3),
             "cannot be told": math.isnan(off),
-            "bound holds": theirs <= ours,
-            "bound broken": theirs > ours,
+            "bound holds": published <= predicted,
+            "bound broken": published > predicted,
             "close": off <= 1.34 and not opposite,
             "in the stated interval": 1.34 < off <= 1.34**2 and not opposite,
             "wrong": off > 1.34**2 and not opposite,
@@ -60,7 +60,7 @@ def test_no_verdict_contradicts_its_numbers(cases, kept):
         }
         assert expected[row["verdict"]], row
         assert row["verdict"].startswith("bound") <= (cases[row["case"]]["kind"] == "bound"), row
-        assert math.isnan(off) or float(row["error"]) == pytest.approx(ours / theirs - 1, rel=1e-3, abs=1e-3)
+        assert math.isnan(off) or float(row["error"]) == pytest.approx(predicted / published - 1, rel=1e-3, abs=1e-3)
 
 
 def test_a_prediction_is_never_made_from_its_own_measurement(cases, kept):
@@ -68,16 +68,18 @@ def test_a_prediction_is_never_made_from_its_own_measurement(cases, kept):
     fixing = {case[key].removeprefix(field.FIT) for case in cases.values() for key in field.INPUTS if ":" in case[key]}
     assert fixing == {row["case"] for row in kept if row["verdict"] == field.FITTED} and fixing < cases.keys()
     others = {
-        name: case if name in fixing or not case["theirs"] else case | {"theirs": str(2 * float(case["theirs"]))}
+        name: case
+        if name in fixing or not case["published"]
+        else case | {"published": str(2 * float(case["published"]))}
         for name, case in cases.items()
     }
     changed = field.Field(others)
     for row in kept:
-        assert changed.row(row["case"])["ours"] == pytest.approx(float(row["ours"] or "nan"), nan_ok=True)
+        assert changed.row(row["case"])["predicted"] == pytest.approx(float(row["predicted"] or "nan"), nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("quantity", "kind", "theirs", "ours", "expected"),
+    ("quantity", "kind", "published", "predicted", "expected"),
     [
         ("gain", "prediction", 2.0, 2.6, field.CLOSE),
         ("gain", "prediction", 2.0, 3.0, field.STATED),
@@ -91,8 +93,8 @@ def test_a_prediction_is_never_made_from_its_own_measurement(cases, kept):
         ("gain", "bound", 1.0, math.nan, field.OPEN),
     ],
 )
-def test_verdicts(quantity, kind, theirs, ours, expected):
-    assert field.verdict(quantity, kind, theirs, ours) == expected
+def test_verdicts(quantity, kind, published, predicted, expected):
+    assert field.verdict(quantity, kind, published, predicted) == expected
 
 
 def test_a_job_of_known_costs_is_answered_by_arithmetic():

@@ -249,7 +249,7 @@ def test_data_parallel_iterations_overlap_and_lose_no_work(forward, backward, bu
     assert data_parallel_s(forward, computing, buckets[:1]) == pytest.approx(computing + buckets[0])
 
 
-def test_the_table_shows_what_was_predicted_beside_what_was_measured(tmp_path, monkeypatch):
+def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, monkeypatch):
     """ResNet-20's links have 8 Mb/s, so a million bytes take one second."""
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # scripts send theirs to a log
     report = Report(tmp_path, ())

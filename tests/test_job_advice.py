@@ -354,7 +354,7 @@ def test_chosen_methods_are_compared_with_the_baselines(capsys):
     for part in ("Which links 2 workers need", "Local steps", "What the estimate does not contain", "times as fast as"):
         assert part in text
     assert "the script's buckets" in text
-    (tied,) = [line for line in text.splitlines() if "cannot be told apart" in line]
+    (tied,) = [line for line in text.splitlines() if "cannot be distinguished" in line]
     assert "Top-K" in tied and "uncompressed" in tied  # over fast links, all take as long as computing
 
 

@@ -185,7 +185,7 @@ def test_the_published_counts_with_one_block_per_message(pattern):
     tensors = blockwise(4, 200, 4, pattern, 0, whole=True)
     own = [numbers_of(tensor, 4) | {0} for tensor in tensors]
     union = set().union(*own)
-    sent = [3 * len(union), *map(len, own[1:])]  # the aggregator sits beside worker 0
+    sent = [3 * len(union), *map(len, own[1:])]  # the aggregator is on the host of worker 0
     assert summed(tensors, **PLAIN) == [(n, 20 * n) for n in sent]
     assert (len(union) == 1) == (pattern == "zero") and (len(union) == 50) == (pattern in ("dense", "disjoint"))
 

@@ -54,9 +54,9 @@ def test_a_run_of_all_planners_gets_all_plans(calibration):
     assert RunSpec.from_json(found.to_json()) == found
 
 
-def test_uncompressed_beside_all_planners_gets_the_groups_of_its_own_plan(calibration):
-    beside = {"none-planned": {"method": "none", "variant": "none", "options": {}, "bucketing": "planned"}}
-    spec = RunSpec("planners", SPEC.training, replace(SPEC.scheme, timed_with=beside))
+def test_uncompressed_timed_with_all_planners_gets_the_groups_of_its_own_plan(calibration):
+    timed_with = {"none-planned": {"method": "none", "variant": "none", "options": {}, "bucketing": "planned"}}
+    spec = RunSpec("planners", SPEC.training, replace(SPEC.scheme, timed_with=timed_with))
     own = plans.read(plan_file(calibration), spec)
     found = plans.read(plan_file(calibration, variant="none", ratio=None, bucketing="planned"), own)
     assert found.scheme.plans == own.scheme.plans and not found.scheme.groups

@@ -55,7 +55,7 @@ def test_timed_runs_ask_for_nodes_of_their_own_and_training_does_not(where):
 
 
 @pytest.mark.unit
-def test_a_run_asks_for_what_it_would_ask_for_without_larger_ones_beside_it():
+def test_a_run_asks_for_what_it_would_ask_for_without_larger_runs():
     runs, asked = asking(["resnet20", "vgg16"], **ON_SLURM)
     for model in ("resnet20", "vgg16"):
         own, alone = asking([model], **ON_SLURM)

@@ -91,7 +91,7 @@ def test_timing_runs_and_calibrations_go_through(topology):
     ):
         assert {row["phase"] for row in tables["samples"]} == {"refresh", "reuse"}
         cases = {(row["buckets"], row["overlapped"]) for row in tables["samples"]}
-        assert cases == {(1, False), (8, False), (1, True), (8, True)}  # beside computing large buckets go one by one
+        assert cases == {(1, False), (8, False), (1, True), (8, True)}  # while computing, large buckets go one by one
         assert any(row["taken_s"] for row in tables["samples"])
         assert all(row["overlapped"] for row in tables["samples"] if row["taken_s"])
         for row in tables["samples"]:

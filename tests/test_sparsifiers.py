@@ -1,4 +1,4 @@
-"""What base classes do for every sparsifier in methods/: selections, wire formats, memory, steady state."""
+"""What base classes do for every sparsifier in methods/: selections, wire formats, memory, stationary state."""
 
 from statistics import NormalDist
 
@@ -15,7 +15,7 @@ from dlgs_bench.exchange.wire import FORMATS, Indices
 pytestmark = pytest.mark.unit
 
 WORKERS = 3
-SETTLING = ("lags", "dlgs", "sidco")  # each settles in a way of its own: the others are slow
+WARM_STARTING = ("lags", "dlgs", "sidco")  # each has its own warm start: the others are slow
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
@@ -124,9 +124,9 @@ def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distributi
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in SETTLING else pytest.mark.slow) for name in SPARSIFIERS]
+    "name", [pytest.param(name, marks=[] if name in WARM_STARTING else pytest.mark.slow) for name in SPARSIFIERS]
 )
-def test_settling_gives_the_density_of_long_training(name):
+def test_a_warm_start_gives_the_density_of_long_training(name):
     """The gradients are Gaussian, in unlike layers. After the warm start, density is within 10 % of the density after
     640 real steps (25 % for an estimator, which warms up on a sample), or within three standard deviations of two
     counts if few entries are sent."""
@@ -146,10 +146,10 @@ def test_settling_gives_the_density_of_long_training(name):
 
     torch.manual_seed(0)
     within = 0.25 if issubclass(CLASSES[name], Estimator) else 0.1
-    long, settled = make(name, ratio=ratio), make(name, ratio=ratio)
+    long, started = make(name, ratio=ratio), make(name, ratio=ratio)
     density(long, fresh, 1, 640)
-    settled.warm_start(fresh())
+    started.warm_start(fresh())
     for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
         expected = density(long, fresh, 640 + first, steps)
         chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5
-        assert density(settled, fresh, first, steps) == pytest.approx(expected, rel=max(within, chance))
+        assert density(started, fresh, first, steps) == pytest.approx(expected, rel=max(within, chance))

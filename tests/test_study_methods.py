@@ -105,7 +105,7 @@ def test_every_method_with_local_steps_exchanges_several_times():
         assert steps / make(name).local_steps >= 8
 
 
-def test_methods_may_be_chosen_and_the_baseline_stands_beside_them():
+def test_methods_may_be_chosen_and_the_baseline_is_timed_with_them():
     runs = runs_of(methods=["topk"], rates_mbit=[])
     assert sorted(spec.variant for spec in runs.values() if spec.kind == "accuracy") == ["cast", "none", "topk"]
     (spec,) = timed(runs, "vgg16")

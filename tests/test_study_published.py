@@ -55,8 +55,8 @@ def test_it_needs_the_model_the_methods_and_ratios_that_were_published(monkeypat
         runs_of(ratios=[0.5])
 
 
-THEIRS = pd.read_csv(PUBLISHED)["top1"] / 100
-EQUAL = THEIRS * 0 + 0.5
+ACCURACIES = pd.read_csv(PUBLISHED)["top1"] / 100
+EQUAL = ACCURACIES * 0 + 0.5
 
 
 @pytest.fixture
@@ -77,8 +77,8 @@ def judged(tmp_path, monkeypatch):
 
 
 def test_accuracies_as_published_agree_in_everything(judged):
-    table, shown, made, points = judged(THEIRS)
-    assert table["their_gap"].dropna().tolist() == table["our_gap"].dropna().tolist()
+    table, shown, made, points = judged(ACCURACIES)
+    assert table["published_gap"].dropna().tolist() == table["measured_gap"].dropna().tolist()
     assert "Directions: agrees 4, contradicts 0, cannot be told 0." in shown
     assert "Pairs in order: agrees 10, contradicts 0, cannot be told 0." in shown
     assert shown.count("no gap published") == 4  # both methods with error feedback, at both ratios
@@ -89,11 +89,11 @@ def test_accuracies_as_published_agree_in_everything(judged):
 
 
 def test_accuracies_the_other_way_round_contradict(judged):
-    _, shown, *_ = judged(1.2 - THEIRS)
+    _, shown, *_ = judged(1.2 - ACCURACIES)
     assert "Directions: agrees 0, contradicts 4, cannot be told 0." in shown and "agrees 0, contradicts 10" in shown
 
 
-@pytest.mark.parametrize("accuracies, samples", [(EQUAL, 10_000), (THEIRS.clip(lower=0.85), 30)])
+@pytest.mark.parametrize("accuracies, samples", [(EQUAL, 10_000), (ACCURACIES.clip(lower=0.85), 30)])
 def test_what_the_test_set_cannot_tell_is_said_to_be_open(judged, accuracies, samples):
     table, shown, *_ = judged(accuracies, samples)
     assert "Directions: agrees 0, contradicts 0, cannot be told 4." in shown

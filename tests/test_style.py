@@ -1,4 +1,4 @@
-"""How tables and figures look: variants told apart, names in order, columns that say something."""
+"""How tables and figures look: variants distinguished, names in order, columns that say something."""
 
 import os
 import subprocess

@@ -46,7 +46,7 @@ def test_one_slow_iteration_moves_neither_median_nor_parts():
     assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
 
 
-def test_blocks_of_every_launch_count_beside_runs_of_one_launch():
+def test_blocks_of_every_launch_count_in_a_table_with_runs_of_one_launch():
     """A run of one launch has no launch number. In a table with other runs its column is empty."""
 
     def run(name: str, launches: list) -> list[dict]:

@@ -97,9 +97,9 @@ def test_a_disturbed_launch_is_repeated_within_the_budget_only():
 def test_every_bucketing_of_uncompressed_takes_turns_with_the_plans():
     """Plans with the same groups are timed once. Uncompressed is timed with the groups of its own plan."""
     dense = {"method": "none", "variant": "none", "options": {}, "bucket_bytes": 2**23, "planner": "layer"}
-    beside = {"none": dense, "none-planned": dense | {"bucketing": "planned", "groups": ((0, 3), (3, 59))}}
+    baselines = {"none": dense, "none-planned": dense | {"bucketing": "planned", "groups": ((0, 3), (3, 59))}}
     plans = {"all": ((0, 59),), "size": ((0, 59),), "paper": ((0, 30), (30, 59))}
-    scheme = Scheme("dlgs", options={"ratio": 0.1}, planner="paper", plans=plans, timed_with=beside)
+    scheme = Scheme("dlgs", options={"ratio": 0.1}, planner="paper", plans=plans, timed_with=baselines)
     training = Training("resnet20", batch=4, epochs=1, train_epochs=1)
     spec = RunSpec("planners", training, scheme, Cluster(workers=2), Measurement(blocks=1, repeats=1))
 

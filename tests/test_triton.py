@@ -52,10 +52,10 @@ for dtype in triton_backend.LAYOUTS:
                         else:
                             assert torch.equal(found.abs().sort().values, values.abs().sort().values), where
                             if isinstance(rule, TopK):
-                                rooms = {k}
+                                capacities = {k}
                             else:
-                                rooms = {1, max(1, len(indices) // 2), len(indices) + 3}
-                            for most in rooms:
+                                capacities = {1, max(1, len(indices) // 2), len(indices) + 3}
+                            for most in capacities:
                                 quick = start.clone()
                                 found, places, chosen = triton_backend.take_at_most(quick, rule, most, gradient)
                                 assert chosen.tolist() == [len(indices)] and len(found) == len(places) == most, where

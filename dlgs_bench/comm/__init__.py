@@ -83,7 +83,7 @@ class Communicator(ABC):
 
         All ranks pass the same number of streams, and the coroutines of a stream yield the same number of rounds on
         all ranks. A rank without messages in a stream may pass None, unless the engine has ``requires_all_ranks``. The
-        streams of a second call start when those of the first call have ended.
+        streams of a second call start when the streams of the first call have ended.
         """
         if self.requires_all_ranks and None in streams:
             needs = f"{type(self).__name__} needs a coroutine on every rank"
@@ -107,7 +107,7 @@ class Communicator(ABC):
         """Leave the world; no call may follow."""
 
     def record_completion_times(self) -> AbstractContextManager:
-        """While the context is open, set ``ended_at`` on every ``Pending``, even if the engine must be polled for it.
+        """Set ``ended_at`` on every ``Pending`` while the context is open, even if the engine must be polled for it.
 
         Polling takes processor time. Use this to examine one iteration, not for timing.
         """

@@ -76,7 +76,7 @@ class Horovod(Communicator):
 
     @contextmanager
     def record_completion_times(self) -> Iterator[None]:
-        """While the context is open, poll all operations in a thread: Horovod has no callback for their end."""
+        """Poll all operations in a thread while the context is open: Horovod has no callback for their end."""
         self._watched, ended = [], threading.Event()
 
         def watch() -> None:

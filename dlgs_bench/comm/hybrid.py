@@ -48,7 +48,7 @@ class Layout:
 
 
 def gather_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """On head workers, gather the rows of all backbone workers, (all rows, width), in rank order.
+    """Gather the rows of all backbone workers on head workers, (all rows, width), in rank order.
 
     ``mine``: the rows of this backbone worker, (rows, width).
     """
@@ -60,7 +60,7 @@ def gather_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> P
 
 
 def gather_columns(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """On head workers, gather the columns of all head workers, (n, width).
+    """Gather the columns of all head workers on head workers, (n, width).
 
     ``mine``: the columns of this head worker, (n, columns).
     """
@@ -75,7 +75,7 @@ def gather_columns(layout: Layout, rank: int, mine: Tensor | None, width: int) -
 
 
 def scatter_columns(layout: Layout, rank: int, mine: Tensor | None) -> PeerExchanges:
-    """On head workers, sum over the head workers, and return the columns that this worker holds.
+    """Sum over the head workers, and return the columns that this head worker holds.
 
     ``mine``: the addend of this head worker, (n, width).
     """
@@ -91,7 +91,7 @@ def scatter_columns(layout: Layout, rank: int, mine: Tensor | None) -> PeerExcha
 
 
 def scatter_rows(layout: Layout, rank: int, mine: Tensor | None, width: int) -> PeerExchanges:
-    """On backbone workers, return the sum over the head workers of this worker's rows, (rows, width).
+    """Return the sum over the head workers of this backbone worker's rows, (rows, width).
 
     ``mine``: the addend of this head worker, (all rows, width).
     """

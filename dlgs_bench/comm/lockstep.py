@@ -36,9 +36,9 @@ def run(coroutines: Sequence[PeerExchanges | None], alpha_s: float = 0.0, beta_s
     """
     world = len(coroutines)
     outcome = Outcome([None] * world, [0] * world, [0] * world)
-    answers: list = [None] * world
+    received_by_rank: list = [None] * world
     while True:
-        steps = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, answers, strict=True)]
+        steps = [_resume(coroutine, answer) for coroutine, answer in zip(coroutines, received_by_rank, strict=True)]
         ended = [rank for rank, step in enumerate(steps) if isinstance(step, StopIteration)]
         if len(ended) == world - coroutines.count(None):
             outcome.results = [getattr(end, "value", None) for end in steps]
@@ -50,8 +50,10 @@ def run(coroutines: Sequence[PeerExchanges | None], alpha_s: float = 0.0, beta_s
         if complaint := mismatch(rounds):
             raise ValueError(f"round {outcome.rounds}: {complaint}")
         # The messages are cloned, because their senders may overwrite them afterwards.
-        answers = [{peer: rounds[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(rounds)]
-        _count(rounds, answers, outcome, alpha_s, beta_s)
+        received_by_rank = [
+            {peer: rounds[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(rounds)
+        ]
+        _count(rounds, received_by_rank, outcome, alpha_s, beta_s)
 
 
 def _resume(coroutine: PeerExchanges | None, answer: dict[int, Tensor] | None) -> PeerExchange | StopIteration:
@@ -84,11 +86,15 @@ def _kind(peer_exchange: PeerExchange) -> str:
 
 
 def _count(
-    rounds: list[PeerExchange], answers: list[dict[int, Tensor]], outcome: Outcome, alpha_s: float, beta_s: float
+    rounds: list[PeerExchange],
+    received_by_rank: list[dict[int, Tensor]],
+    outcome: Outcome,
+    alpha_s: float,
+    beta_s: float,
 ) -> None:
     """Add a round's messages, bytes and time to the outcome."""
     slowest_s = 0.0
-    for rank, (peer_exchange, received) in enumerate(zip(rounds, answers, strict=True)):
+    for rank, (peer_exchange, received) in enumerate(zip(rounds, received_by_rank, strict=True)):
         sent = peer_exchange.sent_bytes
         outcome.messages[rank] += peer_exchange.sent_messages
         outcome.bytes[rank] += sent

@@ -405,7 +405,7 @@ def check_built(values: dict) -> str | None:
 
 
 def _lacks(engine: str, device: str, shared: bool) -> str | None:
-    """As ``Engine.lacks``. If nothing is missing, the result is cached until a package is installed."""
+    """The result of ``Engine.lacks``. If nothing is missing, the result is cached until a package is installed."""
     packages = Path(sysconfig.get_path("purelib"))
     key = ENGINES[engine].built, device, shared, packages, packages.stat().st_mtime_ns
     cached = ROOT / ".cache" / "engines" / hashlib.sha256(repr(key).encode()).hexdigest()[:16]

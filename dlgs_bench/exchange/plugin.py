@@ -38,7 +38,7 @@ def method_info(name: str) -> dict:
                 f"{cls.__name__}.{key}: {short_repr(getattr(cls, key))} is not valid; give one of: {words}"
             )
     if cls.exchange is Method.exchange:
-        raise ValueError(f"{cls.__name__}.exchange: missing; define it as docs/method-contract.md says")
+        raise ValueError(f"{cls.__name__}.exchange: missing; define it as in docs/method-contract.md")
     if issubclass(cls, ErrorFeedback) and not any("conserves_mass" in vars(c) for c in cls.__mro__ if c is not Method):
         raise ValueError(
             f"{cls.__name__}.conserves_mass: missing in a class with error feedback; give bits, rounding or at most, "

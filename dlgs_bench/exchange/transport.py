@@ -296,14 +296,14 @@ class ParameterServerTransport(Transport):
         return self.add_up(out, [message]) if message.dtype == torch.int32 else out.copy_(message)
 
     def collect(self, sparse: bool, entries: int) -> Pending:
-        """On the server: the workers' messages of the next bucket, {worker: message}, in rank order.
+        """The workers' messages of the next bucket on the server, {worker: message}, in rank order.
 
         ``entries``: the size of the bucket, which is the length of a dense message.
         """
         return self._receive(self._workers, sparse, entries)
 
     def answer(self, message: Tensor) -> Pending:
-        """On the server: send the same message to all workers."""
+        """Send the same message from the server to all workers."""
         packed = message.dtype == torch.int32
         return self.comm.start_round(PeerExchange(dict.fromkeys(self._workers, message), {}, message.dtype, packed))
 

@@ -20,7 +20,7 @@ from dlgs_bench.testbed.namespaces import die_with_parent
 def reserved_port() -> Iterator[int]:
     """A port of this machine that the kernel gives to no other program while the context is open.
 
-    A server that is told the port can listen on it: this socket does not listen, and both set SO_REUSEADDR.
+    A server that gets the port can listen on it: this socket does not listen, and both set SO_REUSEADDR.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
 """Accuracy against time: the curves of kept accuracy runs, whose steps take the iterations of Table 2. No torch.
 
-Iterations were measured over links that stand for those of the paper's nodes. Over slower links the bytes of an
+Iterations were measured over links that stand for the links of the paper's nodes. Over slower links the bytes of an
 iteration take longer. That makes the iteration longer, unless the worker still computes while they travel.
 """
 
@@ -60,7 +60,7 @@ def timed(timing: pd.DataFrame) -> pd.DataFrame:
 
 def iterations(timing: pd.DataFrame) -> pd.DataFrame:
     """One row for each model, method and rate: ``gbit``, ``how``, ``iteration_s``, and ``quotient``, which is the
-    iteration divided by that of uncompressed; both with ``_low`` and ``_high``.
+    iteration divided by the iteration of uncompressed; both with ``_low`` and ``_high``.
 
     Measured: the interval of a repeat. Predicted: the middle, the least and the most.
     """

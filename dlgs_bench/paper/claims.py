@@ -490,8 +490,8 @@ def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> 
         falls: dict[int, list[float]] = {}
         for (_, seed), points in rows.groupby(["run", "seed"], sort=False):
             if (errors := errors_at(points, value)) is not None:
-                settled, before, after = errors
-                falls.setdefault(seed, []).append(log((before / after) / (settled / before)))
+                plateau, before, after = errors
+                falls.setdefault(seed, []).append(log((before / after) / (plateau / before)))
         if not falls or len({len(one) for one in falls.values()}) > 1:
             why = f"a curve has no points near epochs {SETTLED}, {BEFORE} and {AFTER}"
             comparisons.append(Comparison(model, why=why))
@@ -538,8 +538,12 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
     for (method, ratio), rows in distances.groupby(level=["variant", "ratio"], sort=False):
         for other in others:
             metadata = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
-            apart = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
-            yield at_most(apart, CLOSE, **metadata) if len(apart) else Comparison(**metadata, why="no runs of both")
+            differences = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
+            yield (
+                at_most(differences, CLOSE, **metadata)
+                if len(differences)
+                else Comparison(**metadata, why="no runs of both")
+            )
 
 
 def final_density(accuracy: pd.DataFrame, method: str, misses: Callable[[float], bool]) -> Iterator[Comparison]:
@@ -599,7 +603,7 @@ TIMED = {
         little_on_vgg16,
     ),
     "DLGS gains little on VGG16 because it merges more layers there": (
-        "buckets per layer of VGG16 divided by those of another model",
+        "buckets per layer of VGG16 divided by the buckets per layer of another model",
         merged_more_on_vgg16,
     ),
     "LAGS hides communication behind backward, and so waits less than Top-K": (
@@ -607,7 +611,7 @@ TIMED = {
         lambda timing: between(timing, "topk", "lags", waiting),
     ),
     f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
-        "bytes that Top-K sends divided by those of DLGS",
+        "bytes that Top-K sends divided by the bytes that DLGS sends",
         lambda timing: between(timing, "topk", "dlgs", sent, bound=MARKEDLY),
     ),
     "Uncompressed communication takes far longer than computation (read as: longer)": (
@@ -707,19 +711,21 @@ def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.Da
 
 
 def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Iterable[str]) -> pd.DataFrame:
-    """The comparisons, and those of kept accuracy runs, which replace too short trainings of their models.
+    """The comparisons, and the comparisons of kept accuracy runs, which replace too short trainings of their models.
 
     ``kept_runs``: tidy tables, each compared alone, since their runs differ in precision and machine. ``models``: the
     models whose kept runs count.
     """
     if not kept_runs:
         return compared
-    kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
-    kept = kept[kept["model"].isin(list(models))]
-    kept = kept.assign(which=kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run"))
-    replaced = (compared["why"] == SHORT) & compared["model"].isin(kept["model"])
-    replaced |= (compared["model"] == "") & compared["statement"].isin(kept["statement"])  # no own run at all
-    return pd.concat([compared[~replaced], kept], ignore_index=True)
+    from_kept = pd.concat([compare(None, points) for points in kept_runs]).drop_duplicates()
+    from_kept = from_kept[from_kept["model"].isin(list(models))]
+    from_kept = from_kept.assign(
+        which=from_kept["which"].map(lambda which: f"kept run: {which}" if which else "kept run")
+    )
+    replaced = (compared["why"] == SHORT) & compared["model"].isin(from_kept["model"])
+    replaced |= (compared["model"] == "") & compared["statement"].isin(from_kept["statement"])  # no own run at all
+    return pd.concat([compared[~replaced], from_kept], ignore_index=True)
 
 
 def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:

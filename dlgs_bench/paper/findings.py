@@ -33,8 +33,8 @@ ABOUT = (
     "while the backward pass goes on. DLGS, the paper's method: layers are merged into groups, and the entries "
     "above a threshold are sent, which is renewed every s iterations. What is not sent is added to the next "
     "gradient.",
-    "This machine computes more slowly than the paper's GPUs. Where a row says so, links are slowed by the same "
-    "factor, so that computing and sending keep their proportion: such a rate stands for the links of the paper's "
+    "This machine computes more slowly than the paper's GPUs. In marked rows, links are slowed by the same "
+    "factor. This keeps the ratio of computing to sending. Such a rate stands for the links of the paper's "
     "nodes, two of 25 Gb/s, or of the nodes that the configuration names. Times are of this machine; speed-ups "
     "are the result.",
 )

@@ -198,13 +198,13 @@ def hybrid(table: pd.DataFrame, learning: pd.DataFrame) -> Iterator[dict]:
 
 
 def _learning(table: pd.DataFrame) -> Iterator[dict]:
-    statement = "Its accuracy is about that of the other methods"
+    statement = "Its accuracy is about as high as with the other methods"
     for model, rows in table.groupby("model", sort=False):
         last = rows[rows["step"] == rows["step"].max()].set_index("way")["train_accuracy"]
-        apart = last["hybrid"] - last["data-parallel"]
+        difference = last["hybrid"] - last["data-parallel"]
         where = f"{model}, {rows['step'].max()} steps, training accuracy, hybrid minus data-parallel"
         why = "both have the same samples and the same weights at the start; one seed"
-        yield counted(statement, "", where, apart, abs(apart) <= ALIKE, why) | {"n": rows["seed"].nunique()}
+        yield counted(statement, "", where, difference, abs(difference) <= ALIKE, why) | {"n": rows["seed"].nunique()}
 
 
 # (model, workers) -> (speed-up of hybrid parallelism against a ring, n, which is 0 for a disturbed run)

@@ -33,7 +33,7 @@ ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
 USAGE = """usage: python -m dlgs_bench.testbed.testbed check|clean
 
 check   make a testbed, and print the rate of one link and the latency of another (the same: dlgs-bench check-testbed)
-clean   end processes in testbeds whose maker is gone"""
+clean   end the processes of testbeds whose launcher has ended"""
 
 
 class TestbedError(Exception):

@@ -1,4 +1,4 @@
-"""Where predictions were compared with measurements, and how far they were off there. No torch, no pandas.
+"""The range in which predictions were compared with measurements, and their errors in it. No torch, no pandas.
 
 The cases are in ``workflow/studies/advise/checked.csv``; the cases of ``TIED`` are in
 ``results/reference-profiles/profiles.csv``.

@@ -348,13 +348,13 @@ def _fit(
     sizes = sorted(by_entries)
     lines = [_line([(basis(workers), y) for workers, y in by_entries[size].items()]) for size in sizes]
 
-    def at(entries: np.ndarray, workers: int) -> np.ndarray:
+    def value_at(entries: np.ndarray, workers: int) -> np.ndarray:
         values = [max(0.0, a + b * basis(workers)) for a, b in lines]
         if extended:
             return Curve(tuple(map(float, sizes)), tuple(values))(entries)
         return np.interp(entries, sizes, values)
 
-    return at
+    return value_at
 
 
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -384,7 +384,7 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
 
 
 def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
-    """As ``models``, but of the recorded script as it is, if that uses DistributedDataParallel.
+    """The models of the recorded script with its own buckets, if it uses DistributedDataParallel; otherwise ``models``.
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does

@@ -153,7 +153,7 @@ def _upgraded(profile: Any) -> Any:
 
 
 def _content(path: Path | str) -> bytes:
-    """The bytes of a file. A named pipe that nobody writes to is empty, instead of a wait without end."""
+    """The bytes of a file. A named pipe without a writer counts as empty, so the call does not wait forever."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(number, True)
     with os.fdopen(number, "rb") as file:

@@ -12,7 +12,7 @@ TOLERANCE = 1e-3  # of an iteration
 
 
 def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> Plan:
-    """From layer 0 on, merge each group with the next layer if ``better(merged, separate)``."""
+    """Merge each group, from layer 0 on, with the next layer if ``better(merged, separate)``."""
     done: list[tuple[int, int]] = []
     group = (0, 1)
     for i in range(1, len(sizes)):
@@ -41,9 +41,9 @@ def mg_wfbp(sizes: Sequence[int], costs: Costs) -> Plan:
     startup = costs.contended(0)
 
     def better(merged: Plan, separate: Plan) -> bool:
-        at = _first_difference(merged, separate)
+        index = _first_difference(merged, separate)
         times = schedule(sizes, costs, separate)
-        return times.backward[at + 1][1] - times.communicate[at][0] < startup
+        return times.backward[index + 1][1] - times.communicate[index][0] < startup
 
     return _merge_where(sizes, better)
 
@@ -52,12 +52,12 @@ def omgs(sizes: Sequence[int], costs: Costs) -> Plan:
     """OMGS-SGD (Shi et al., INFOCOM 2020): merge if the merged group waits less time than its communication saves."""
 
     def better(merged: Plan, separate: Plan) -> bool:
-        at = _first_difference(merged, separate)
+        index = _first_difference(merged, separate)
         times = schedule(sizes, costs, separate)
-        (start, middle), (_, stop) = separate[at : at + 2]
+        (start, middle), (_, stop) = separate[index : index + 2]
         one, two = sum(sizes[start:middle]), sum(sizes[middle:stop])
-        idle_until = times.communicate[at][0] - times.sparsify[at][1]
-        next_backward = times.backward[at + 1][1] - times.backward[at + 1][0]
+        idle_until = times.communicate[index][0] - times.sparsify[index][1]
+        next_backward = times.backward[index + 1][1] - times.backward[index + 1][0]
         sparsify, communicate = costs.sparsify_group, costs.contended
         separate_s = sparsify(sizes[start:middle]) + sparsify(sizes[middle:stop])
         longer = next_backward + sparsify(sizes[start:stop]) - separate_s - idle_until
@@ -147,8 +147,8 @@ def _pareto(plans: _Front, last: float) -> _Front:
     order = np.lexsort((plans.sent, plans.computed))
     order = order[plans.computed[order] <= last]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], plans.sent[order]]))[:-1]
-    kept = order[plans.sent[order] < best_before]
-    return _Front(*(column[kept] for column in plans))
+    chosen = order[plans.sent[order] < best_before]
+    return _Front(*(column[chosen] for column in plans))
 
 
 def _plan_of(fronts: list[_Front], index: int) -> Plan:

@@ -261,7 +261,7 @@ def _buckets_of_model(spec: RunSpec, scope: Scope) -> dict[int, Shapes]:
 
 
 def _spread(buckets: dict[int, Shapes], most: int) -> dict[int, Shapes]:
-    """At most ``most`` of the buckets, evenly spread by rank of size, with the smallest and the largest."""
+    """Up to ``most`` of the buckets, evenly spread by rank of size, with the smallest and the largest."""
     sizes = sorted(buckets)
     indices = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
     return {sizes[i]: buckets[sizes[i]] for i in indices}

@@ -64,8 +64,8 @@ class SGD(Optimizer):
             weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
             dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
-        for tensor, kept in zip(neighbours, before, strict=True):
-            tensor.copy_(kept)
+        for tensor, saved in zip(neighbours, before, strict=True):
+            tensor.copy_(saved)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"velocity": self.velocity}

@@ -263,10 +263,10 @@ class Session:
         self.sums.copy_(state["sums"])
         self.flat.parameters.copy_(state["parameters"])
         self.optimizer.load_state_dict(state["optimizer"])
-        for buffer, kept in zip(self.flat.model.buffers(), state["buffers"], strict=True):
-            buffer.copy_(kept)
-        for variant, kept in state["methods"].items():
-            self.exchanges[variant].method.load_state_dict(kept)
+        for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
+            buffer.copy_(saved)
+        for variant, saved in state["methods"].items():
+            self.exchanges[variant].method.load_state_dict(saved)
         self._begun = time.perf_counter() - state["elapsed_s"]
         torch.set_rng_state(state["random"]["cpu"])
         if "cuda" in state["random"]:

@@ -168,7 +168,7 @@ def check_targets():
         if name in known and not known[name].input and not known[name].output:
             stop(
                 f"{where()}: {name}: the configuration has no runs for this study; "
-                "config/README.md, section Studies, says what it needs"
+                "see config/README.md, section Studies"
             )
         if name not in known and name.isidentifier() and not Path(name).exists():
             stop(

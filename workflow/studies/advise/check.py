@@ -42,7 +42,7 @@ def by_name(calibrations: Calibrations, workers: int) -> dict:
 
 
 def choices(table: pd.DataFrame) -> pd.DataFrame:
-    """For each case the variant predicted to be fastest (``first``) and the fastest variant (``best``).
+    """The variant of each case that was predicted to be fastest (``first``) and the fastest variant (``best``).
 
     ``cost``: the time of the first divided by the time of the best. Uncompressed is one of the variants.
     """

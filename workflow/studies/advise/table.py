@@ -82,7 +82,7 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
     said = f"{begin[verdict]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
     said += f" What limits it is {LIMITS[row['limit']]}."
     if row["outside"]:
-        said += f" Warning: the estimate is less certain than where it was checked: {row['outside']}."
+        said += f" Warning: the estimate is less reliable than where it was checked: {row['outside']}."
     if row["iteration_s"] < LEAST_LIKELY_S:
         said += (
             f" An iteration below {LEAST_LIKELY_S * 1e3:g} ms is doubtful: measure it on a node, and set "

@@ -4,7 +4,7 @@ No measurement: the time model (equations 2 to 7 of the paper) with costs calibr
 selection keep this machine's times, the bytes on the busiest link take their time at each rate, and each round of a
 collective adds one latency. Colour: the fastest variant. Lines and their numbers: its speed-up over uncompressed.
 Cross: the network of the calibration, the only point where the model was compared with measurements; the farther from
-it, the less certain the map. Hatched: the two fastest variants differ by less than the model's error there, so either
+it, the less reliable the map. Hatched: the two fastest variants differ by less than the model's error there, so either
 may win. Variants that are the fastest nowhere are not shown. The colours differ in lightness, for prints in grey."""
 
 import json

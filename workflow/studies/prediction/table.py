@@ -8,7 +8,7 @@ for slower workers in an iteration without exchange are added. Measured: the ite
 predicted for the link rate of the run. The machine's speed drifts between calibration and run: "paired" scales the
 computation by uncompressed's forward in the same run, divided by forward in the calibration; communication is not
 scaled. If the messages of a collective depend on the gradient, a run that sent other bytes than its calibration is not
-predicted, and a warning says so."""
+predicted, and a warning is printed."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Published and ours: the difference in test accuracy to uncompressed with the same optimizer, in points.
+"""Published and measured here: the difference in test accuracy to uncompressed with the same optimizer, in points.
 
 Whiskers: twice the standard error of a test set of this size."""
 
@@ -35,13 +35,13 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table, points = pd.read_csv(snakemake.input.table), read(snakemake.input.points)
     rows = table[table["method"] != "none"].to_dict("records")
-    figure, (theirs, ours) = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained", sharex=True, sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.4), layout="constrained", sharex=True, sharey=True)
     here = f"here, after {points['step'].max()} steps"
-    for axes, who, title in ((theirs, "their", "published, after 328 epochs"), (ours, "our", here)):
+    for axes, who, title in ((left, "published", "published, after 328 epochs"), (right, "measured", here)):
         draw(axes, rows, who)
         axes.set_title(title, fontsize=9)
-    theirs.set_yticks(range(len(rows)), [label(row) for row in rows])
-    theirs.invert_yaxis()
+    left.set_yticks(range(len(rows)), [label(row) for row in rows])
+    left.invert_yaxis()
     first = points.iloc[0]
     note = f"published: {table['source'].iloc[0]}, 328 epochs, one seed; here: {points['step'].max()} steps of "
     note += f"{first['workers']} x {first['batch']} samples; {captions.setting(points)}; {captions.seeds(points)}"

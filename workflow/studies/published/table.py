@@ -1,10 +1,10 @@
-"""Published and ours: the test accuracy that Top-K and random-k lose, with and without error feedback.
+"""Published and measured here: the test accuracy that Top-K and random-k lose, with and without error feedback.
 
-"Theirs": GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed.
-"Ours": after the last step. Gaps are differences to uncompressed with the same optimizer: SGD with momentum for Top-K,
-without momentum for random-k. After ±: twice the standard error of a test set of this size; accuracies that differ by
-less count as equal. Direction: whether our gap has the sign of the published gap. Order: how often we agree which of
-two rows of the same method is better."""
+Published: GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed.
+Measured: after the last step. Gaps are differences to uncompressed with the same optimizer: SGD with momentum for
+Top-K, without momentum for random-k. After ±: twice the standard error of a test set of this size; accuracies that
+differ by less count as equal. Direction: whether the measured gap has the sign of the published gap. Order: how often
+both agree which of two rows of the same method is better."""
 
 from collections import Counter
 
@@ -18,6 +18,7 @@ from dlgs_bench.report.names import data_title
 TEST_SET = 10_000  # images of CIFAR-10's
 KEYS = ["variant", "ratio"]
 METHODS = {"none": "uncompressed", "topk": "Top-K", "randomk": "random-k"}
+SOURCES = ("published", "measured")
 VERDICTS = ("agrees", "contradicts", "cannot be told")
 
 
@@ -28,8 +29,8 @@ def difference(a: dict, b: dict, who: str) -> tuple[float, float]:
 
 
 def verdict(a: dict, b: dict) -> str:
-    """Whether our difference has the sign of the published difference; empty if the published accuracies are equal."""
-    differences = (difference(a, b, who) for who in ("their", "our"))
+    """Whether the measured difference has the sign of the published one; empty if the published is 0."""
+    differences = (difference(a, b, who) for who in SOURCES)
     published, measured = (0 if abs(value) <= error else value for value, error in differences)
     if not published:
         return ""
@@ -46,7 +47,7 @@ def judged(table: pd.DataFrame) -> pd.DataFrame:
         if row["method"] == "none":
             continue
         dense = next(other for other in alike if other["method"] == "none")
-        for who in ("their", "our"):
+        for who in SOURCES:
             row[f"{who}_gap"], row[f"{who}_error"] = difference(row, dense, who)
         row["direction"] = verdict(row, dense)
         counts = Counter(verdict(row, other) for other in alike if other is not dense)
@@ -60,10 +61,10 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Method": METHODS[row["method"]],
             "Error feedback": {True: "yes", False: "no"}.get(row["error_feedback"], ""),
             "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
-            "Theirs (%)": f"{row['their_accuracy'] * 100:.2f}",
-            "Their gap": gap(row, "their"),
-            "Ours (%)": f"{row['our_accuracy'] * 100:.2f}" + deviation(row["our_sd"]),
-            "Our gap": gap(row, "our"),
+            "Published (%)": f"{row['published_accuracy'] * 100:.2f}",
+            "Published gap": gap(row, "published"),
+            "Measured (%)": f"{row['measured_accuracy'] * 100:.2f}" + deviation(row["measured_sd"]),
+            "Measured gap": gap(row, "measured"),
             "Direction": "" if row["method"] == "none" else row["direction"] or "no gap published",
             "Order": order(row),
         }
@@ -89,7 +90,9 @@ def caption(snakemake: Script, table: pd.DataFrame, points: pd.DataFrame) -> str
     directions = ", ".join(f"{name} {(rows['direction'] == name).sum()}" for name in VERDICTS)
     pairs = ", ".join(f"{name} {rows[name].sum() // 2:.0f}" for name in VERDICTS)
     words = f"{captions.of_script(snakemake)} Directions: {directions}. Pairs in order: {pairs}. "
-    words += f"Ours: {data_title(first)}, {points['step'].max()} steps of {first['workers']} x {first['batch']} samples"
+    words += (
+        f"Measured: {data_title(first)}, {points['step'].max()} steps of {first['workers']} x {first['batch']} samples"
+    )
     return f"{words}; {captions.setting(points)}; {captions.seeds(points)}."
 
 
@@ -97,9 +100,9 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
     measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
-    measured.columns = [*KEYS, "our_accuracy", "our_sd"]
-    table = published.assign(their_accuracy=published.pop("top1") / 100, their_samples=TEST_SET)
-    table = judged(table.merge(measured, on=KEYS).assign(our_samples=min(TEST_SET, snakemake.params.test_samples)))
+    measured.columns = [*KEYS, "measured_accuracy", "measured_sd"]
+    table = published.assign(published_accuracy=published.pop("top1") / 100, published_samples=TEST_SET)
+    table = judged(table.merge(measured, on=KEYS).assign(measured_samples=min(TEST_SET, snakemake.params.test_samples)))
     tables.save_table(table, shown(table), caption(snakemake, table, points), snakemake.output)
 
 
