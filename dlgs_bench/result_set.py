@@ -2,7 +2,8 @@
 
 dlgs-bench check-set FOLDER [--write]
 
-``set.json`` contains the machine, the day and the commit of the results, and a checksum of every other file.
+``set.json`` contains the machine, the day and the commit of the results, and a checksum of every other file except the
+page ``README.md``, whose words may change.
 """
 
 import argparse
@@ -65,9 +66,9 @@ def _wrong_files(folder: Path, expected: Any) -> list[str]:
     if not isinstance(expected, dict):
         return [f"{folder / NAME}: files: {expected!r} is not a table of checksums; write it again with --write"]
     there, wrong = contents(folder), []
-    if PAGE not in there:
+    if not (folder / PAGE).is_file():
         wrong.append(f"{folder / PAGE}: missing; write how to repeat the results")
-    for name in sorted(expected.keys() | there.keys()):
+    for name in sorted((expected.keys() | there.keys()) - {PAGE}):
         if name not in there:
             wrong.append(f"{folder / name}: missing, but in {NAME}; restore it, or write {NAME} again with --write")
         elif name not in expected:
@@ -102,10 +103,10 @@ def _header(path: Path) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, int | None]:
-    """The checksum of every file below the folder, except ``set.json`` and files whose names begin with a dot."""
+    """The checksum of every file below the folder, except the page, ``set.json``, and files that begin with a dot."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
     names = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: checksums.of(path) for name, path in names.items() if name != NAME}
+    return {name: checksums.of(path) for name, path in names.items() if name not in (NAME, PAGE)}
 
 
 def write_record(folder: Path, given: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dlgs_bench import cli, result_set
+from dlgs_bench.fingerprint import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +40,7 @@ def edit(folder, **changed) -> None:
 def test_a_set_without_faults_is_one_line(kept, capsys):
     assert check(kept) == 0
     said = capsys.readouterr()
-    assert said.out.endswith("mine: 3 files, schema 1; a machine, 2 cores; 2026-11-25; 8bfe735\n") and not said.err
+    assert said.out.endswith("mine: 2 files, schema 1; a machine, 2 cores; 2026-11-25; 8bfe735\n") and not said.err
 
 
 FAULTS = {
@@ -66,6 +67,19 @@ def test_a_fault_is_one_line(kept, capsys, words):
     said = capsys.readouterr()
     (line,) = said.err.splitlines()
     assert words in line and "; " in line and str(kept) in line and not said.out
+
+
+def test_the_words_of_the_page_may_change(sealed):
+    (sealed / "README.md").write_text("# How to repeat it, in other words\n")
+    assert check(sealed) == 0
+    record = json.loads((sealed / "set.json").read_text())
+    edit(sealed, files=record["files"] | {"README.md": 1})  # written by an older version
+    assert check(sealed) == 0
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("reference*")), ids=lambda folder: folder.name)
+def test_the_kept_sets_match_their_checksums(folder):
+    assert result_set.faults(folder) == []
 
 
 def test_a_set_needs_a_page(kept, capsys):
