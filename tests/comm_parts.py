@@ -19,7 +19,7 @@ GATHERED = (
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
 LONG = (2**16 - 9, 2**16 - 8, 2**16 - 7, 300_001)  # of messages, in bytes, about where an engine may cut one
-BUCKETS = 10
+BUCKETS = 5
 BLOCKS = 500  # of OmniReduce's tensor
 OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of two ranks
     {"block": 64, "fused": 1, "in_flight": 1, "aggregators": 1},

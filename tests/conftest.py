@@ -44,6 +44,7 @@ def examples(times: float) -> settings:
 
 
 sys.path.insert(0, str(ROOT))
+gc.disable()  # until the tests begin: nothing that is imported or collected before is garbage
 
 import torch  # noqa: E402
 from world import World  # noqa: E402
@@ -159,9 +160,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
     return ByFile(config, log)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """Exclude imported objects from garbage collection: each collection would scan them for a good part of a second."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

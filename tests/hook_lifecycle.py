@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
-TIMES, WARM, TIMEOUT_S, LATE_S = 12, 4, 3, 8
+TIMES, WARM, TIMEOUT_S, LATE_S = 8, 3, 3, 8
 
 
 def net() -> nn.Module:

@@ -127,7 +127,7 @@ def test_texts_have_the_errors_of_the_kept_cases(file):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_pages_say_what_was_measured(tmp_path, blocks):
     runs, folder = finish(tmp_path / "runs", blocks), tmp_path / "kept"
     profiles.write([JOB, profiles.JOBS[1]], runs, folder)  # nothing of the second job is finished

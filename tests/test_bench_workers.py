@@ -37,6 +37,7 @@ def test_every_number_of_workers_has_the_same_total_batch_and_schedule():
     assert ends == pytest.approx([5e-4] * len(specs))  # after both drops of the recipe
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_repeated_and_a_stopped_one_goes_on_to_the_same_curve(images, tmp_path, monkeypatch):
     spec = short("topk", 4)
     whole = workers.train(spec, images, tmp_path / "whole", every_s=1e9)

@@ -20,7 +20,6 @@ from conftest import NEEDS, PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
 
 from dlgs_bench.comm.local import run_workers
-from dlgs_bench.engines import ENGINES
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.training import checkpoint
 from dlgs_bench.training.checkpoint import Checkpoints, Stopped
@@ -28,8 +27,11 @@ from dlgs_bench.training.checkpoint import Checkpoints, Stopped
 engine, slow, unit = pytest.mark.engine, pytest.mark.slow, pytest.mark.unit
 
 STEPS, PAUSE_S = 400, "0.03"  # 12 s where a run is to be stopped, none where it is not
-STOPS = ("rank 1", "rank 0", "the launcher")
-SERVER_STOPS = ("rank 2", "rank 1")  # rank 2 is the server
+STOPS = {  # by topology and engine
+    ("allgather", "torch_dist"): ("rank 1", "rank 0", "the launcher"),
+    ("allgather", "horovod"): ("rank 0", "the launcher"),
+    ("ps-weights", "torch_dist"): ("rank 2",),  # the server
+}
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -84,22 +86,16 @@ def uninterrupted(tiny_source, tmp_path_factory) -> Callable[[str], Path]:
 
 @engine
 @slow
-@pytest.mark.parametrize(
-    "engine, topology, stops",
-    [
-        *(pytest.param(e, "allgather", STOPS, marks=NEEDS[e]) for e in ENGINES),
-        ("torch_dist", "ps-weights", SERVER_STOPS),
-    ],
-)
+@pytest.mark.parametrize("topology, engine", [pytest.param(*one, marks=NEEDS[one[1]]) for one in STOPS])
 def test_a_run_whose_ranks_are_killed_in_turn_ends_as_one_that_never_was(
-    engine, topology, stops, uninterrupted, tiny_source, tmp_path, fault
+    topology, engine, uninterrupted, tiny_source, tmp_path, fault
 ):
     spec, folder = tiny_run(engine, topology), tmp_path / "killed"
 
     def newest() -> int:
         return checkpointed(folder / "run", spec.processes)
 
-    for stop in stops:
+    for stop in STOPS[topology, engine]:
         before = newest()
         process = launcher(spec, folder, 0.1, tiny_source, VECTORS_PAUSE_S=PAUSE_S)
         until(lambda before=before, process=process: newest() > before or process.poll() is not None)

@@ -36,11 +36,15 @@ from dlgs_bench.comm.hybrid import Layout
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
 
-SIZES = (2, 3, 4)
-WORLDS = {"local": [pytest.param(("local", size), marks=pytest.mark.unit, id=f"local-{size}") for size in SIZES]}
+SIZES = {"local": (2, 3, 4), "torch_dist": (2, 3, 4), "horovod": (2, 4)}  # test_engines.py trains on 3 of Horovod's
+WORLDS = {
+    "local": [pytest.param(("local", size), marks=pytest.mark.unit, id=f"local-{size}") for size in SIZES["local"]]
+}
 for name in ENGINES:
-    marks = {size: [pytest.mark.engine, *NEEDS[name], *([pytest.mark.slow] if size > 2 else [])] for size in SIZES}
-    WORLDS[name] = [pytest.param((name, size), marks=marks[size], id=f"{name}-{size}") for size in SIZES]
+    marks = {
+        size: [pytest.mark.engine, *NEEDS[name], *([pytest.mark.slow] if size > 2 else [])] for size in SIZES[name]
+    }
+    WORLDS[name] = [pytest.param((name, size), marks=marks[size], id=f"{name}-{size}") for size in SIZES[name]]
 
 
 @pytest.fixture(scope="module")

@@ -530,6 +530,14 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
         config.check_machine(values, "c")
 
 
+@pytest.mark.parametrize("kind, name", [("methods", "topk"), ("models", "resnet20")])
+def test_a_plug_in_that_cannot_be_described_is_one_line(kind, name, monkeypatch):
+    monkeypatch.setitem(plugins._known, (kind, name), {"error": "no weights"})
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(read("quick"), "c")
+    assert str(refused.value).startswith(f"c: {kind}: {kind}/{name}.py cannot be used: no weights")
+
+
 # file -> its source, what a configuration changes that names it, and what is said. The case of models/broken.py names
 # models/ends.py too, so that one process describes both.
 UNUSABLE = {
@@ -555,6 +563,7 @@ for changes in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_cannot_be_used_is_one_line_and_a_model_is_run_only_if_it_is_named(tiny_source, tmp_path):
     project = clone(tiny_source, tmp_path / "project")
     for file, (source, _, _) in UNUSABLE.items():

@@ -182,9 +182,9 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
 @pytest.mark.engine
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_and_the_run_is_stopped(tmp_path, capsys):
-    assert start(tmp_path, "hangs", "torch_dist", hang_timeout_s=30) == 1
+    assert start(tmp_path, "hangs", "torch_dist", hang_timeout_s=20) == 1
     *_, last = capsys.readouterr().err.splitlines()
-    assert last.endswith(" none: rank 1 reported no progress for 30 s, last at step 4 of 50, stopped")
+    assert last.endswith(" none: rank 1 reported no progress for 20 s, last at step 4 of 50, stopped")
     assert nothing_left(tmp_path)
 
 

@@ -221,7 +221,8 @@ def test_nan_of_a_worker_reaches_all_as_a_float_and_zeros_stay_zeros(code):
     assert not run("quantised", [[torch.zeros(600)] * 2], code=code)[0].aggregates[0].any()
 
 
-@pytest.mark.parametrize("common", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("common", [0.0, 1.0])
 def test_the_error_of_a_bf16_ring_grows_with_the_root_of_the_workers_and_that_of_a_one_shot_sum_does_not(
     common, measured
 ):

@@ -5,12 +5,13 @@ import re
 import sys
 import time
 from collections import namedtuple
+from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from conftest import CPU, python_in
+from conftest import CPU
 from equal_worker import Noise
 from torch import nn
 from torch.nn import functional as F
@@ -396,31 +397,39 @@ ENDING = {
         r"it ends Python \(SystemExit: 2 \(line 4\)\)",
     ),
     "leaves": ("import os\nos._exit(0)\n", r"it ends Python \(status 0\)"),
-    "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", r"it ends Python \(SIGSEGV\)"),
+    "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", r"it ends Python \(SIGKILL\)"),
     "broken": ("def f(:\n", "SyntaxError: "),
     "hangs": ("import time\ntime.sleep(60)\n", "it was not described after 2 s"),
 }
-HARMLESS = "import os\nprint('noise')\nos.write(1, b'noise')\nimport torch\ntorch.set_default_dtype(torch.float64)\n"
-PROGRAM = """
-import json, sys
-from dlgs_bench import describe
-describe.import_shared("models" for _ in sys.argv[1:])
-found = {name: describe.in_fork("models", name, 2.0 if name == "hangs" else 120.0) for name in sys.argv[1:]}
-json.dump(found, sys.stdout)
+SOUND = """
+from torch import nn
+from torch.nn import functional as F
+TITLE, DATA, loss = "Sound", "cifar10", F.cross_entropy
+def build():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10))
 """
+NOISE = "import os\nprint('noise')\nos.write(1, b'noise')\nimport torch\ntorch.set_default_dtype(torch.float64)\n"
 
 
-def test_a_file_that_ends_python_is_named_and_touches_no_other(tiny_project):
-    models = tiny_project / "models"
-    for name, (source, _) in ENDING.items():
-        (models / f"{name}.py").write_text(source, encoding="utf-8")
-    (models / "noisy.py").write_text(HARMLESS + (models / "tiny.py").read_text(encoding="utf-8"), encoding="utf-8")
-    found = json.loads(python_in(tiny_project, "-c", PROGRAM, *ENDING, "noisy", "tiny"))
+def test_a_file_that_ends_python_is_named_and_touches_no_other(tmp_path, monkeypatch):
+    def load(kind: str, name: str) -> ModuleType:
+        found = spec_from_file_location(f"models.{name}", tmp_path / "models" / f"{name}.py")
+        module = module_from_spec(found)
+        found.loader.exec_module(module)
+        return module
+
+    monkeypatch.setattr(plugins, "load", load)
+    (tmp_path / "models").mkdir()
+    sources = {name: source for name, (source, _) in ENDING.items()} | {"noisy": NOISE + SOUND, "sound": SOUND}
+    described = {}
+    for name, source in sources.items():
+        (tmp_path / "models" / f"{name}.py").write_text(source, encoding="utf-8")
+        described[name] = describe.in_fork("models", name, 2.0 if name == "hangs" else 120.0)
     for name, (_, said) in ENDING.items():
-        assert found[name].keys() == {"error"} and len(found[name]["error"].splitlines()) == 1
-        assert re.search(said, found[name]["error"]), found[name]
-    assert found["tiny"]["parameters"] == 334
-    assert "is float64, not float32" in found["noisy"]["error"]
+        assert described[name].keys() == {"error"} and len(described[name]["error"].splitlines()) == 1
+        assert re.search(said, described[name]["error"]), described[name]
+    assert described["sound"]["parameters"] == 130
+    assert "is float64, not float32" in described["noisy"]["error"]
 
 
 def test_somebody_reads_what_takes_long_to_describe(capfd, monkeypatch):

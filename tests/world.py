@@ -120,6 +120,7 @@ class World:
 
 def main(engine: str, size: int, path: str) -> None:
     """Fork the ranks, and wait until all have ended or one has failed."""
+    gc.disable()  # nothing that is imported is garbage
     # What most ranks would import otherwise: torch imports _dynamo with the first optimizer.
     for module in ("torch._dynamo", "dlgs_bench.exchange.driver"):
         importlib.import_module(module)
@@ -137,6 +138,7 @@ def main(engine: str, size: int, path: str) -> None:
         variables = ENGINES[engine].on_hosts(["127.0.0.1"] * size, "lo", port, first_line)
         ranks = [fork.Process(target=serve, args=(engine, path, own)) for own in variables]
         gc.freeze()  # the ranks do not examine what was imported
+        gc.enable()
         for rank in ranks:
             rank.start()
         while running := [rank for rank in ranks if rank.is_alive()]:
