@@ -54,6 +54,11 @@ class DDPHook(Hook):
                 "model: skip_all_reduce_unused_params=True is not possible with a hook, which sends what unused "
                 "parameters have left to send; leave it out"
             )
+        if model._delay_all_reduce_params:
+            raise ValueError(
+                "model: delay_all_reduce_named_params is not possible with a hook, because torch does not wait for "
+                "their all-reduce, so workers would drift apart; leave it out"
+            )
         registered = _registered(model)
         refuse_sparse(model.module)
         named, ignored = model.module.named_parameters(), model.parameters_to_ignore
