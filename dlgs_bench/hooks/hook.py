@@ -29,7 +29,7 @@ from dlgs_bench.exchange.plugin import about, method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
-from dlgs_bench.hooks.groups import agreement
+from dlgs_bench.hooks.groups import agreement, refuse_destroyed
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
@@ -144,6 +144,7 @@ class Hook:
 
     def _begin(self) -> None:
         """Begin a step, at the first gradient of a backward pass."""
+        refuse_destroyed(self._comm, self.name)
         for optimizer in self._optimizers:
             self._refuse_momentum(optimizer)
         if not self._begun:
