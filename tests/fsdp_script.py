@@ -3,6 +3,7 @@
 import gc
 import io
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -296,6 +297,18 @@ def inner_gradients(mesh, rank: int) -> list[bool]:
     return [*stayed, hook.step == 2]
 
 
+def failed_pass(mesh, rank: int) -> list[bool]:
+    """Whether gradients stay as they are in a backward pass that fails before it reaches a layer."""
+    model, _, hook = hooked(mesh, "topk", ratio=0.1)
+    loss_of(model, 0, rank).backward()
+    before = [p.grad.to_local().clone() for p in hook._shards]
+    outputs = model(torch.ones(5, 6))
+    outputs.register_hook(lambda _: 1 / 0)
+    with suppress(ZeroDivisionError):
+        outputs.sum().backward()
+    return [p.grad is not None and torch.equal(p.grad.to_local(), b) for p, b in zip(hook._shards, before, strict=True)]
+
+
 def hooks_of_one_model(mesh, rank: int) -> tuple[str, bool]:
     """What is said to a second hook, and whether a hook is gone once the script has deleted it and its model."""
     from dlgs_bench.hooks.fsdp import FSDPHook
@@ -352,6 +365,7 @@ def observed(comm, code: str, folder: str) -> dict:
     found["one bad entry"] = one_bad_entry(mesh, rank)
     found["frozen later"] = frozen_later(mesh, rank)
     found["inner gradients"] = inner_gradients(mesh, rank)
+    found["failed pass"] = failed_pass(mesh, rank)
     found["hooks of one model"] = hooks_of_one_model(mesh, rank)
     found["in turns"] = {
         method: in_turns(mesh, rank, method, **options)

@@ -606,11 +606,14 @@ def refused(comm, engine: str) -> dict[str, str]:
         backward(model)
         found["wrapped later"] = said(wrapped.step)
         wrapped.synchronize()
-        _, model, _four = fresh("topk", Interruptible(), ratio=0.2)
+        optimizer, model, _four = fresh("topk", Interruptible(), ratio=0.2)
         for head, fails in (("left", True), ("right", False)):
             with suppress(RuntimeError):
                 backward(model, head, fails)
                 found["interrupted"] = "exchanged by the gradients of two passes"
+        with suppress(RuntimeError):
+            optimizer.step()
+            found["interrupted"] = "applied without an exchange"
     return found
 
 

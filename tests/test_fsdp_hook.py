@@ -91,6 +91,11 @@ def test_gradients_that_autograd_returns_are_not_exchanged(ranks):
         assert all(found["inner gradients"])
 
 
+def test_a_backward_pass_that_fails_leaves_the_gradients_of_earlier_passes(ranks):
+    for found in ranks:
+        assert found["failed pass"] and all(found["failed pass"])
+
+
 def test_a_layer_that_is_frozen_later_stays_as_it_is(ranks):
     for found in ranks:
         assert found["frozen later"] == [False, False, True, True]

@@ -114,6 +114,25 @@ def test_every_hook_takes_the_timeout_of_the_models_group(one):
             assert own.options._timeout == timedelta(seconds=77), hook
 
 
+def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
+    plain = script.net()
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    sync, model = LocalSteps(plain, sgd, "diloco", local_steps=1), DistributedDataParallel(script.net())
+    with DDPHook(model, torch.optim.SGD(model.parameters()), "none"), sync:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        for method, work in {"none": model(script.inputs(0, 0)).sum().backward, "diloco": sync.step}.items():
+            with pytest.raises(
+                ValueError, match=f"^destroy_process_group: {method} exchanged over a group that"
+            ) as error:
+                work()
+            assert "\n" not in str(error.value)
+    model = DistributedDataParallel(model.module)
+    with DDPHook(model, torch.optim.SGD(model.parameters()), "none") as hook:
+        script.train(model, hook._optimizers[0], 0)
+        assert hook.step == 2
+
+
 def resumed(load: bool) -> DDPHook:
     """A step of a run whose optimizer was resumed, and whose hook was too if ``load``."""
     states: dict = {}

@@ -448,6 +448,11 @@ def test_ddps_own_ways_to_leave_out_exchanges_are_refused(alone):
     model = DistributedDataParallel(Given(), find_unused_parameters=True, skip_all_reduce_unused_params=True)
     with pytest.raises(ValueError, match=r"^model: skip_all_reduce_unused_params=True is not possible") as error:
         DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    first, *others = (net := Given()).named_parameters()
+    model = DistributedDataParallel(net, delay_all_reduce_named_params=others, param_to_hook_all_reduce=first[1])
+    with pytest.raises(ValueError, match=r"^model: delay_all_reduce_named_params is not possible with a hook") as error:
+        DDPHook(model, torch.optim.SGD(model.parameters()), "none")
+    assert "\n" not in str(error.value)
     model = DistributedDataParallel(Given())
     model.register_comm_hook(None, fp16_compress_hook)
     for _ in range(2):

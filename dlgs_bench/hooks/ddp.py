@@ -190,6 +190,11 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
             "model: skip_all_reduce_unused_params=True is not possible with a hook, which sends what unused "
             "parameters have left to send; leave it out"
         )
+    if model._delay_all_reduce_params:
+        raise ValueError(
+            "model: delay_all_reduce_named_params is not possible with a hook, because torch does not wait for "
+            "their all-reduce, so workers would drift apart; leave it out"
+        )
     return model
 
 

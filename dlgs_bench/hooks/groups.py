@@ -33,6 +33,15 @@ def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDis
     return TorchDist(device, _subgroup(group, ranks, timeout, backend))
 
 
+def refuse_destroyed(comm: Communicator, name: str) -> None:
+    """ValueError in one line if the script has destroyed the group of ``comm``. ``name``: of the method."""
+    if isinstance(comm, TorchDist) and comm._group not in c10d._world.pg_map:
+        raise ValueError(
+            f"destroy_process_group: {name} exchanged over a group that is destroyed; after init_process_group, wrap "
+            "the model again and make a new hook"
+        )
+
+
 def broadcast_all(comm: Communicator, tensors: Iterable[Tensor]) -> None:
     """Give every worker the tensors of rank 0. They may have any dtype and any layout in memory, also with overlaps."""
     with torch.no_grad():

@@ -29,7 +29,7 @@ from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
-from dlgs_bench.hooks.groups import agreement
+from dlgs_bench.hooks.groups import agreement, refuse_destroyed
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
@@ -144,6 +144,7 @@ class Hook:
 
     def _begin(self) -> None:
         """Begin a step, at the first gradient of a backward pass."""
+        refuse_destroyed(self._comm, self.name)
         for optimizer in self._optimizers:
             self._refuse_momentum(optimizer)
         if not self._begun:
@@ -271,6 +272,7 @@ class ParameterHook(Hook):
 
     def _listen(self, parameters: Sequence[Any]) -> None:
         """Call ``_arrive`` when autograd has written a gradient. ``parameters``: in the order of layers."""
+        self._parameters = parameters
         self._arrived: set[int] = set()
         self._earlier: dict[int, Any] = {}
         self._ending: Callable[[], Any] = lambda: None  # a weak reference to the callback of the pass
@@ -290,19 +292,28 @@ class ParameterHook(Hook):
     def _starts_pass(self) -> bool:
         """Whether a backward pass starts. ``_end`` is then called at its end.
 
-        RuntimeError in one line if exchanges of an interrupted pass are open. Its callback no longer exists.
+        If an error interrupts the pass, autograd drops the callback without a call, and the script gets back the
+        gradients of earlier passes.
         """
         if self._ending() is not None:
             return False
-        if self._arrived:
-            raise RuntimeError(INTERRUPTED)
+        self._refuse_interrupted()
         refuse_compiled_autograd()
         refuse_inner_backward()
         self._earlier.clear()
         end = self._end_pass
-        self._ending = weakref.ref(end)
+        self._ending = weakref.ref(end, partial(_give_back, self._earlier, self._parameters))
         torch.autograd.Variable._execution_engine.queue_callback(end)
         return True
+
+    def _refuse_interrupted(self) -> None:
+        """RuntimeError in one line if exchanges of an interrupted pass are open. Its callback no longer exists."""
+        if self._arrived and self._ending() is None:
+            raise RuntimeError(INTERRUPTED)
+
+    def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        self._refuse_interrupted()
+        super()._check_step(optimizer, positional, named)
 
     def _end_pass(self) -> None:
         try:
@@ -319,6 +330,14 @@ class ParameterHook(Hook):
             raise RuntimeError(INTERRUPTED)
         if self.method.owns_momentum and is_not_zero(self._earlier.get(layer)):
             raise ValueError(self._accumulates())
+
+
+def _give_back(earlier: dict[int, Any], parameters: Sequence[Any], _: object) -> None:
+    """Return gradients of earlier passes to the script, unless the pass has written other gradients."""
+    for layer, gradient in earlier.items():
+        if parameters[layer].grad is None:
+            parameters[layer].grad = gradient
+    earlier.clear()
 
 
 _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()

@@ -19,7 +19,7 @@ from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator
+from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, usable
 from dlgs_bench.hooks.optimizers import listed_optimizers
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
@@ -103,6 +103,7 @@ class LocalSteps:
         if not self.method.acts_at(self.steps):
             return
         self._refuse_unknown()
+        refuse_destroyed(self._comm, self.name)
         with plain_context(self._comm.device):
             self._read()
             self._begin()
