@@ -1,5 +1,6 @@
 """What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
 
+import gc
 from datetime import timedelta
 
 import hook_lifecycle as script
@@ -112,6 +113,38 @@ def test_every_hook_takes_the_timeout_of_the_models_group(one):
         with hook:
             own = hook._comm._group._get_backend(torch.device("cpu"))
             assert own.options._timeout == timedelta(seconds=77), hook
+
+
+def test_what_cannot_be_made_and_what_is_only_dropped_leave_no_process_group(one):
+    def drop() -> None:
+        model, plain = DistributedDataParallel(script.net()), script.net()
+        for refused in (
+            lambda: DDPHook(model, torch.optim.SGD(model.parameters()), "topk", ratio=7),
+            lambda: LocalSteps(plain, torch.optim.SGD(plain.parameters()), "no such method"),
+        ):
+            with pytest.raises(ValueError):
+                refused()
+        LocalSteps(plain, torch.optim.SGD(plain.parameters()), "diloco")
+
+    drop()
+    gc.collect()
+    assert list(dist.distributed_c10d._world.pg_map) == [dist.group.WORLD]
+
+
+def test_weight_decay_comes_back_after_a_step_that_failed(one):
+    def fail() -> None:
+        raise ArithmeticError
+
+    model = DistributedDataParallel(script.net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    hook = DDPHook(model, optimizer, "dgc", ratio=0.2)
+    for look in (optimizer.state_dict, hook.close):
+        with pytest.raises(ArithmeticError):
+            optimizer.step(fail)
+        look()
+        assert optimizer.param_groups[0]["weight_decay"] == 0.01, look
+    optimizer.step(lambda: torch.zeros(()))
+    assert optimizer.param_groups[0]["weight_decay"] == 0.01
 
 
 def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):

@@ -54,6 +54,8 @@ class Hook:
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
+        self._handles: list[RemovableHandle] = []
+        self._finalizer = released_with(self, comm, self._handles)
         with agreement(comm, "give every worker the same arguments") as same:
             self.name, self.method, self.step = method, _made(method, options), 0
             self._optimizers = listed_optimizers(optimizer)
@@ -75,9 +77,7 @@ class Hook:
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
         self._loaded = self._begun = self._stepped_before = False
-        self._handles = [_watch_steps(self), *(self._decay.handles if self._decay else ())]
-        self._finalizer = weakref.finalize(self, _release, comm, self._handles)
-        self._finalizer.atexit = False  # the end of the process releases everything
+        self._handles += [_watch_steps(self), *(self._decay.handles if self._decay else ())]
 
     def _grouped(self, bucket_cap_mb: float, ends: Sequence[int]) -> list[tuple[int, int]]:
         """The range of layers in each bucket."""
@@ -100,6 +100,8 @@ class Hook:
 
         All workers call it. The end of a ``with`` block and the garbage collector call it too.
         """
+        if self._decay and not self.closed:
+            self._decay.restore()
         self._finalizer()
         _HOOKS.discard(self)
 
@@ -354,6 +356,16 @@ def _watch_steps(hook: Hook) -> RemovableHandle:
 
     _HOOKS.add(hook)
     return register_optimizer_step_pre_hook(before_step)
+
+
+def released_with(owner: object, comm: Communicator, handles: list[RemovableHandle]) -> weakref.finalize:
+    """A call that removes the handles and releases ``comm``. It is made when the owner is collected, if not before.
+
+    The owner may fail to be constructed, so this comes right after the communicator is made.
+    """
+    finalizer = weakref.finalize(owner, _release, comm, handles)
+    finalizer.atexit = False  # the end of the process releases everything
+    return finalizer
 
 
 def _release(comm: Communicator, handles: list[RemovableHandle]) -> None:

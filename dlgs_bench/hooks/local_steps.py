@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from dlgs_bench import exchange
 from dlgs_bench.buckets import split_evenly
@@ -20,7 +21,7 @@ from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
-from dlgs_bench.hooks.hook import checked_method, plain_context, usable
+from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, usable, weakly
 from dlgs_bench.hooks.optimizers import listed_optimizers
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
@@ -53,6 +54,8 @@ class LocalSteps:
             kind = type(model).__qualname__
             raise ValueError(f"model: {kind} is not a plain torch.nn.Module; give the model without a wrapper")
         self._comm = _communicator(next(model.parameters(), torch.empty(0)).device, group)
+        self._handles: list[RemovableHandle] = []
+        self._finalizer = released_with(self, self._comm, self._handles)
         with agreement(self._comm, "give every worker the same arguments") as same:
             made = checked_method(method, options)
             if not isinstance(made, exchange.LocalSteps):
@@ -79,7 +82,7 @@ class LocalSteps:
         )
         self._read()
         self._begin()  # stores the shared weights
-        self._handles = [one.register_step_pre_hook(self._check_start) for one in self._optimizers]
+        self._handles += [one.register_step_pre_hook(weakly(self._check_start)) for one in self._optimizers]
 
     def _take_weights(self, parameters: list[nn.Parameter], model: nn.Module) -> bool:
         """Copy the weights of rank 0. Returns whether this worker had other weights."""
@@ -166,10 +169,8 @@ class LocalSteps:
             )
 
     def close(self) -> None:
-        """Release the process group and the thread; no exchange follows."""
-        for handle in self._handles:
-            handle.remove()
-        self._comm.release()
+        """Release the process group and the thread; no exchange follows. The garbage collector calls it too."""
+        self._finalizer()
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs, together with the model and the optimizer. It differs between workers.

@@ -65,12 +65,13 @@ class JoinedDecay:
         self.handles: list[RemovableHandle] = []  # remove them, and the optimizers apply weight decay again
         for optimizer in self._optimizers:
             self.handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self.handles.append(optimizer.register_step_post_hook(self._after_step))
+            self.handles.append(optimizer.register_step_post_hook(self.restore))
+            self.handles.append(optimizer.register_state_dict_pre_hook(self.restore))  # after a step that raised
 
     def by_parameter(self) -> dict[Tensor, float]:
         """Parameter -> its weight decay in this step, for parameters with weight decay."""
         stepping = bool(self._off)  # a closure calls backward within a step
-        self._after_step()
+        self.restore()
         pairs = [pair for optimizer in self._optimizers for pair in coupled_decays(optimizer)]
         if stepping:
             for optimizer in self._optimizers:
@@ -82,7 +83,8 @@ class JoinedDecay:
             self._off.append((group, group["weight_decay"]))
             group["weight_decay"] = 0.0
 
-    def _after_step(self, *_: object) -> None:
+    def restore(self, *_: object) -> None:
+        """Give the optimizers their weight decay back: after a step, also after one that raised."""
         for group, decay in self._off:
             group["weight_decay"] = decay
         self._off.clear()
