@@ -155,9 +155,7 @@ def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
         dist.destroy_process_group()
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         for method, work in {"none": model(script.inputs(0, 0)).sum().backward, "diloco": sync.step}.items():
-            with pytest.raises(
-                ValueError, match=f"^destroy_process_group: {method} exchanged over a group that"
-            ) as error:
+            with pytest.raises(ValueError, match=f"^destroy_process_group: {method} exchanged over a") as error:
                 work()
             assert "\n" not in str(error.value)
     model = DistributedDataParallel(model.module)

@@ -462,6 +462,15 @@ def test_ddps_own_ways_to_leave_out_exchanges_are_refused(alone):
 
 
 @pytest.mark.unit
+def test_a_model_that_is_converted_after_ddp_is_refused(alone):
+    model, hook = attached("none", net=torch.nn.Linear(2, 2))
+    model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"^bias: torch\.bfloat16 on cpu is not torch\.float32 on cpu, as") as error:
+        model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    assert "\n" not in str(error.value) and hook.step == 0
+
+
+@pytest.mark.unit
 def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch):
     model, hook = attached("none")
     optimizer, seen, exchange = hook._optimizers[0], [], hook.method.exchange

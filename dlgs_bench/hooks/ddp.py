@@ -57,6 +57,7 @@ class DDPHook(Hook):
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = False
         first = self._flat.views[0][0]
+        self._kind = f"{first.dtype} on {first.device}"
         if self.method.owns_momentum:
             self._handles.append(first.register_hook(weakly(self._note_accumulation)))
         self._handles.append(first.register_post_accumulate_grad_hook(weakly(self._check_pass)))
@@ -116,6 +117,11 @@ class DDPHook(Hook):
             )
         if self._adds_to_aggregates:
             raise ValueError(self._accumulates())
+        if (kind := f"{parameter.dtype} on {parameter.device}") != self._kind:
+            raise ValueError(
+                f"{self._name_of(parameter)}: {kind} is not {self._kind}, as when the model was wrapped, so "
+                "DistributedDataParallel would not exchange its gradient; convert and move the model first"
+            )
         self._delivered = False
 
     def _refuse_smaller_mean(self) -> None:
