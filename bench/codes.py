@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from saving import save
 
 from dlgs_bench import data, plugins
+from dlgs_bench.buckets import num_entries
 from dlgs_bench.data import Shard
-from dlgs_bench.exchange.sparsifier import num_entries
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.training.build import build
 from dlgs_bench.training.results import machine

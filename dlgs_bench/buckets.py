@@ -13,6 +13,11 @@ Plan = Sequence[tuple[int, int]]
 Scope = Literal["model", "layer", "plan", "size"]
 
 
+def num_entries(part: float, entries: int) -> int:
+    """max(1, floor(part * entries)) without the rounding error of the product, such as 29 for 0.29 of 100."""
+    return max(1, int(part * entries * (1 + 1e-12)))
+
+
 def per_layer(sizes: Sequence[int]) -> Plan:
     """A plan with one group per layer."""
     return [(i, i + 1) for i in range(len(sizes))]

@@ -91,7 +91,8 @@ class Engine(ABC):
         """The needed features that the installed engine lacks, in words; None if it lacks none."""
         done = subprocess.run([sys.executable, "-c", self.built], capture_output=True, text=True)
         if done.returncode:
-            return "it cannot be imported: " + done.stderr.strip().splitlines()[-1]
+            ending = done.stderr.strip() or f"its import ended with status {done.returncode}"
+            return "it cannot be imported: " + ending.splitlines()[-1]
         missing = self.needs(device, shared) - set(done.stdout.split())
         return f"it was built without {' and '.join(sorted(missing))}" if missing else None
 

@@ -82,9 +82,12 @@ def _wrong_files(folder: Path, expected: Any) -> list[str]:
 def _wrong_tables(folder: Path) -> list[str]:
     wrong = []
     for name in contents(folder):
-        kind = re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name)
-        if kind and (missing := [key for key in COLUMNS[kind[1]] if key not in _header(folder / name)]):
-            wrong.append(f"{folder / name}: {missing[0]}: the column is missing; add it, schema {SCHEMA} requires it")
+        if kind := re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name):
+            header = _header(folder / name)
+            if missing := [key for key in COLUMNS[kind[1]] if key not in header]:
+                wrong.append(
+                    f"{folder / name}: {missing[0]}: the column is missing; add it, schema {SCHEMA} requires it"
+                )
     return wrong
 
 

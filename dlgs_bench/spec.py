@@ -249,7 +249,7 @@ class LaunchSettings:
     ``hang_timeout_s``: a rank without progress for this time counts as hung.
     ``workflow``: the process on this machine that waits for the run; if it ends, the run is stopped.
     ``checkpoints``, ``checkpoint_every_s``: the folder of the run's checkpoints, and the interval between them.
-    ``launch_budget_s``: the seconds of its budget that the run spends in this launch.
+    ``launch_budget_s``: the seconds of its budget that the run spends in this launch; None: the run has no budget.
     ``by``: the way of starting processes: "local" on this machine, "ssh" on ``hosts``, or "slurm" on the nodes of the
     current job.
     ``hosts``: hosts with their number of processes, such as "node1:2".
@@ -262,7 +262,7 @@ class LaunchSettings:
     workflow: int = 0
     checkpoints: str = ""
     checkpoint_every_s: float = 300
-    launch_budget_s: float = 0.0
+    launch_budget_s: float | None = None
     by: Literal["local", "ssh", "slurm"] = "local"
     hosts: tuple[str, ...] = ()
     interface: str = ""

@@ -12,7 +12,7 @@ from report_runs import VARIANTS, describe
 from test_report import Items, Report
 
 from dlgs_bench import plugins
-from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel import advice, iterations
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
 
@@ -79,9 +79,9 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
     }
     assert found.loc[("a", "topk"), ["speedup_low", "speedup_high"]].tolist() == pytest.approx([2 / 1.2, 2.4])
     bounds = ["speedup_low", "speedup_high"]
-    assert advice.verdict(*found.loc[("a", "topk"), bounds]) == "pays"
-    assert advice.verdict(*found.loc[("b", "topk"), bounds]) == "does not pay"
-    assert advice.verdict(*advice.ranked(table, 3.0)[bounds].iloc[0]) == "cannot be told"
+    assert iterations.verdict(*found.loc[("a", "topk"), bounds]) == "pays"
+    assert iterations.verdict(*found.loc[("b", "topk"), bounds]) == "does not pay"
+    assert iterations.verdict(*advice.ranked(table, 3.0)[bounds].iloc[0]) == "cannot be told"
     twice = pd.concat([table, table[table["variant"] == "none"].assign(iteration_s=0.8)])
     assert advice.ranked(twice, 1.2).query("model == 'a'")["speedup"].tolist() == pytest.approx([1.6, 1.0, 0.8])
     with pytest.raises(ValueError, match="missing for b"):
@@ -112,7 +112,7 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
             ring, other = ([way.iteration_s(there) for there in (near, far)] for way in ways)
             # Each bucket of the ring waits 14 times for 2 s, of halving-doubling 6 times, however many buckets.
             assert (ring[1] - ring[0]) / (other[1] - other[0]) == pytest.approx(14 / 6, rel=0.01)
-            assert advice.fastest_s(projection, far) == other[1] < ring[1]
+            assert iterations.fastest_s(projection, far) == other[1] < ring[1]
 
 
 @given(st.floats(1, 1e3), st.integers(2, 64), st.floats(1, 1e5), st.floats(0, 10))
@@ -120,8 +120,8 @@ def test_dense_sums_may_go_another_way_where_that_makes_other_rounds(report):
 def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slowdown, workers, rate, latency):
     """All times shrink by the same slowdown factor, so speed-ups stay."""
     projection = next(one for one in report.projections if one.spec.variant == "dlgs")
-    here = advice.predicted(projection, Network(workers, rate, latency))
-    there = advice.predicted(projection, Network(workers, rate * slowdown, latency / slowdown), slowdown)
+    here = iterations.predicted(projection, Network(workers, rate, latency))
+    there = iterations.predicted(projection, Network(workers, rate * slowdown, latency / slowdown), slowdown)
     assert there["iteration_s"] * slowdown == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
 
@@ -210,12 +210,12 @@ def test_a_break_even_is_the_rate_at_which_both_take_as_long(rate_mbit, fewer):
     """A method that sends less and computes longer gains below one rate and loses above it."""
     dense = Line(0.1, 1e8)
     own = Line(0.1 + (1e8 - 1e8 / fewer) / (rate_mbit * 1e6), 1e8 / fewer)
-    found = advice.break_even_mbit(dense, own, Network(2, 1.0))
+    found = iterations.break_even_mbit(dense, own, Network(2, 1.0))
     assert found == pytest.approx(rate_mbit, rel=0.1)
-    assert advice.break_even_mbit(dense, own, Network(2, 1.0), speedup=1.05) < found
+    assert iterations.break_even_mbit(dense, own, Network(2, 1.0), speedup=1.05) < found
 
 
 def test_a_method_that_always_or_never_gains_has_no_break_even():
     dense, there = Line(0.1, 1e8), Network(2, 1.0)
-    assert advice.break_even_mbit(dense, Line(0.05, 1e7), there) == float("inf")
-    assert advice.break_even_mbit(dense, Line(0.2, 2e8), there) == 0
+    assert iterations.break_even_mbit(dense, Line(0.05, 1e7), there) == float("inf")
+    assert iterations.break_even_mbit(dense, Line(0.2, 2e8), there) == 0

@@ -520,10 +520,10 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no nvidia-smi
     values = config.load(read("quick") | {"device": "cuda"}, "c").values
     values["models"]["resnet20"].pop("topologies")
-    with pytest.raises(config.ConfigError, match="2 workers needs 2 GPUs, this machine shows 0"):
+    with pytest.raises(config.ConfigError, match="the largest run needs 2 GPUs, this machine shows 0"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"device": "cuda"}, "c").values
-    with pytest.raises(config.ConfigError, match="3 workers and a server needs 4 GPUs"):
+    with pytest.raises(config.ConfigError, match="the largest run needs 4 GPUs"):
         config.check_machine(values, "c")
     values = config.load(read("quick") | {"data": {"root": "data", "imagenet": "no/such"}}, "c").values
     with pytest.raises(config.ConfigError, match="no folder no/such/train/n0"):

@@ -38,6 +38,15 @@ def test_a_training_by_hand():
     assert estimate.accuracy(TRAINED, TRIAL, "dlgs") == RunCost(10 + 20 * 2.25 + 56 * 0.5 / 2 + 3 * 1.0, 20 * 25.0)
 
 
+def test_a_training_with_a_budget_takes_no_longer_and_sends_less():
+    whole = estimate.accuracy(TRAINED, TRIAL, "dlgs")
+    within, half = (
+        replace(TRAINED, measurement=replace(TRAINED.measurement, budget_s=whole.seconds * n)) for n in (2, 0.5)
+    )
+    assert estimate.accuracy(within, TRIAL, "dlgs") == whole
+    assert estimate.accuracy(half, TRIAL, "dlgs") == RunCost(whole.seconds / 2, whole.sent_bytes / 2)
+
+
 @given(
     st.integers(1, 10**6), st.integers(1, 500), st.integers(1, 9), st.floats(1e-3, 200), st.integers(1, 50),
     st.integers(0, 99),

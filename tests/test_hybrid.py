@@ -416,6 +416,7 @@ def test_the_study_runs_every_way_on_the_same_samples_where_there_is_a_testbed()
     [
         ({"models": {"resnet": 8}}, "studies.hybrid.models: no file models/resnet.py .did you mean"),
         ({"models": {"transformer": 8}}, "studies.hybrid.models: transformer does not end in fully connected layers"),
+        ({"learning": {"model": "transformer"}}, "studies.hybrid.learning.model: transformer does not end in fully"),
         ({"workers": [3]}, "studies.hybrid.workers.0: 3 is not valid; give a number of workers, one of: 2, 4, 8"),
         ({"models": {"vgg16": 0}}, "studies.hybrid.models.vgg16: 0 is not valid; give samples of each data-parallel"),
     ],

@@ -50,6 +50,7 @@ def test_a_build_that_lacks_what_the_launch_needs_says_so(engine):
         ("print('MPI')", "cpu", "it was built without Gloo"),
         ("print('Gloo')", "cuda", "it was built without NCCL"),
         ("import no_such_engine", "cpu", "it cannot be imported: .*No module named 'no_such_engine'"),
+        ("import os; os._exit(132)", "cpu", "it cannot be imported: its import ended with status 132"),
     ):
         found = replace(ENGINES[engine], built=built).lacks(device, False)
         assert re.fullmatch(expected, found), found

@@ -4,12 +4,12 @@ import pytest
 import torch
 from conftest import CLASSES, CPU, SPARSIFIERS, at, exchange_steps, make
 
+from dlgs_bench.buckets import num_entries
 from dlgs_bench.comm import collectives
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Estimator
 from dlgs_bench.exchange.quantisation import compiled_backend, ends, torch_backend
 from dlgs_bench.exchange.selection import Threshold, TopK
-from dlgs_bench.exchange.sparsifier import num_entries
 
 pytestmark = pytest.mark.unit
 

@@ -111,6 +111,11 @@ def test_messages_and_bytes_are_exact():
     assert verdicts(halving_doubling(more), "Halving-doubling sends") == [FAILS]
 
 
+LEARNING = pd.DataFrame(
+    {"model": "net", "way": ["hybrid", "data-parallel"], "step": 9, "seed": 0, "train_accuracy": 0.5}
+)
+
+
 def hybrids(**seconds: float) -> pd.DataFrame:
     """Rows of hybrids. ``seconds``: of an iteration by "<model>_<workers>"; a ring takes 1."""
     return pd.DataFrame(
@@ -123,19 +128,19 @@ def hybrids(**seconds: float) -> pd.DataFrame:
 
 
 def test_gains_of_hybrids_are_compared_by_classes_and_by_workers():
-    rows = list(hybrid(hybrids(net_2=1.0, net_100_2=0.5, net_4=2.0, net_100_4=0.5, net_84_4=0.25)))
+    rows = list(hybrid(hybrids(net_2=1.0, net_100_2=0.5, net_4=2.0, net_100_4=0.5, net_84_4=0.25), LEARNING))
     assert verdicts(rows, "It relieves") == [HOLDS] * 5
     values = {row["where"]: row["value"] for row in rows if row["statement"].startswith("The gain is larger")}
     expected = {f"{n} workers: gain of net_100 divided by the gain of net": 2.0 * (n / 2) for n in (2, 4)}
     assert values == pytest.approx(expected | {"4 workers: gain of net_84 divided by the gain of net": 8.0})
-    assert verdicts(rows, "Its speed-up decays") == [UNKNOWN] * 2 and verdicts(rows, "Its accuracy") == [UNKNOWN]
-    larger = list(hybrid(hybrids(net_4=0.5, net_8=1.0)))
+    assert verdicts(rows, "Its speed-up decays") == [UNKNOWN] * 2 and verdicts(rows, "Its accuracy") == [HOLDS]
+    larger = list(hybrid(hybrids(net_4=0.5, net_8=1.0), LEARNING))
     assert verdicts(larger, "Its speed-up decays") == [FAILS]
 
 
 def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
     """Half of two workers is one worker, which exchanges no gradient of the backbone."""
-    rows = list(hybrid(hybrids(net_2=0.5, net_4=0.5)))
+    rows = list(hybrid(hybrids(net_2=0.5, net_4=0.5), LEARNING))
     assert verdicts(rows, "It trains faster") == [UNKNOWN, HOLDS]
 
 
@@ -162,13 +167,15 @@ def test_what_is_only_predicted_is_no_measurement_but_a_part_of_the_reason():
     table = hybrids(net_4=0.5)
     only = table.assign(workers=8, repeats=0, sender=NO, iteration_s=NO)
     only["predicted_s"] = only["way"].map({"hybrid": 2.0, "ring": 1.5, "served": 9.0})
-    rows, alone = list(hybrid(pd.concat([table, only]))), list(hybrid(table))
+    rows, alone = list(hybrid(pd.concat([table, only]), LEARNING)), list(hybrid(table, LEARNING))
     assert [row | {"why": ""} for row in rows] == [row | {"why": ""} for row in alone]
     faster = next(row for row in rows if row["statement"].startswith("It trains faster"))
     assert faster["verdict"] == HOLDS
     assert faster["why"].endswith("; the time model predicts 0.75 for 8 workers on dedicated nodes")
     without = hybrids(net_8=0.5)
-    assert list(hybrid(pd.concat([table, without[without["way"] != "ring"]]))) == list(hybrid(table))
+    assert list(hybrid(pd.concat([table, without[without["way"] != "ring"]]), LEARNING)) == list(
+        hybrid(table, LEARNING)
+    )
 
 
 def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():
@@ -194,7 +201,7 @@ def test_each_t_counts_with_the_learning_rate_of_its_lowest_training_loss():
 
 
 def test_a_line_for_each_statement_and_verdict():
-    table = compare(sums(s1x1=1.0, s4x4=3.0), TRAINING, LAYERS, POINTS, hybrids(net_2=0.5))
+    table = compare(sums(s1x1=1.0, s4x4=3.0), TRAINING, LAYERS, POINTS, hybrids(net_2=0.5), LEARNING)
     lines = shown(table)
     assert len(lines) == len(table.groupby(["system", "statement", "verdict"]))
     assert (

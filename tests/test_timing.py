@@ -1,5 +1,6 @@
 """The clock adds up, and timed steps take in every phase."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -68,7 +69,13 @@ def test_blocks_are_added_while_another_fits_into_the_launchs_share(monkeypatch)
     assert remaining_blocks(LaunchSettings(), spent_s=10.0, blocks=2) == 0  # no budget
 
 
-@given(st.floats(0, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))
+def test_a_run_without_a_budget_has_launches_without_a_budget():
+    spec = RunSpec("exchanges", measurement=Measurement(budget_s=0.0))
+    assert launcher._launch_budget_s(spec, 20.0, 0) is None
+    assert launcher._launch_budget_s(replace(spec, measurement=Measurement(budget_s=15.0)), 20.0, 0) == 0.0
+
+
+@given(st.floats(0.1, 1000), st.lists(st.floats(0, 100), min_size=1, max_size=6))
 def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
     """A long or repeated launch leaves less time for the others. The remaining time is never negative."""
     spec = RunSpec("timing", measurement=Measurement(launches=len(waits), budget_s=budget_s))

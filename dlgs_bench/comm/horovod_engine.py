@@ -31,7 +31,7 @@ class _Handle:
     """An operation in flight. ``watched``: whether a thread polls it; then ``done`` does not."""
 
     def __init__(self, handle: int, finish: Callable[..., Any], watched: bool) -> None:
-        self._handle, self._finish, self._watched = handle, finish, watched
+        self._handle, self._finish, self.watched = handle, finish, watched
         self._result = None
         self.ended_at: float | None = None
 
@@ -42,7 +42,7 @@ class _Handle:
         return self.ended_at is not None
 
     def done(self) -> bool:
-        return self.ended_at is not None if self._watched else self.poll()
+        return self.ended_at is not None if self.watched else self.poll()
 
     def wait(self) -> Any:
         if self._handle is not None:  # a handle is invalid after ``synchronize``
@@ -92,6 +92,8 @@ class Horovod(Communicator):
         finally:
             ended.set()
             thread.join()
+            for pending in self._watched:  # after an error in the context; from now on they poll themselves
+                pending.watched = False
             self._watched = None
 
     def start_allreduce(self, tensor: Tensor) -> _Handle:

@@ -172,9 +172,9 @@ def check_collective(values: dict) -> str | None:
     name, known = values["collective"], ["engine", *plugins.names("collectives")]
     if name not in known:
         return f"collective: no file dlgs_bench/comm/collectives/{name}.py{meant(name, known)}; {listed(known)}"
-    numbers = {"workers": values["workers"], "studies.advise.workers": values["studies"]["advise"]["workers"]}
-    numbers |= {f"models.{m}.more_workers": n for m, one in values["models"].items() for n in one["more_workers"]}
-    for key, workers in numbers.items():
+    numbers = [("workers", values["workers"]), ("studies.advise.workers", values["studies"]["advise"]["workers"])]
+    numbers += [(f"models.{m}.more_workers", n) for m, one in values["models"].items() for n in one["more_workers"]]
+    for key, workers in numbers:
         if why := _refuses(name, workers):
             return f"collective: {why}; give engine, or other {key}"
     if grid.streams(values) and values["device"] == "cuda":
@@ -182,9 +182,10 @@ def check_collective(values: dict) -> str | None:
     served = [topology.name for topology in grid.all_topologies(values) if topology.servers]
     if name != "engine" and served:
         return f"collective: {name} cannot be combined with topology {served[0]}; give engine, or leave out {served[0]}"
-    aggregators, workers = values["streams"].get("aggregators", 1), values["workers"]
+    aggregators = values["streams"].get("aggregators", 1)
+    key, workers = min(numbers, key=lambda number: number[1])
     if aggregators > workers:
-        return f"streams.aggregators: {aggregators} aggregators but only {workers} workers; give at most {workers}"
+        return f"streams.aggregators: {aggregators} aggregators but only {workers} {key}; give at most {workers}"
     return None
 
 
@@ -281,11 +282,9 @@ def check_gpus(values: dict) -> str | None:
     needed = -(-grid.processes(values) // per_gpu)
     if visible >= needed:
         return None
-    largest = max(grid.all_topologies(values), key=lambda t: grid.workers(values, t) + t.servers)
-    server = " and a server" if largest.servers else ""
     return (
-        f"device: cuda with {grid.workers(values, largest)} workers{server} needs {needed} GPUs, "
-        f"this machine shows {visible}; use fewer workers or device: cpu, or run where the GPUs are"
+        f"device: cuda: the largest run needs {needed} GPUs, this machine shows {visible}; "
+        "use fewer workers or device: cpu, or run where the GPUs are"
     )
 
 

@@ -75,8 +75,8 @@ def steps(samples: int, shard: Shard) -> int:
 def training_indices(samples: int, step: int, shard: Shard) -> np.ndarray:
     """The indices of the samples of a worker in a training step.
 
-    In each epoch the workers' shares are disjoint and cover all samples. A worker has ``shard.batch`` samples in each
-    step, or one sample less.
+    In each epoch the workers' shares are disjoint and cover all samples. Steps have as equal numbers of samples as
+    possible, at most ``shard.batch`` for each worker. The workers of a step differ by at most one sample.
     """
     epoch, step = divmod(step, steps(samples, shard))
     fewest, larger = divmod(samples, steps(samples, shard))  # the first ``larger`` steps have one more sample

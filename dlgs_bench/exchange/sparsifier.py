@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from dlgs_bench.buckets import num_entries
 from dlgs_bench.exchange import selection
 from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.feedback import ErrorFeedback
@@ -19,11 +20,6 @@ from dlgs_bench.exchange.stationary import stationary_residual
 SAMPLE, WARM_UP_STEPS = 20_000, 640
 
 SPARE = 1.25  # the size of a message, divided by the largest number of entries that a worker chose in the last step
-
-
-def num_entries(part: float, entries: int) -> int:
-    """max(1, floor(part * entries)) without the rounding error of the product, such as 29 for 0.29 of 100."""
-    return max(1, int(part * entries * (1 + 1e-12)))
 
 
 @dataclass

@@ -21,8 +21,6 @@ from dlgs_bench.exchange.steps import sum_messages
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import Topology, Traffic
 
-COUNT_BYTES = 8  # an int64 length is sent with every gathered tensor
-
 
 class Transport:
     """Answers requests; ``start`` passes a request to the engine, ``finish`` returns the answer.
@@ -218,7 +216,8 @@ class PeerMessages(Operation):
     def finish(
         self, transport: CollectiveTransport, request: PeerExchange, received: dict[int, Tensor]
     ) -> dict[int, Tensor]:
-        transport.received_bytes += sum(message.nbytes for message in received.values())
+        header = HEADER_BYTES if request.headers else 0
+        transport.received_bytes += sum(message.nbytes + header for message in received.values())
         return received
 
 
@@ -235,14 +234,14 @@ def _dense_sum(collective: str, world: int, streams: Mapping) -> Operation:
 
 def _start_gather(transport: Transport, message: Tensor, entries: int | Tensor) -> Pending:
     """Start an all-gather of a message whose length other workers do not have yet, so its length is sent, too."""
-    sent = message.nbytes + COUNT_BYTES
+    sent = message.nbytes + HEADER_BYTES
     transport.count(entries, sent, gathered=sent)
     return transport.comm.start_allgather(message)
 
 
 def _count_gathered(transport: Transport, messages: list[Tensor]) -> None:
     others = len(messages) - 1
-    transport.received_bytes += _bytes_of_others(messages, transport.comm.rank) + COUNT_BYTES * others
+    transport.received_bytes += _bytes_of_others(messages, transport.comm.rank) + HEADER_BYTES * others
 
 
 def _bytes_of_others(messages: list[Tensor], rank: int) -> int:

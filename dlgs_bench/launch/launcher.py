@@ -37,7 +37,12 @@ class RunLogger:
     """Prints messages about one run, with the progress of its workflow."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
-        self._title, self._folder, self._begun = spec.title(), folder, time.monotonic()
+        self._title, self._folder = spec.title(), folder
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the run's time from now on."""
+        self._begun = time.monotonic()
 
     def spent_s(self) -> float:
         return time.monotonic() - self._begun
@@ -109,6 +114,7 @@ def _launch(
     settings = replace(settings, checkpoints=str(checkpoints.resolve()))
     try:
         with gpus.taken(gpus.wanted(spec, settings)) as own:
+            say.begin()  # the wait for another process or for GPUs is no time of the run
             launches: list[tuple[Path, str | None]] = []
             retries = 0
             while len(launches) < spec.measurement.launches:
@@ -133,8 +139,13 @@ def _launch(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _launch_budget_s(spec: RunSpec, spent_s: float, launched: int) -> float:
-    """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches."""
+def _launch_budget_s(spec: RunSpec, spent_s: float, launched: int) -> float | None:
+    """The time of the next launch: the rest of the run's budget, divided by the number of remaining launches.
+
+    None without a budget. 0: the earlier launches have spent it.
+    """
+    if not spec.measurement.budget_s:
+        return None
     left_s = spec.measurement.budget_s - spent_s
     return max(0.0, left_s / (spec.measurement.launches - launched))
 

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -17,6 +17,34 @@ REST_S = 30.0  # the time of tables and figures
 OF_BUDGET = 0.8  # the fraction of its budget that a training run is expected to take before its model is calibrated
 
 
+@dataclass(frozen=True)
+class _Queue:
+    """The runs of a workflow: name of the run's folder below ``folder`` -> spec.
+
+    ``walls``: name of a finished run -> the seconds that it took.
+    """
+
+    folder: Path
+    runs: Mapping[str, RunSpec]
+    walls: Mapping[str, float]
+
+    @classmethod
+    def read(cls, folder: Path, runs: Mapping[str, RunSpec]) -> "_Queue":
+        """The queue with the records of finished runs."""
+        walls = {name: _wall_s(folder / name) for name in runs}
+        return cls(folder, runs, {name: wall for name, wall in walls.items() if wall is not None})
+
+    @property
+    def left(self) -> list[str]:
+        """The names of the unfinished runs."""
+        return [name for name in self.runs if name not in self.walls]
+
+    @property
+    def calibrating(self) -> bool:
+        """Whether the calibration of a model's layers is among the unfinished runs."""
+        return any(self.runs[name].kind == "layers" for name in self.left)
+
+
 def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     """Write all runs of the workflow to ``folder``; return a message with the number and time of unfinished runs.
 
@@ -24,21 +52,17 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}), encoding="utf-8")
-    left = [name for name in runs if _wall_s(folder / name) is None]
-    expected = {name: seconds for name in left if (seconds := _expected_s(folder, name, runs)) is not None}
+    queue = _Queue.read(folder, runs)
+    left = queue.left
+    expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
-    announced = {"begun": time.monotonic(), "expected_s": round(expected_s, 1)}
-    announced |= {"corrected_s": None} if _calibrating(left, runs) else {}
+    announced = {"begun": time.time(), "expected_s": round(expected_s, 1)}
+    announced |= {"corrected_s": None} if queue.calibrating else {}
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(expected)} of them"
     if len(expected) < len(left):
         return words + "; the others are estimated after calibrations and similar runs"
-    return words + ("; a better estimate follows when the models are calibrated" if _calibrating(left, runs) else "")
-
-
-def _calibrating(left: list[str], runs: Mapping[str, RunSpec]) -> bool:
-    """Whether the calibration of a model's layers is among the unfinished runs ``left``."""
-    return any(runs[name].kind == "layers" for name in left)
+    return words + ("; a better estimate follows when the models are calibrated" if queue.calibrating else "")
 
 
 def whole(run: Path, spent_s: float) -> str:
@@ -47,19 +71,18 @@ def whole(run: Path, spent_s: float) -> str:
     The time that a run takes beyond its estimate is not taken from the time of the other runs.
     """
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
-    queue = (_read(folder / QUEUE) if folder else None) or {}
-    runs = {name: RunSpec.from_json(text) for name, text in queue.items()}
-    if not runs:
+    specs = _read(folder / QUEUE) if folder else None
+    if folder is None or not specs:
         return ""
-    left = [name for name in runs if _wall_s(folder / name) is None]
-    done = f"{len(runs) - len(left)}/{len(runs)} runs done"
-    expected = {name: _expected_s(folder, name, runs) for name in left}
+    queue = _Queue.read(folder, {name: RunSpec.from_json(text) for name, text in specs.items()})
+    expected = {name: _expected_s(queue, name) for name in queue.left}
     own = run.relative_to(folder).as_posix()
-    if expected.get(own) is not None:
-        expected[own] = max(0.0, expected[own] - spent_s)
+    if (own_s := expected.get(own)) is not None:
+        expected[own] = max(0.0, own_s - spent_s)
     left_s = sum(filter(None, expected.values()))
-    if not _calibrating(left, runs):
+    if not queue.calibrating:
         _correct(folder / ANNOUNCED, left_s + REST_S)
+    done = f"{len(queue.walls)}/{len(queue.runs)} runs done"
     return f"[{done}, {'at least' if None in expected.values() else 'about'} {clock(left_s)} left] "
 
 
@@ -67,7 +90,7 @@ def _correct(path: Path, left_s: float) -> None:
     """Keep the first estimate after the calibration of the models, if the announced estimate was made before it."""
     announced = _read(path) or {}
     if announced.get("corrected_s", 0) is None:
-        corrected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
+        corrected_s = round(time.time() - announced["begun"] + left_s, 1)
         write_atomically(path, json.dumps(announced | {"corrected_s": corrected_s}).encode())
 
 
@@ -76,7 +99,7 @@ def against_announced(folder: Path) -> str:
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
-    took_s = time.monotonic() - announced["begun"]
+    took_s = time.time() - announced["begun"]
     corrected_s = announced.get("corrected_s")
     corrected = f", after the calibration {clock(corrected_s)}" if corrected_s else ""
     return f"expected {clock(announced['expected_s'])}{corrected}, took {clock(took_s)}"
@@ -96,44 +119,45 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 
-def _expected_s(folder: Path, name: str, runs: Mapping[str, RunSpec]) -> float | None:
+def _expected_s(queue: _Queue, name: str) -> float | None:
     """The expected time of a run, or None if it cannot be estimated yet.
 
     A run with a budget, except a training run, takes its budget, or longer if its least number of blocks does. Another
     run takes the mean time of the finished runs of its kind and model. If there are none, a training run is estimated
     from the calibration of its model's layers, or from its budget.
     """
-    spec = runs[name]
+    spec = queue.runs[name]
     budget_s = spec.measurement.budget_s
     if budget_s and spec.kind != "accuracy":
-        return max(budget_s, _least_s(folder, spec, runs))
-    alike = [n for n, one in runs.items() if (one.kind, one.training.model) == (spec.kind, spec.training.model)]
-    walls = [wall for n in alike if (wall := _wall_s(folder / n)) is not None]
+        return max(budget_s, _least_s(queue, spec))
+    alike = spec.kind, spec.training.model
+    walls = [wall for n, wall in queue.walls.items() if (queue.runs[n].kind, queue.runs[n].training.model) == alike]
     if walls:
         return fmean(walls)
     if spec.kind == "accuracy":
-        training_s = _training_s(folder, spec, runs)
+        training_s = _training_s(queue, spec)
         return OF_BUDGET * budget_s if training_s is None and budget_s else training_s
     return None
 
 
-def _least_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float:
+def _least_s(queue: _Queue, spec: RunSpec) -> float:
     """A lower bound of the time of a timing run, from the calibration of its model's layers; 0 without calibration."""
-    speed = _speed(folder, spec, runs)
+    speed = _speed(queue, spec)
     return speed.timing_s(spec) if speed and spec.kind == "timing" else 0.0
 
 
-def _speed(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> length.Speed | None:
+def _speed(queue: _Queue, spec: RunSpec) -> length.Speed | None:
     """The speed of this machine in training a run's model; None before the calibration of the model's layers."""
-    alike = (spec.training.model, spec.training.data)
-    layers = (n for n, one in runs.items() if one.kind == "layers" and (one.training.model, one.training.data) == alike)
-    calibrated = next((folder / n for n in layers if _wall_s(folder / n) is not None), None)
-    return length.speed(calibrated) if calibrated else None
+    alike = "layers", spec.training.model, spec.training.data
+    finished = ((name, queue.runs[name]) for name in queue.walls)
+    calibrated = (name for name, one in finished if (one.kind, one.training.model, one.training.data) == alike)
+    name = next(calibrated, None)
+    return length.speed(queue.folder / name) if name else None
 
 
-def _training_s(folder: Path, spec: RunSpec, runs: Mapping[str, RunSpec]) -> float | None:
+def _training_s(queue: _Queue, spec: RunSpec) -> float | None:
     """The time of an accuracy run, estimated from the calibration of its model's layers; None without calibration."""
-    speed = _speed(folder, spec, runs)
+    speed = _speed(queue, spec)
     if speed is None:
         return None
     if spec.training.most_epochs:

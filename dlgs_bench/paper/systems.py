@@ -182,7 +182,7 @@ def predictions(table: pd.DataFrame) -> dict[str, str]:
     return words
 
 
-def hybrid(table: pd.DataFrame, learning: pd.DataFrame | None = None) -> Iterator[dict]:
+def hybrid(table: pd.DataFrame, learning: pd.DataFrame) -> Iterator[dict]:
     """The rows about hybrid parallelism, from the two tables of the study ``hybrid``.
 
     Verdicts are from measured rows. Predictions are a part of the reasons.
@@ -197,11 +197,8 @@ def hybrid(table: pd.DataFrame, learning: pd.DataFrame | None = None) -> Iterato
     yield from _learning(learning)
 
 
-def _learning(table: pd.DataFrame | None) -> Iterator[dict]:
+def _learning(table: pd.DataFrame) -> Iterator[dict]:
     statement = "Its accuracy is about as high as with the other methods"
-    if table is None:
-        yield untested(statement, "", "no accuracy run was made") | {"verdict": UNKNOWN}
-        return
     for model, rows in table.groupby("model", sort=False):
         last = rows[rows["step"] == rows["step"].max()].set_index("way")["train_accuracy"]
         difference = last["hybrid"] - last["data-parallel"]
@@ -324,7 +321,7 @@ def compare(
     """
     sources: list[tuple[str, Iterable[dict]]]
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]
-    sources += [(HYBRID, hybrid(hybrids, learning))] if hybrids is not None else []
+    sources += [(HYBRID, hybrid(hybrids, learning))] if hybrids is not None and learning is not None else []
     none = untested(KEEPS.format(equal="bytes"), "", "no methods/sparse_dense.py here")
     sources.append((ALTERNATING, [none] if points is None else alternating(points)))
     columns = ["statement", "published", "where", "value", "low", "high", "n", "verdict", "why"]

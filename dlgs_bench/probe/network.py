@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from dlgs_bench.buckets import filled_by
 from dlgs_bench.comm import Communicator
@@ -25,7 +24,7 @@ MOST_GATHERED = 2**28  # bytes of all workers' tensors together
 REPEATS, LIMIT_S = 3, 5.0  # sizes that are expected to take longer are not measured
 
 
-def job_group(model: nn.Module, optimizer: Optimizer, device: torch.device) -> tuple[str, str, Communicator | None]:
+def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communicator | None]:
     """The kind of job, its backend, and its process group, which is None for one process."""
     engine = sys.modules.get("horovod.torch")
     if engine is not None and engine.is_initialized() and engine.size() > 1:
@@ -81,7 +80,8 @@ def measure(comm: Communicator) -> list[dict]:
             if largest or expected_s > LIMIT_S:
                 break
             tensor = torch.zeros(size // 4, device=comm.device)
-            seconds = median(_slowest(comm, operation, tensor) for _ in range(1 + REPEATS))
+            _slowest(comm, operation, tensor)  # the first call sets up connections
+            seconds = median(_slowest(comm, operation, tensor) for _ in range(REPEATS))
             rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds})
             expected_s = seconds * 8
     return rows

@@ -1,7 +1,9 @@
 """``record``: times the steps of a user's training loop, and measures its network and the compression methods."""
 
 import json
+import os
 import platform
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -111,7 +113,10 @@ class Recorder:
         if rank == 0:
             check(profile)
             text = json.dumps(profile, indent=1, allow_nan=False)
-            write_atomically(self._path, f"{text}\n".encode())
+            try:
+                write_atomically(self._path, f"{text}\n".encode())
+            except OSError as error:  # the job trains on
+                warnings.warn(f"record: path: {self._path} cannot be written: {error.strerror}", stacklevel=2)
 
     def _forward_begins(self, model: nn.Module, inputs: tuple) -> None:
         if not torch.is_grad_enabled() or self._finished:
@@ -186,7 +191,7 @@ class Recorder:
         shapes = [tuple(parameter.shape) for parameter in self._parameters]
         used = [index for index, seconds in enumerate(arrived) if seconds is not None]
         order = sorted(used, key=lambda index: arrived[index])
-        kind, backend, comm = network.job_group(self._wrapped, self._optimizer, self._device)
+        kind, backend, comm = network.job_group(self._wrapped, self._device)
         try:
             machine = network.machine(comm)
             rows = network.measure(comm) if comm else []
@@ -236,6 +241,8 @@ def _recordable(
         raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"record: path: the folder of {path} does not exist; create it first")
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"record: path: {path} is a folder, or in a folder that cannot be written; give another file")
     known = plugins.names("methods")
     for name in methods or ():
         if name not in known:

@@ -1,5 +1,6 @@
 """The format of tables: columns that identify a run, numbers, and files. No torch."""
 
+import math
 import re
 import textwrap
 from html import escape
@@ -195,8 +196,8 @@ def error(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three significant digits, without an exponent; empty for NaN."""
-    if pd.isna(value):
-        return ""
-    digits = max(0, 2 - int(f"{abs(value):e}".split("e")[1])) if value else 0
+    """A number with three significant digits, without an exponent; empty for NaN, "inf" for infinity."""
+    if pd.isna(value) or math.isinf(value):
+        return "" if pd.isna(value) else f"{value:g}"
+    digits = max(0, 2 - int(f"{abs(value):.2e}".split("e")[1])) if value else 0
     return f"{value:.{min(digits, 6)}f}"

@@ -8,18 +8,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from dlgs_bench.timemodel.iterations import COMPUTING, break_even_mbit, fastest_s, predicted, verdict
-
-__all__ = [
-    "COMPUTING",
-    "break_even_mbit",
-    "errors",
-    "fastest_s",
-    "margin",
-    "predicted",
-    "ranked",
-    "verdict",
-]
 COVERED = 0.9  # share of the predictions that lie within the stated error
 
 

@@ -70,13 +70,18 @@ def accuracy(spec: RunSpec, trial: TrialResult, label: str) -> RunCost:
     """The cost of an accuracy run whose scheme has the label ``label`` in the trial.
 
     It is the sum of start, steps and evaluations. The workers share the test samples. At each point of the curve, the
-    true mean of the gradients takes about as long as an uncompressed step.
+    true mean of the gradients takes about as long as an uncompressed step. A run with a budget trains only the steps
+    that fit into it.
     """
     points = spec.measurement.evaluations
     tested = (points - 1) * spec.measurement.test_samples + spec.measurement.final_test_samples
     every = _sum([(spec.steps(trial.train_samples), trial.step(label))])
     evaluation_s = points * trial.step("none").seconds + tested * trial.sample_s / spec.cluster.workers
-    return replace(every, seconds=trial.start_s + every.seconds + evaluation_s)
+    whole = replace(every, seconds=trial.start_s + every.seconds + evaluation_s)
+    budget_s = spec.measurement.budget_s
+    if not budget_s or whole.seconds <= budget_s:
+        return whole
+    return RunCost(budget_s, whole.sent_bytes * budget_s / whole.seconds)
 
 
 def table(runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> pd.DataFrame:

@@ -93,8 +93,8 @@ def layers(
                 backward_s = seconds_of.get(layer, 0.0)
                 rows.append({"layer": layer, "name": name, "entries": entries, "backward_s": backward_s})
         report(number, measurement.repeats + 1)
-        late = settings.launch_budget_s > 0 and since_start_s() > settings.launch_budget_s
-        if session.decide(late and len(iterations) >= FEWEST):
+        late = settings.launch_budget_s is not None and since_start_s() > settings.launch_budget_s
+        if decide(session.comm, late and len(iterations) >= FEWEST):
             break
     for buffer, saved in zip(flat.buffers(), saved_buffers, strict=True):
         buffer.copy_(saved)
@@ -178,9 +178,10 @@ def exchanges(
 
     def late(done: int) -> bool:
         """Whether more of the budget is spent than the first ``done`` cases should take."""
+        if settings.launch_budget_s is None:
+            return False
         part = sum(weights[:done]) / sum(weights)
-        spent = since_start_s() > began_s + part * (settings.launch_budget_s - began_s)
-        return decide(comm, settings.launch_budget_s > 0 and spent)
+        return decide(comm, since_start_s() > began_s + part * (settings.launch_budget_s - began_s))
 
     for done, (label, member, case) in enumerate(cases, start=1):
         if _entries(case) <= CHEAP or not late(len(cases)):

@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dlgs_bench.errors import Ended
 from dlgs_bench.exchange.async_device import is_async
-from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.training.flat import FlatModel
 
 HELP = "a lower learning rate or a warm-up may help"

@@ -14,11 +14,11 @@ from dlgs_bench import plugins
 from dlgs_bench.buckets import Plan, assign_buckets, split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.data import DataSet, Shard
+from dlgs_bench.errors import Ended
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.launch.liveness import Ended
 from dlgs_bench.spec import RunSpec, Scheme
 from dlgs_bench.training.build import build_seeded, to_device
 from dlgs_bench.training.clock import Clock
@@ -203,10 +203,6 @@ class Session:
         batch = self.data.batch(self.drawn, self.shard)
         self.drawn += 1
         return batch
-
-    def decide(self, yes: bool) -> bool:
-        """The value of ``yes`` on rank 0, returned on all processes: see ``decide`` below."""
-        return decide(self.comm, yes)
 
     def train_means(self) -> dict[str, float]:
         """Training loss and accuracy since the last call, over all workers."""

@@ -17,7 +17,7 @@ from dlgs_bench.testbed import links
 from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.optimizer import TIMED_LR
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
-from dlgs_bench.training.session import Session, make_method
+from dlgs_bench.training.session import Session, decide, make_method
 
 PROBE_S = 1.0  # how long gradients are timed at the start of a run to measure the machine's speed
 
@@ -116,14 +116,16 @@ def in_turns(
             traces[label] = trace_rows(label, session.clock, exchange)
         remaining = remaining_blocks(settings, time.perf_counter() - began, block)
         expected = max(measurement.blocks, block + max(1, remaining))
-        enough = block >= measurement.blocks and session.decide(
-            not remaining or widest(iterations, uncompressed) <= measurement.width
+        enough = block >= measurement.blocks and decide(
+            session.comm, not remaining or widest(iterations, uncompressed) <= measurement.width
         )
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
 def remaining_blocks(settings: LaunchSettings, spent_s: float, blocks: int) -> int:
     """The number of blocks that still fit into this launch's share of the budget, if ``blocks`` took ``spent_s``."""
+    if settings.launch_budget_s is None:
+        return 0
     return max(0, int((settings.launch_budget_s - since_start_s()) / (spent_s / blocks)))
 
 
@@ -144,7 +146,9 @@ def scale_links(session: Session) -> float:
     if not calibrated_s:
         return 1.0
     began = time.perf_counter()
-    while not session.decide(bool(seconds) and time.perf_counter() - began >= PROBE_S):  # all start at the same time
+    while not decide(
+        session.comm, bool(seconds) and time.perf_counter() - began >= PROBE_S
+    ):  # all start at the same time
         session.local_gradient()
         parts = session.clock.stop()
         seconds.append(parts["forward_s"] + parts["backward_s"])

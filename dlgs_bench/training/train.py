@@ -16,7 +16,7 @@ from dlgs_bench.training.checkpoint import Checkpoints, identity
 from dlgs_bench.training.error_probe import COLUMNS, ErrorProbe
 from dlgs_bench.training.finite_check import FiniteCheck
 from dlgs_bench.training.rows import group_rows, sent_row
-from dlgs_bench.training.session import Session, make_method
+from dlgs_bench.training.session import Session, decide, make_method
 
 
 def accuracy(
@@ -80,4 +80,6 @@ def advance(session: Session, exchange: Exchange, total_steps: int) -> None:
 def _reaches_byte_budget(session: Session, iteration: dict) -> bool:
     """Whether rank 0 reached ``byte_budget`` in this step, so that the curve gets one more point."""
     budget = session.spec.measurement.byte_budget
-    return budget > 0 and session.decide(session.sent_bytes - iteration["sent_bytes"] < budget <= session.sent_bytes)
+    return budget > 0 and decide(
+        session.comm, session.sent_bytes - iteration["sent_bytes"] < budget <= session.sent_bytes
+    )

@@ -24,9 +24,9 @@ from dlgs_bench.report.names import Names, label, ratio_of
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
-from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel import iterations
 from dlgs_bench.timemodel.links import Network
-from dlgs_bench.timemodel.predict import Calibrations
+from dlgs_bench.timemodel.predict import Calibrations, Projection
 
 GAIN = 1.1  # a speed-up worth having
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
@@ -55,13 +55,13 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def break_even(row: dict, calibrations: Calibrations, rates: dict[str, dict]) -> float:
+def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) -> float:
     """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
-    projections = {one.spec.variant: one for one in calibrations.each() if fits(one.spec, row)}
+    projections = {one.spec.variant: one for one in calibrated if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(projections):
         return math.nan
     there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
-    break_even = advice.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
+    break_even = iterations.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
     rate = rates.get(row["model"])
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 
@@ -128,13 +128,13 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs, names = snakemake.input, Names.of(snakemake)
     table = answers(pd.read_csv(inputs.timing), names)
-    calibrations = Calibrations(Path(run).parent for run in inputs.calibration)
+    calibrated = Calibrations(Path(run).parent for run in inputs.calibration).each()
     rates = {
         rate["model"]: rate for rate in (json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates)
     }
     points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
     rows = table.to_dict("records")
-    table["break_even_mbit"] = [break_even(row, calibrations, rates) for row in rows]
+    table["break_even_mbit"] = [break_even(row, calibrated, rates) for row in rows]
     table = table.join(pd.DataFrame([accuracy_cost(row, points) for row in rows]))
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. In brackets: {captions.repeat(table)}. "
     tables.save_table(table, shown(table, names), f"{caption}{captions.counted(table)}.", snakemake.output)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dlgs_bench import plugins
 
-HEADER_BYTES = 8  # an int64 number of entries
+HEADER_BYTES = 8  # an int64 number of entries, with a message whose length its receiver cannot compute
 
 
 @dataclass(frozen=True)

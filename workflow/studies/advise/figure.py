@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from dlgs_bench.report import style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
-from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel import advice, iterations
 from dlgs_bench.timemodel.checked_range import outside_checked
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations, Projection
@@ -34,7 +34,7 @@ def draw(axes: Axes, here: list[Projection], names: Names, there: Network, slowd
     networks = [replace(there, rate_mbit=rate) for rate in rates]
 
     def seconds(projection: Projection) -> np.ndarray:
-        return np.array([advice.fastest_s(projection, one, slowdown) for one in networks])
+        return np.array([iterations.fastest_s(projection, one, slowdown) for one in networks])
 
     dense = next(seconds(projection) for projection in here if projection.spec.scheme.method == "none")
     outside = [bool(outside_checked(one, dense_s)) for one, dense_s in zip(networks, dense, strict=True)]

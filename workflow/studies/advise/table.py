@@ -14,7 +14,7 @@ from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import LINKS, run_metadata
 from dlgs_bench.report.log import Script, log_errors, refuse
 from dlgs_bench.report.names import Names, label
-from dlgs_bench.timemodel import advice
+from dlgs_bench.timemodel import advice, iterations
 from dlgs_bench.timemodel.checked_range import outside_checked
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
@@ -26,7 +26,7 @@ LIMITS = {
     "selection": "selecting entries",
     "link": "the bytes on the links",
     "messages": "the number of messages",
-    advice.COMPUTING: "computing",
+    iterations.COMPUTING: "computing",
 }
 
 
@@ -46,7 +46,7 @@ def predict(snakemake: Script) -> pd.DataFrame:
         metadata |= {"calibrated_workers": projection.here.workers, "calibrated_mbit": projection.here.rate_mbit}
         metadata |= {"slowdown": slowdown} | snakemake.params.there
         for way in projection.collective_variants(there.workers):
-            row = advice.predicted(way, there, slowdown)
+            row = iterations.predicted(way, there, slowdown)
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
     table, factor = pd.DataFrame(rows), advice.margin(checked)
@@ -75,7 +75,7 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
         "does not pay": f"Compressing does not pay for {where}",
         "cannot be told": f"Whether compressing pays for {where} cannot be told",
     }
-    verdict = advice.verdict(row["speedup_low"], row["speedup_high"])
+    verdict = iterations.verdict(row["speedup_low"], row["speedup_high"])
     times = f"{tables.spread(row, 'speedup')} times as fast as uncompressed"
     took = f"{tables.number(row['iteration_s'] * 1e3)} instead of {tables.number(row['dense_s'] * 1e3)} ms an iteration"
     by = "" if row["collective"] == tables.ENGINE_SUMS else f" by {row['collective']}"

@@ -64,10 +64,7 @@ def _learning(values: dict, study: dict) -> dict[str, RunSpec]:
     """A hybrid with ``BACKBONES`` backbone workers, and data-parallel training of as many workers."""
     learning = study["learning"]
     model, steps = learning["model"], learning["steps"]
-    try:
-        training = _training(values, model, BACKBONES, learning["batch"])
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("hybrid.models", "hybrid.learning.model")) from None
+    training = _training(values, model, BACKBONES, learning["batch"], "learning.model")
     training = replace(training, train_steps=steps, lr=learning["lr"])
     cluster = Cluster(study["engine"], 2 * BACKBONES, values["threads"])
     parallel = Measurement(evaluations=min(steps, POINTS), test_samples=TESTED, final_test_samples=TESTED)
@@ -87,13 +84,14 @@ def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
     return min(study["repeats"], int(study["limit_s"] / (sent * 8e-6 / study["rate_mbit"])))
 
 
-def _training(values: dict, model: str, heads: int, batch: int) -> Training:
+def _training(values: dict, model: str, heads: int, batch: int, key: str = "models") -> Training:
+    """The training of a model with a head; ConfigError in one line otherwise. ``key``: the study's key of the model."""
     try:
         metadata = plugins.describe("models", model)
     except ValueError as error:
-        raise ConfigError(f"studies.hybrid.models: {error}") from None
+        raise ConfigError(f"studies.hybrid.{key}: {error}") from None
     if not metadata["head"]:
-        raise ConfigError(f"studies.hybrid.models: {model} does not end in fully connected layers; leave it out")
+        raise ConfigError(f"studies.hybrid.{key}: {model} does not end in fully connected layers; leave it out")
     if min(metadata["head"]) < heads:
         why = f"{heads} slices, but a layer of {model} has only {min(metadata['head'])} columns"
         raise ConfigError(f"studies.hybrid.workers: {why}; give fewer workers, or leave {model} out")

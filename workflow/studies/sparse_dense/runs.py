@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from dlgs_bench import plugins
+from dlgs_bench.buckets import num_entries
 from dlgs_bench.config import grid, variants
 from dlgs_bench.spec import RunSpec
 
@@ -38,7 +39,7 @@ def affordable(layers: list[int], ratio: float, sparse_steps: int, dense_steps: 
     T = ``sparse_steps`` sparse steps precede each dense step.
     """
     dense = ENTRY_BYTES * sum(layers)
-    sparse = sum(PAIR_BYTES * max(1, int(ratio * entries + 1e-6)) + COUNT_BYTES for entries in layers)
+    sparse = sum(PAIR_BYTES * num_entries(ratio, entries) + COUNT_BYTES for entries in layers)
     cycles, left = divmod(dense * dense_steps, sparse_steps * sparse + dense)
     return cycles * (sparse_steps + 1) + min(sparse_steps, left // sparse)
 
