@@ -1,4 +1,4 @@
-"""Keep the current results as the reference set, write its page, and update the answers in the README."""
+"""Keep the current results as the reference set, write its page, and update the table in the README."""
 
 import gzip
 import json

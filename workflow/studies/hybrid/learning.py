@@ -10,7 +10,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import about_run, read
+from dlgs_bench.report.load_runs import read, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 
@@ -27,11 +27,11 @@ def since_previous(learnt: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     points = read(snakemake.input.parallel).assign(way="data-parallel")
-    found = []
+    rows = []
     for path, (_, own) in zip(map(Path, snakemake.input.hybrid), points.groupby("run", sort=False), strict=True):
         learnt = since_previous(pd.read_csv(path), list(own["step"]))
-        found += [own, learnt.assign(**about_run(path.parent), way="hybrid")]
-    table = pd.concat(found, ignore_index=True)
+        rows += [own, learnt.assign(**run_metadata(path.parent), way="hybrid")]
+    table = pd.concat(rows, ignore_index=True)
     parallel = table[table["way"] == "data-parallel"].set_index("model")
     table["samples"] = table["model"].map((parallel["batch"] * parallel["workers"]).groupby("model").first())
     table["title"] = table["model"].map(lambda model: plugins.describe("models", model)["title"])

@@ -1,8 +1,8 @@
 """Training over OmniReduce: the iteration in ms with OmniReduce and with other sums of the same gradients; hatched: the
 wait for communication after backward.
 
-One panel per model and share of blocks. Above OmniReduce's bars: the speed-up of the iteration over a ring's, and the
-bound, which is the speed-up that the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
+One panel per model and part of the blocks. Above OmniReduce's bars: the speed-up of the iteration over a ring's, and
+the bound, which is the speed-up that the bytes alone allow. Whiskers: the 95 % interval of a repeat."""
 
 import numpy as np
 import pandas as pd
