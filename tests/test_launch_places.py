@@ -104,6 +104,17 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
 
 
 @pytest.mark.unit
+def test_the_number_and_the_uuid_of_a_gpu_are_one_lock_and_any_name_can_be_locked(three_gpus, monkeypatch):
+    with gpus.taken(2) as by_uuid:
+        monkeypatch.setenv(gpus.VISIBLE, "0,1,2")
+        with gpus.taken(1) as by_number:
+            assert (by_uuid, by_number) == (["GPU-0aa", "GPU-1aa"], ["2"])
+    monkeypatch.setenv(gpus.VISIBLE, "MIG-GPU-0aa/1/0")
+    with gpus.taken(1) as part:
+        assert part == ["MIG-GPU-0aa/1/0"]
+
+
+@pytest.mark.unit
 def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
     holds = "import time\nfrom dlgs_bench.launch import gpus\nwith gpus.taken(3): print(1, flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -23,10 +23,22 @@ def visible() -> list[str]:
     if VISIBLE in os.environ:
         named = takewhile(lambda gpu: gpu != "-1", os.environ[VISIBLE].split(","))  # CUDA ignores GPUs after -1
         return [gpu for gpu in named if gpu]
+    return _uuids()
+
+
+def _uuids() -> list[str]:
+    """The UUIDs of the GPUs that this machine shows, in its order."""
     if not shutil.which("nvidia-smi"):
         return []
     output = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
     return re.findall(r"^GPU .*UUID: ([^)]+)\)", output, re.MULTILINE)
+
+
+def _lock_names() -> dict[str, str]:
+    """Visible GPU -> the name of its lock file, which is the same for the GPU's number and its UUID."""
+    uuids = _uuids()
+    numbered = {str(number): uuid for number, uuid in enumerate(uuids)}
+    return {gpu: numbered.get(gpu, gpu).replace("/", "-") for gpu in visible()}
 
 
 def wanted(spec: RunSpec, settings: LaunchSettings) -> int:
@@ -49,8 +61,8 @@ def taken(count: int) -> Iterator[list[str]]:
     while True:
         with ExitStack() as locks:
             reserved: list[str] = []
-            for gpu in visible():
-                if len(reserved) < count and locked(locks.enter_context((folder / gpu).open("w", encoding="utf-8"))):
+            for gpu, name in _lock_names().items():
+                if len(reserved) < count and locked(locks.enter_context((folder / name).open("w", encoding="utf-8"))):
                     reserved.append(gpu)
             if len(reserved) == count:
                 yield reserved
