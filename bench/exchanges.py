@@ -24,11 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from saving import save
 
 from dlgs_bench import plugins
-from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange
 from dlgs_bench.exchange import Bucket, Gather, Max, StepContext, Sum
 from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse
 from dlgs_bench.exchange.plugin import method_class
-from dlgs_bench.exchange.transport import COUNT_BYTES
 from dlgs_bench.exchange.wire import Indices
 from dlgs_bench.training.results import machine
 
@@ -84,7 +83,7 @@ class Exchange:
                 self.sent_bytes += asked[0].sent_bytes
                 return [{peer: asked[peer].sends[rank].clone() for peer in r.receives} for rank, r in enumerate(asked)]
             case Gather():
-                self.sent_bytes += asked[0].tensor.nbytes + COUNT_BYTES
+                self.sent_bytes += asked[0].tensor.nbytes + HEADER_BYTES
                 return [[request.tensor.clone() for request in asked]] * WORKERS
             case Sum(indices=None) | Max():
                 self.sent_bytes += asked[0].values.nbytes
@@ -92,7 +91,7 @@ class Exchange:
                 total = two(*(request.values for request in asked))
                 return [request.values.copy_(total) for request in asked]
         messages = [self._by(rank, _packed, request).clone() for rank, request in enumerate(asked)]
-        self.sent_bytes += messages[0].nbytes + COUNT_BYTES
+        self.sent_bytes += messages[0].nbytes + HEADER_BYTES
         return [self._by(rank, _sum_messages, request.out, messages) for rank, request in enumerate(asked)]
 
 

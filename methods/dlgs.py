@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from dlgs_bench.buckets import num_entries
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
+from dlgs_bench.exchange.sparsifier import num_entries
 
 DRIFT = 2  # a checked threshold is refreshed if it sends less than k / 2 or more than 2 k entries
 

@@ -532,7 +532,7 @@ def test_the_machine_is_checked_for_gpus_and_folders(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind, name", [("methods", "topk"), ("models", "resnet20")])
 def test_a_plug_in_that_cannot_be_described_is_one_line(kind, name, monkeypatch):
-    monkeypatch.setitem(plugins._known, (kind, name), {"error": "no weights"})
+    monkeypatch.setitem(plugins._descriptions, (kind, name), {"error": "no weights"})
     with pytest.raises(config.ConfigError) as refused:
         config.load(read("quick"), "c")
     assert str(refused.value).startswith(f"c: {kind}: {kind}/{name}.py cannot be used: no weights")

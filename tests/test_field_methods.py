@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Method, Sum, Threshold, TopK
-from dlgs_bench.exchange.transport import COUNT_BYTES, Transport
+from dlgs_bench.exchange.transport import Transport
 
 pytestmark = pytest.mark.unit
 
@@ -129,7 +130,7 @@ def test_ef_sign_sends_a_bit_an_entry_and_a_mean_magnitude_a_layer(measured):
         error = (sent - layer.sign() * layer.abs().mean()).abs().max()
         measured("efsign", "largest difference from sign x mean magnitude of the layer", error, at_most=1e-6)
     torch.testing.assert_close(worker.aggregates[0] + worker.residual, random(size))
-    assert worker.transport.sent_bytes == 3 * 4 + 3 + COUNT_BYTES
+    assert worker.transport.sent_bytes == 3 * 4 + 3 + HEADER_BYTES
 
 
 # Quantisation
@@ -146,7 +147,7 @@ def test_qsgd_has_at_most_its_papers_variance_in_packed_bits(measured, bits):
         variance = part.sum() / of.square().sum() / min(d / s**2, d**0.5 / s)
         what = f"variance / min(d/s^2, sqrt(d)/s) of the squared norm, {bits} bits"
         measured("qsgd", what, variance, at_most=1.1)  # 1.1: a mean over 200 draws
-    assert worker.transport.sent_bytes == 4 * 10 + size * bits // 8 + COUNT_BYTES
+    assert worker.transport.sent_bytes == 4 * 10 + size * bits // 8 + HEADER_BYTES
 
 
 def test_qsgd_gives_the_norm_of_its_block_where_one_entry_is_all_of_it():
@@ -177,7 +178,7 @@ def test_terngrad_sends_minus_s_zero_or_s_for_the_largest_s_of_all_workers(measu
         off = (levels - levels.round()).abs().max()
         measured("terngrad", "distance of an aggregate from a multiple of s, in s, largest", off, at_most=1e-5)
         assert set(levels.round().int().tolist()) <= set(range(-3, 4))
-    assert workers[0].transport.sent_bytes == 2 * 4 + 240 * 2 // 8 + COUNT_BYTES
+    assert workers[0].transport.sent_bytes == 2 * 4 + 240 * 2 // 8 + HEADER_BYTES
 
 
 @pytest.mark.slow
@@ -213,7 +214,7 @@ def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_
     for bits in (4, 8):
         for worker in run("quantised", shares(1, workers, size), bits=bits, block=block):
             part = size // workers * bits // 8 + 4 * size // workers // block
-            assert worker.transport.sent_bytes == (workers - 1) * part + part + COUNT_BYTES
+            assert worker.transport.sent_bytes == (workers - 1) * part + part + HEADER_BYTES
 
 
 def test_loco_adds_an_average_of_old_errors_and_forgets_them_in_time():
@@ -348,7 +349,7 @@ def test_strom_sends_tau_and_nothing_else(measured, selection):
         measured("strom", "largest difference from tau with the sign, where reached", error, at_most=0)
         kept = kept - found
     torch.testing.assert_close(worker.residual, kept)
-    assert worker.transport.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + COUNT_BYTES
+    assert worker.transport.sent_bytes == 4 * (worker.aggregates[-1] != 0).sum() + HEADER_BYTES
 
 
 def test_stroms_tau_is_in_units_of_a_workers_gradient():
@@ -491,7 +492,7 @@ def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, wor
     """This holds between refreshes, when gradients have one distribution and the thresholds fit."""
     size, ratio = 20_000, 0.05
     for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
-        headers = 4 * COUNT_BYTES * workers + 4 * workers**2
+        headers = 4 * HEADER_BYTES * workers + 4 * workers**2
         for way in ("sent", "received"):
             words = (getattr(worker.transport, f"{way}_bytes") - headers) / 4
             measured("oktopk", f"words {way} / 6 k, without headers", words / (6 * ratio * size), at_most=1)
@@ -524,7 +525,7 @@ def test_demo_takes_out_of_delta_what_it_sends():
     (worker,) = run("demo", [[gradient]], ((96, 10),), top=5, sign=False)
     torch.testing.assert_close(worker.aggregates[0] * lr + worker.method.momenta[0], gradient * lr)
     chunks = 2 * 1  # of 48 x 10
-    assert worker.transport.sent_bytes == chunks * 5 * (4 + 2) + COUNT_BYTES
+    assert worker.transport.sent_bytes == chunks * 5 * (4 + 2) + HEADER_BYTES
 
 
 def test_demo_sends_a_wave_as_one_component_and_averages_over_those_who_send_it():

@@ -130,8 +130,8 @@ def measure(tmp_path, monkeypatch) -> Callable:
             return 0
 
         monkeypatch.setattr(launcher, "once", once)
-        # A launch that takes no time has no share of the cores' time that could be measured.
-        monkeypatch.setattr(launcher.OtherWork, "share", lambda work: 0.0)
+        # A launch that takes no time has no fraction of the cores' time that could be measured.
+        monkeypatch.setattr(launcher.OtherWork, "fraction", lambda work: 0.0)
         monkeypatch.setattr(launcher.os, "sched_getaffinity", lambda process: set(range(cores)))
         spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=2))
         assert launcher.launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import split_evenly
+from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import Local, _Meeting, run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat import FlatGradients
 from dlgs_bench.exchange.packing import blocks
-from dlgs_bench.exchange.transport import COUNT_BYTES, transport
+from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.hook import Hook
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.costs import traffic_per_entry
@@ -257,7 +258,7 @@ def test_sparseloco_that_sends_all_and_keeps_nothing_is_diloco_without_momentum(
 def test_sparseloco_sends_64_of_each_4096_in_14_bits(bits, each):
     (session,) = trained("sparseloco", 2, 1, local_steps=2, bits=bits)
     chunks = -(-len(initial()) // 4096)
-    assert session.sent_bytes == chunks * each + COUNT_BYTES
+    assert session.sent_bytes == chunks * each + HEADER_BYTES
     assert session.exchanges["sparseloco"].transport.sent_entries == chunks * 64
 
 

@@ -180,8 +180,8 @@ def test_a_resume_without_the_outer_state_is_said_on_the_first_step():
     model = built()
     optimizer = adamw(model)
     inner_step(model, optimizer, 0, 0)
-    LocalSteps(model, optimizer, "diloco")
-    with pytest.warns(UserWarning, match="the outer state is new; after a resume, call load_state_dict"):
+    sync = LocalSteps(model, optimizer, "diloco")
+    with sync, pytest.warns(UserWarning, match="the outer state is new; after a resume, call load_state_dict"):
         inner_step(model, optimizer, 1, 0)
     sync = LocalSteps(model, adamw(model), "diloco")
     fresh = sync._optimizers[0]

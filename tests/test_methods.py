@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlgs_bench import plugins
+from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Sum
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.plugin import method_info
-from dlgs_bench.exchange.transport import COUNT_BYTES
 from dlgs_bench.exchange.wire import FORMATS
 from dlgs_bench.topology import TOPOLOGIES, Traffic
 
@@ -260,11 +260,11 @@ class Recorder:
         return self._comm.start_max(tensor)
 
     def start_allgather(self, tensor):
-        self.bytes += tensor.nbytes + COUNT_BYTES
+        self.bytes += tensor.nbytes + HEADER_BYTES
         return self._comm.start_allgather(tensor)
 
     def start_round(self, messages):
-        self.bytes += sum(t.nbytes + COUNT_BYTES * messages.headers for t in messages.sends.values())
+        self.bytes += sum(t.nbytes + HEADER_BYTES * messages.headers for t in messages.sends.values())
         return self._comm.start_round(messages)
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from test_field_methods import mean, run, shares
 
 from dlgs_bench import plugins
+from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.selection import torch_backend
 from dlgs_bench.exchange.transforms import rotate
-from dlgs_bench.exchange.transport import COUNT_BYTES
 
 pytestmark = pytest.mark.unit
 
@@ -209,7 +209,7 @@ def test_two_steps_of_floats_err_by_two_roundings(name, code, unit, smallest, si
 @pytest.mark.parametrize("code, bytes_of_block", [("bf16", 512), ("e4m3", 260), ("e5m2", 260)])
 def test_floats_travel_packed_with_a_unit_a_block(code, bytes_of_block):
     transport = run("quantised", shares(1, 4, 4096), code=code)[0].transport
-    assert transport.sent_bytes == 4 * 4 * bytes_of_block + COUNT_BYTES
+    assert transport.sent_bytes == 4 * 4 * bytes_of_block + HEADER_BYTES
 
 
 @pytest.mark.parametrize("code", ["bf16", "e4m3", "e5m2"])
@@ -234,7 +234,7 @@ def test_the_error_of_a_bf16_ring_grows_with_the_root_of_the_workers_and_that_of
         exact = torch.stack(step).double().sum(0)
         ring = run("cast", [step], how={"collective": "ring"}, dtype="bfloat16")[0]
         one_shot = run("quantised", [step], code="bf16")[0]
-        part = (one_shot.transport.sent_bytes - COUNT_BYTES) / workers  # sent to each other worker, then gathered
+        part = (one_shot.transport.sent_bytes - HEADER_BYTES) / workers  # sent to each other worker, then gathered
         assert 2 * (workers - 1) * part == ring.transport.sent_bytes
         for name, worker in (("ring", ring), ("one-shot", one_shot)):
             errors[name].append(((worker.aggregates[0] - exact).norm() / exact.norm()).item())
@@ -413,7 +413,7 @@ def test_a_vote_costs_a_bit_up_and_a_bit_down_whatever_the_number_of_workers(mea
     votes."""
     for workers in (2, 8):
         transport = run("majority", shares(1, workers, 80_000))[0].transport
-        payload = transport.sent_bytes - COUNT_BYTES  # the gather's length
+        payload = transport.sent_bytes - HEADER_BYTES  # the gather's length
         what = f"bits that a worker of {workers} sends an entry"
         measured("majority", what, 8 * payload / 80_000, at_least=1, at_most=1)
 
@@ -569,7 +569,7 @@ def test_one_bit_adam_never_changes_entries_without_a_gradient_in_the_warm_up():
 def test_one_bit_adam_saves_97_percent_of_the_bytes_after_its_warm_up(measured):
     """The paper claims 97 % less communication than float32."""
     steps = shares(2, 4, 80_000)
-    payload = run("onebit_adam", steps, warmup_steps=1)[0].transport.sent_bytes - COUNT_BYTES
+    payload = run("onebit_adam", steps, warmup_steps=1)[0].transport.sent_bytes - HEADER_BYTES
     saved = 1 - payload / run("none", steps)[0].transport.sent_bytes
     measured("onebit_adam", "part of the dense bytes that is saved after the warm-up", saved, at_least=0.965)
 

@@ -104,6 +104,17 @@ def test_the_first_estimate_after_the_calibration_is_kept_next_to_the_announced_
     assert "better" not in progress.announce(tmp_path, runs)  # the model is calibrated
 
 
+def test_a_run_on_another_machine_does_not_read_the_clock_of_the_workflow(tmp_path, monkeypatch):
+    progress.announce(tmp_path, {"calibration/layers/a": LAYERS, "timing/a": TIMED})
+    calibrate(tmp_path)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(progress, "_machine", lambda: "another")
+        progress.whole(tmp_path / "timing" / "a", 0.0)
+    assert ", after the calibration" not in progress.against_announced(tmp_path)
+    progress.whole(tmp_path / "timing" / "a", 0.0)
+    assert ", after the calibration" in progress.against_announced(tmp_path)
+
+
 def test_a_damaged_record_counts_as_not_finished(tmp_path):
     calibrate(tmp_path)
     (tmp_path / "calibration" / "layers" / "a" / "run.json").write_text("{")

@@ -1,6 +1,7 @@
 """The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
 import json
+import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     left = queue.left
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
-    announced = {"begun": time.time(), "expected_s": round(expected_s, 1)}
+    announced = {"begun": time.monotonic(), "machine": _machine(), "expected_s": round(expected_s, 1)}
     announced |= {"corrected_s": None} if queue.calibrating else {}
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(expected)} of them"
@@ -87,11 +88,20 @@ def whole(run: Path, spent_s: float) -> str:
 
 
 def _correct(path: Path, left_s: float) -> None:
-    """Keep the first estimate after the calibration of the models, if the announced estimate was made before it."""
+    """Keep the first estimate after the calibration of the models, if the announced estimate was made before it.
+
+    A run on another machine than the workflow keeps none, since their clocks are not compared.
+    """
     announced = _read(path) or {}
-    if announced.get("corrected_s", 0) is None:
-        corrected_s = round(time.time() - announced["begun"] + left_s, 1)
+    if announced.get("corrected_s", 0) is None and announced.get("machine") == _machine():
+        corrected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
         write_atomically(path, json.dumps(announced | {"corrected_s": corrected_s}).encode())
+
+
+def _machine() -> str:
+    """A name of this machine since its start, in all its containers."""
+    running = Path("/proc/sys/kernel/random/boot_id")
+    return running.read_text(encoding="ascii").strip() if running.exists() else platform.node()
 
 
 def against_announced(folder: Path) -> str:
@@ -99,7 +109,7 @@ def against_announced(folder: Path) -> str:
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
-    took_s = time.time() - announced["begun"]
+    took_s = time.monotonic() - announced["begun"]
     corrected_s = announced.get("corrected_s")
     corrected = f", after the calibration {clock(corrected_s)}" if corrected_s else ""
     return f"expected {clock(announced['expected_s'])}{corrected}, took {clock(took_s)}"

@@ -1,4 +1,4 @@
-"""Hybrid parallelism: training loss and accuracy of a hybrid and of data-parallel training on the same samples.
+"""Hybrid parallelism, trained: training loss and accuracy of a hybrid and of data parallelism on the same samples.
 
 Both start with equal weights. Each point is a mean over the steps since the previous point."""
 

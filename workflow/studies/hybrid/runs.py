@@ -66,14 +66,13 @@ def _learning(values: dict, study: dict) -> dict[str, RunSpec]:
     model, steps = learning["model"], learning["steps"]
     training = _training(values, model, BACKBONES, learning["batch"], "learning.model")
     training = replace(training, train_steps=steps, lr=learning["lr"])
+    points = Measurement(evaluations=min(steps, POINTS), test_samples=TESTED, final_test_samples=TESTED)
+    halves = Scheme(options={"heads": BACKBONES}, collective=SUMS)
     cluster = Cluster(study["engine"], 2 * BACKBONES, values["threads"])
-    parallel = Measurement(evaluations=min(steps, POINTS), test_samples=TESTED, final_test_samples=TESTED)
-    scheme = Scheme(options={"heads": BACKBONES}, collective=SUMS)
+    parallel = Cluster(values["engine"], BACKBONES, values["threads"])
     return {
-        f"hybrid/learning-{model}": RunSpec("hybrid", training, scheme, cluster),
-        f"accuracy/hybrid-{model}": RunSpec(
-            "accuracy", training, Scheme(), replace(cluster, workers=BACKBONES), parallel
-        ),
+        f"hybrid/learning-{model}": RunSpec("hybrid", training, halves, cluster),
+        f"accuracy/hybrid-{model}": RunSpec("accuracy", training, Scheme(), parallel, points),
     }
 
 
