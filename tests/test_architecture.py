@@ -59,8 +59,8 @@ MAY_IMPORT = {
         "timemodel": "buckets checksums engines errors plugins spec stats topology",
         "testbed": "",
         "launch": "atomic_file checksums engines errors spec testbed timemodel",
-        "training": "atomic_file buckets comm data engines exchange fingerprint launch plugins spec stats testbed "
-        "timemodel topology",
+        "training": "atomic_file buckets comm data engines errors exchange fingerprint launch plugins spec stats "
+        "testbed timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "atomic_file buckets comm errors exchange plugins stats timemodel topology",
         "advise": "atomic_file errors timemodel",
