@@ -38,6 +38,7 @@ def test_studies_are_made(tiny_source, tmp_path):
     assert all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)
     if not testbed.why_unavailable():
         check_hybrids(rows_of(results / "hybrid.csv"))
+        assert {row["way"] for row in rows_of(results / "hybrid-learning.csv")} == {"hybrid", "data-parallel"}
 
 
 def check_hybrids(rows: list[dict]) -> None:
