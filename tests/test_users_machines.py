@@ -39,7 +39,7 @@ REFUSED = {
     ),
     "a study without runs": (
         ["rates", *TINY],
-        "error: config/tiny.yaml: rates: the configuration has no runs for this study; config/README.md",
+        "error: config/tiny.yaml: rates: the configuration has no runs for this study; see config/README.md",
     ),
     "advice without timing runs": (
         ["advise", *TINY, "--config", "timing={ratios: []}"],

@@ -193,7 +193,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
         if isinstance(worker, Head):
             learnt[step] = torch.stack([worker.loss, worker.accuracy])
         report(step + 1, steps)
-    of_head = comm.allgather(learnt)[layout.head.start]
+    of_head = comm.allgather(learnt.view(-1))[layout.head.start].view(-1, 2)
     learnt_rows = [
         {"step": step, "train_loss": loss, "train_accuracy": accuracy}
         for step, (loss, accuracy) in enumerate(of_head.tolist(), start=1)
