@@ -2,7 +2,9 @@
 HYBRID_TIMED = [
     run for run in of_kind("hybrid", "hybrid") if not run.startswith("learning-")
 ]
-HYBRID_LEARNING = [run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_TIMED]
+HYBRID_LEARNING = [
+    run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_TIMED
+]
 if studied("hybrid"):
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
     STUDY_TARGETS += [

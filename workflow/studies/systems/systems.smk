@@ -1,7 +1,14 @@
 # Tables and figures of OmniReduce, hybrid parallelism and alternating dense steps, and their claims: snakemake systems.
 SYSTEMS_FILES = [
     file
-    for name in ("sums", "omnireduce", "omnireduce-layers", "sparse_dense", "hybrid", "hybrid-learning")
+    for name in (
+        "sums",
+        "omnireduce",
+        "omnireduce-layers",
+        "sparse_dense",
+        "hybrid",
+        "hybrid-learning",
+    )
     for file in (f"{RESULTS}/{name}.csv", f"{FIGURE_FOLDER}/{name}.svg")
     if file in STUDY_TARGETS
 ]
