@@ -173,7 +173,7 @@ def collective(name: str) -> dict:
     """
     module, worlds = plugins.load("collectives", name), range(1, MOST_WORKERS + 1)
     refuses = {n: why for n in worlds if (why := module.refuses(n))}
-    plain = hasattr(module, "all_reduce")  # as in comm.collectives.is_plain, which is not imported here
+    plain = hasattr(module, "all_reduce")  # as comm.collectives.is_plain, in a package that this module does not import
     rounds = {n: module.rounds(n) for n in worlds if n not in refuses} if plain else {}
     return {"plain": plain, "refuses": refuses, "rounds": rounds}
 

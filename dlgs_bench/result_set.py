@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,12 @@ def faults(folder: Path) -> list[str]:
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
         return [f"{path}: schema: {version!r} is not {SCHEMA}; write it again with --write, or use another version"]
-    return [*_wrong_facts(path, record), *_wrong_files(folder, record.get("files")), *_wrong_tables(folder)]
+    there = contents(folder)
+    return [
+        *_wrong_facts(path, record),
+        *_wrong_files(folder, record.get("files"), there),
+        *_wrong_tables(folder, there),
+    ]
 
 
 def _wrong_facts(path: Path, record: dict[str, Any]) -> list[str]:
@@ -62,10 +68,10 @@ def _wrong_facts(path: Path, record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _wrong_files(folder: Path, expected: Any) -> list[str]:
+def _wrong_files(folder: Path, expected: Any, there: dict[str, int | None]) -> list[str]:
     if not isinstance(expected, dict):
         return [f"{folder / NAME}: files: {expected!r} is not a table of checksums; write it again with --write"]
-    there, wrong = contents(folder), []
+    wrong = []
     if not (folder / PAGE).is_file():
         wrong.append(f"{folder / PAGE}: missing; write how to repeat the results")
     for name in sorted((expected.keys() | there.keys()) - {PAGE}):
@@ -80,9 +86,9 @@ def _wrong_files(folder: Path, expected: Any) -> list[str]:
     return wrong
 
 
-def _wrong_tables(folder: Path) -> list[str]:
+def _wrong_tables(folder: Path, names: Iterable[str]) -> list[str]:
     wrong = []
-    for name in contents(folder):
+    for name in names:
         if kind := re.search(r"(?:^|[/_])(timing|accuracy)\.csv(\.gz)?$", name):
             header = _header(folder / name)
             if missing := [key for key in COLUMNS[kind[1]] if key not in header]:

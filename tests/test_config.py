@@ -64,6 +64,11 @@ MISTAKES = {
     },
     "streams.block: 0 is not valid; give entries of a block, an integer of at least 1": {"streams": {"block": 0}},
     "streams.aggregators: 3 aggregators but only 2 workers; give at most 2": {"streams": {"aggregators": 3}},
+    "streams.aggregators: 3 aggregators but only 2 workers in models.vgg16.more_workers; give at most 2": {
+        "workers": 4,
+        "streams": {"aggregators": 3},
+        "models": {"vgg16": RECIPE | {"more_workers": [2, 8]}},
+    },
     "hang_timeout_s: 0 is not valid; give seconds": {"hang_timeout_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},
     "models.resnet20.batch: -3 is not valid": {"models": {"resnet20": RECIPE | {"batch": -3}}},

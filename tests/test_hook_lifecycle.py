@@ -146,6 +146,17 @@ def test_weight_decay_comes_back_after_a_step_that_failed(one):
     optimizer.step(lambda: torch.zeros(()))
     assert optimizer.param_groups[0]["weight_decay"] == 0.01
 
+    def drop() -> None:
+        dropped = DDPHook(DistributedDataParallel(script.net()), optimizer, "dgc", ratio=0.2)
+        with pytest.raises(ArithmeticError):
+            optimizer.step(fail)
+        assert optimizer.param_groups[0]["weight_decay"] == 0 and not dropped.closed
+
+    drop()
+    gc.collect()
+    assert optimizer.param_groups[0]["weight_decay"] == 0.01
+    assert not optimizer._optimizer_step_pre_hooks
+
 
 def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
     plain = script.net()

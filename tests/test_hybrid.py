@@ -12,7 +12,7 @@ from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
 from test_report import Items, Report
-from test_server import Silent
+from test_server import Images, Silent
 from torch import nn
 from torch.nn import functional as F
 
@@ -335,28 +335,13 @@ def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
     assert [row["part"] for row in tables[0]["sent"]] == ["backbone"] * 8 + ["head"] * 8
 
 
-class Images:
-    """Two fixed random batches of each worker."""
-
-    train_size = test_size = 8
-
-    def steps(self, shard):
-        return 2
-
-    def batch(self, step, shard):
-        generator = torch.Generator().manual_seed(10 * (step % 2) + shard.rank)
-        labels = torch.randint(0, 10, (shard.batch,), generator=generator)
-        return torch.randn(shard.batch, 3, 32, 32, generator=generator), labels
-
-    def test(self, batch, shard, limit):
-        yield self.batch(0, shard)
-
-
 def test_a_hybrid_learns_step_by_step_what_data_parallel_training_learns_from_the_same_samples(tmp_path):
     values = read("quick") | {"network": "testbed"}
-    learning = {"model": "resnet20", "steps": 4, "batch": 2, "lr": 0.02}
+    learning = {"model": "resnet20", "steps": 4, "batch": 6, "lr": 0.02}
     runs = config.load(values | {"studies": {"hybrid": {"learning": learning}}}, "c").studies["hybrid"]
     ours, parallel = runs["hybrid/learning-resnet20"], runs["accuracy/hybrid-resnet20"]
+    tested = replace(parallel.measurement, test_samples=Images.test_size, final_test_samples=Images.test_size)
+    parallel = replace(parallel, measurement=tested)
     settings = LaunchSettings(checkpoints=str(tmp_path))
 
     def accuracy(comm) -> dict:
@@ -376,7 +361,7 @@ def test_a_hybrid_learns_step_by_step_what_data_parallel_training_learns_from_th
     inputs["parallel"] = report.runs.every("accuracy", "points.csv")
     table, _ = report.table("studies/hybrid/learning.py", "learning", **inputs)
     ways = {way: rows.set_index("step") for way, rows in table.groupby("way")}
-    assert list(ways["hybrid"].index) == [2, 4] and set(table["samples"]) == {4}
+    assert list(ways["hybrid"].index) == [2, 4] and set(table["samples"]) == {12}
     halves = learnt["train_loss"].to_numpy().reshape(2, 2).mean(axis=1)
     assert ways["hybrid"]["train_loss"].to_numpy() == pytest.approx(halves, rel=1e-5)
     text = report.figure("studies/hybrid/learning_figure.py", "figure", Items(table=tmp_path / "learning.csv"))

@@ -185,7 +185,9 @@ def check_collective(values: dict) -> str | None:
     aggregators = values["streams"].get("aggregators", 1)
     key, workers = min(numbers, key=lambda number: number[1])
     if aggregators > workers:
-        return f"streams.aggregators: {aggregators} aggregators but only {workers} {key}; give at most {workers}"
+        of_key = "" if key == "workers" else f" in {key}"
+        fewest = f"{workers} workers{of_key}"
+        return f"streams.aggregators: {aggregators} aggregators but only {fewest}; give at most {workers}"
     return None
 
 

@@ -57,7 +57,7 @@ class DDPHook(Hook):
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = False
         first = self._flat.views[0][0]
-        self._kind = f"{first.dtype} on {first.device}"
+        self._kind = first.dtype, first.device
         if self.method.owns_momentum:
             self._handles.append(first.register_hook(weakly(self._note_accumulation)))
         self._handles.append(first.register_post_accumulate_grad_hook(weakly(self._check_pass)))
@@ -117,9 +117,10 @@ class DDPHook(Hook):
             )
         if self._adds_to_aggregates:
             raise ValueError(self._accumulates())
-        if (kind := f"{parameter.dtype} on {parameter.device}") != self._kind:
+        if (kind := (parameter.dtype, parameter.device)) != self._kind:
+            now, before = ("{} on {}".format(*one) for one in (kind, self._kind))
             raise ValueError(
-                f"{self._name_of(parameter)}: {kind} is not {self._kind}, as when the model was wrapped, so "
+                f"{self._name_of(parameter)}: {now} is not {before}, as when the model was wrapped, so "
                 "DistributedDataParallel would not exchange its gradient; convert and move the model first"
             )
         self._delivered = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,12 @@ from dlgs_bench.topology import ALL_GATHER
 INTERRUPTED = "the last backward pass was interrupted, so the workers' exchanges no longer match; restart the job"
 
 
+class Removable(Protocol):
+    """An effect of a hook that ends with it, such as torch's handle of a registered function."""
+
+    def remove(self) -> None: ...
+
+
 class Hook:
     """One worker's part in the exchanges of a method. Subclasses deliver the gradients of a framework.
 
@@ -54,7 +60,7 @@ class Hook:
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[Removable] = []
         self._finalizer = released_with(self, comm, self._handles)
         with agreement(comm, "give every worker the same arguments") as same:
             self.name, self.method, self.step = method, _made(method, options), 0
@@ -77,7 +83,7 @@ class Hook:
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
         self._loaded = self._begun = self._stepped_before = False
-        self._handles += [_watch_steps(self), *(self._decay.handles if self._decay else ())]
+        self._handles += [_watch_steps(self), *filter(None, [self._decay])]
 
     def _grouped(self, bucket_cap_mb: float, ends: Sequence[int]) -> list[tuple[int, int]]:
         """The range of layers in each bucket."""
@@ -100,8 +106,6 @@ class Hook:
 
         All workers call it. The end of a ``with`` block and the garbage collector call it too.
         """
-        if self._decay and not self.closed:
-            self._decay.restore()
         self._finalizer()
         _HOOKS.discard(self)
 
@@ -358,7 +362,7 @@ def _watch_steps(hook: Hook) -> RemovableHandle:
     return register_optimizer_step_pre_hook(before_step)
 
 
-def released_with(owner: object, comm: Communicator, handles: list[RemovableHandle]) -> weakref.finalize:
+def released_with(owner: object, comm: Communicator, handles: Sequence[Removable]) -> weakref.finalize:
     """A call that removes the handles and releases ``comm``. It is made when the owner is collected, if not before.
 
     The owner may fail to be constructed, so this comes right after the communicator is made.
@@ -368,7 +372,7 @@ def released_with(owner: object, comm: Communicator, handles: list[RemovableHand
     return finalizer
 
 
-def _release(comm: Communicator, handles: list[RemovableHandle]) -> None:
+def _release(comm: Communicator, handles: Sequence[Removable]) -> None:
     for handle in handles:
         handle.remove()
     comm.release()

@@ -57,16 +57,25 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
 
 
 class JoinedDecay:
-    """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step."""
+    """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step.
+
+    After ``remove``, the optimizers apply their weight decay again.
+    """
 
     def __init__(self, optimizers: Iterable[Optimizer]) -> None:
         self._optimizers = list(optimizers)
         self._off: list[tuple[dict, float]] = []
-        self.handles: list[RemovableHandle] = []  # remove them, and the optimizers apply weight decay again
+        self._handles: list[RemovableHandle] = []
         for optimizer in self._optimizers:
-            self.handles.append(optimizer.register_step_pre_hook(self._before_step))
-            self.handles.append(optimizer.register_step_post_hook(self.restore))
-            self.handles.append(optimizer.register_state_dict_pre_hook(self.restore))  # after a step that raised
+            self._handles.append(optimizer.register_step_pre_hook(self._before_step))
+            self._handles.append(optimizer.register_step_post_hook(self.restore))
+            self._handles.append(optimizer.register_state_dict_pre_hook(self.restore))  # after a step that raised
+
+    def remove(self) -> None:
+        """Leave the weight decay to the optimizers. A step that raised may have left it off."""
+        self.restore()
+        for handle in self._handles:
+            handle.remove()
 
     def by_parameter(self) -> dict[Tensor, float]:
         """Parameter -> its weight decay in this step, for parameters with weight decay."""

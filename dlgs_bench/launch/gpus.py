@@ -54,14 +54,15 @@ def taken(count: int) -> Iterator[list[str]]:
     Other runs of this user get other GPUs. The kernel releases the locks of a process that was killed. Refused if this
     machine has fewer GPUs.
     """
-    if len(visible()) < count:
-        raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(visible())}; use fewer workers")
+    names = _lock_names()
+    if len(names) < count:
+        raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(names)}; use fewer workers")
     folder = Path(tempfile.gettempdir()) / f"gpus-taken-by-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     while True:
         with ExitStack() as locks:
             reserved: list[str] = []
-            for gpu, name in _lock_names().items():
+            for gpu, name in names.items():
                 if len(reserved) < count and locked(locks.enter_context((folder / name).open("w", encoding="utf-8"))):
                     reserved.append(gpu)
             if len(reserved) == count:

@@ -114,7 +114,7 @@ def _launch(
     settings = replace(settings, checkpoints=str(checkpoints.resolve()))
     try:
         with gpus.taken(gpus.wanted(spec, settings)) as own:
-            say.begin()  # the wait for another process or for GPUs is no time of the run
+            say.begin()  # waiting for another process or for GPUs does not count
             launches: list[tuple[Path, str | None]] = []
             retries = 0
             while len(launches) < spec.measurement.launches:

@@ -1,7 +1,6 @@
 """The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
 import json
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.launch.lock import START
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import length
 
@@ -99,9 +99,8 @@ def _correct(path: Path, left_s: float) -> None:
 
 
 def _machine() -> str:
-    """A name of this machine since its start, in all its containers."""
-    running = Path("/proc/sys/kernel/random/boot_id")
-    return running.read_text(encoding="ascii").strip() if running.exists() else platform.node()
+    """A name of this machine, which differs after each of its starts."""
+    return START.read_text(encoding="utf-8").strip()
 
 
 def against_announced(folder: Path) -> str:

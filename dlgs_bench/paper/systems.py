@@ -316,8 +316,8 @@ def compare(
 ) -> pd.DataFrame:
     """One row per comparison, from the tables of the studies.
 
-    ``points``: of the study ``sparse_dense``; ``hybrids``, ``learning``: of the study ``hybrid``. They are None if the
-    study did not run.
+    ``points`` is None without the study ``sparse_dense``. ``hybrids`` and ``learning`` are None without the study
+    ``hybrid``.
     """
     sources: list[tuple[str, Iterable[dict]]]
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]

@@ -14,30 +14,27 @@ from dlgs_bench.report.load_runs import read, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 
-COLUMNS = ["title", "model", "way", "step", "train_loss", "train_accuracy", "samples"]
+COLUMNS = ["title", "model", "way", "step", "train_loss", "train_accuracy", "samples", "seed", "data_title", "stand_in"]
+COLUMNS += ["machine", "network", "engine", "workers", "date", "commit"]
 
 
 def since_previous(learnt: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
     """The means of the columns of ``learnt`` over the steps after the previous one of ``steps``, one row per step."""
-    rows = learnt[learnt["step"] <= steps[-1]]
-    ends = pd.cut(rows["step"], [0, *steps], labels=steps).astype(int)
-    return rows.drop(columns="step").groupby(ends).mean().rename_axis("step").reset_index()
+    ends = pd.cut(learnt["step"], [0, *steps], labels=steps).astype(int)
+    return learnt.drop(columns="step").groupby(ends).mean().rename_axis("step").reset_index()
 
 
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
-    points = read(snakemake.input.parallel).assign(way="data-parallel")
-    rows = []
-    for path, (_, own) in zip(map(Path, snakemake.input.hybrid), points.groupby("run", sort=False), strict=True):
-        learnt = since_previous(pd.read_csv(path), list(own["step"]))
-        rows += [own, learnt.assign(**run_metadata(path.parent), way="hybrid")]
-    table = pd.concat(rows, ignore_index=True)
-    parallel = table[table["way"] == "data-parallel"].set_index("model")
-    table["samples"] = table["model"].map((parallel["batch"] * parallel["workers"]).groupby("model").first())
-    table["title"] = table["model"].map(lambda model: plugins.describe("models", model)["title"])
+    (path,), points = map(Path, snakemake.input.hybrid), read(snakemake.input.parallel)
+    hybrid = since_previous(pd.read_csv(path), list(points["step"])).assign(**run_metadata(path.parent))
+    table = pd.concat([points.assign(way="data-parallel"), hybrid.assign(way="hybrid")], ignore_index=True)
+    first = points.iloc[0]
+    title, samples = plugins.describe("models", first["model"])["title"], first["batch"] * first["workers"]
+    table = table.assign(title=title, samples=samples)
     cells = pd.DataFrame(
         {
-            "Model": row["title"],
+            "Model": title,
             "Way": row["way"],
             "Step": row["step"],
             "Training loss": f"{row['train_loss']:.4f}",
@@ -45,11 +42,9 @@ def main(snakemake: Script) -> None:
         }
         for row in table.to_dict("records")
     )
-    data = ", ".join(sorted(set(map(data_title, table.to_dict("records")))))
-    each = ", ".join(f"{n}" for n in sorted(table["samples"].unique()))
-    caption = f"{captions.of_script(snakemake)} Data: {data}; {each} samples in a step. {captions.setting(table)}."
-    keys = [*COLUMNS, "seed", "data_title", "stand_in", "machine", "network", "engine", "workers", "date", "commit"]
-    tables.save_table(table[keys], cells, caption, snakemake.output)
+    caption = f"{captions.of_script(snakemake)} Data: {data_title(first)}; {samples} samples in a step. "
+    caption += f"{captions.setting(table)}."
+    tables.save_table(table[COLUMNS], cells, caption, snakemake.output)
 
 
 if __name__ == "__main__":
