@@ -107,8 +107,8 @@ class Backbone(HybridWorker):
 class Head(HybridWorker):
     """A worker that holds a slice of each layer of the head.
 
-    ``stages``: the slices. ``head``: the number of columns of each whole layer. ``loss``, ``accuracy``: of the last
-    step, over all samples.
+    ``stages``: the slices. ``head``: the number of columns of each whole layer. ``loss``: of the last step, over all
+    samples.
     """
 
     def __init__(
@@ -126,6 +126,11 @@ class Head(HybridWorker):
         self.stages, self._loss = slices, loss
         self.collective = plugins.load("collectives", collective)
 
+    @property
+    def accuracy(self) -> Tensor:
+        """The part of the samples of the last step whose class was right. It is no part of the step's time."""
+        return (self._scores.argmax(1) == self._targets).float().mean()
+
     def step(self) -> None:
         """Make one iteration."""
         self.begin()
@@ -141,7 +146,7 @@ class Head(HybridWorker):
         scores = x.requires_grad_()
         loss = self._loss(scores, targets)
         loss.backward()
-        self.loss, self.accuracy = loss.detach(), (scores.argmax(1) == targets).float().mean()
+        self.loss, self._scores, self._targets = loss.detach(), scores.detach(), targets
         gradient = scores.grad[:, self.layout.columns(self.comm.rank, self.head[-1])]
         for x, y in reversed(passes):
             y.backward(gradient)
