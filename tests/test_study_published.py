@@ -44,6 +44,11 @@ def test_every_row_has_a_source_and_either_a_run_or_a_reason():
     assert {row["method"] for row in rows} <= set(plugins.names("methods"))
 
 
+def test_the_long_configuration_trains_every_row_with_a_variant_for_ten_epochs():
+    runs = config.load(read("published"), "config/published.yaml").studies["published"]
+    assert runs.keys() == runs_of().keys() and {spec.training.train_epochs for spec in runs.values()} == {10}
+
+
 def test_it_needs_the_model_and_trains_the_methods_and_ratios_that_it_has(monkeypatch):
     without = read("quick")
     without["models"].pop("resnet20")
