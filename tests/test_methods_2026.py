@@ -494,6 +494,45 @@ def test_arc_top_k_sends_rows_and_a_sketch_whatever_the_number_of_workers(measur
         measured("arctopk", what, transport.sent_bytes / (4 * entries), at_least=1, at_most=1)
 
 
+# SCAPE
+
+
+def test_scape_sums_the_values_of_all_at_entries_that_each_owner_selected_a_step_before():
+    steps, parts = shares(6, 3, 1000), [range(334), range(334, 667), range(667, 1000)]
+    workers = run("scape", steps)
+    kept, moments = [torch.zeros(1000) for _ in parts], [torch.zeros(1000) for _ in parts]
+    mask = torch.arange(0, 1000, 10)  # no worker has a moment before the first step
+    for number, step in enumerate(steps):
+        kept = [residual + share for residual, share in zip(kept, step, strict=True)]
+        expected = torch.zeros(1000).index_copy(0, mask, mean(kept)[mask])
+        assert torch.equal(workers[0].aggregates[number], expected)
+        kept = [residual.index_fill(0, mask, 0) for residual in kept]
+        moments = [0.9 * moment + 0.1 * share for moment, share in zip(moments, step, strict=True)]
+        scores = [(moment + residual).abs() for moment, residual in zip(moments, kept, strict=True)]
+        mask = torch.cat(
+            [
+                part.start + score[part.start : part.stop].topk(k).indices
+                for part, score, k in zip(parts, scores, (34, 33, 33), strict=True)
+            ]
+        )
+    for worker, residual in zip(workers, kept, strict=True):
+        assert torch.equal(worker.residual, residual)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_scape_sends_every_entry_of_a_constant_gradient_at_some_time(workers):
+    gradient = torch.rand(432, generator=torch.Generator().manual_seed(0)) + 0.5
+    aggregates = run("scape", [[gradient / workers] * workers] * 100)[0].aggregates
+    assert torch.stack(aggregates).any(0).all()
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+def test_scape_sends_k_values_and_its_own_part_of_the_mask(workers, measured):
+    payload = run("scape", shares(1, workers, 64_000), ratio=0.05)[0].transport.sent_bytes - HEADER_BYTES
+    what = f"bytes that a worker of {workers} sends / 4 k"
+    measured("scape", what, payload / (4 * 3200), at_least=1 + 1 / workers, at_most=1 + 1 / workers)
+
+
 # DeMo that picks entries
 
 

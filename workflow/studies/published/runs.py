@@ -1,5 +1,7 @@
-"""An accuracy run of ResNet-20 for each published accuracy and seed; none if the model or a method is missing, or if
-another optimizer than SGD trains the model."""
+"""An accuracy run of ResNet-20 for each published row with a variant, and for each seed.
+
+There is none for a method whose file is missing, or if another optimizer than SGD trains the model.
+"""
 
 import csv
 from pathlib import Path
@@ -13,14 +15,12 @@ PUBLISHED, MODEL = Path(__file__).with_name("published.csv"), "resnet20"
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    with PUBLISHED.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     if values["models"].get(MODEL, {}).get("optimizer") != "sgd":
         return {}
-    if not {row["method"] for row in rows} <= set(plugins.usable("methods")):
-        return {}
-    study = values["studies"]["published"]
+    study, usable = values["studies"]["published"], plugins.usable("methods")
     samples = {"evaluations": 1, "test_samples": study["test_samples"], "final_test_samples": study["test_samples"]}
+    with PUBLISHED.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["variant"] and row["method"] in usable]
     specs = {}
     for row in rows:
         ratio = float(row["ratio"]) if row["ratio"] else None

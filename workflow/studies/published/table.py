@@ -1,10 +1,11 @@
-"""Published and measured here: the test accuracy that Top-K and random-k lose, with and without error feedback.
+"""Published and measured here: the test accuracy that compression costs, from four sources.
 
-Published: GRACE's raw data (Xu et al., ICDCS 2021), ResNet-20 v2, the best test accuracy of 328 epochs, one seed.
-Measured: after the last step. Gaps are differences to uncompressed with the same optimizer: SGD with momentum for
-Top-K, without momentum for random-k. After ±: twice the standard error of a test set of this size; accuracies that
-differ by less count as equal. Direction: whether the measured gap has the sign of the published gap. Order: how often
-both agree which of two rows of the same method is better."""
+A gap is the difference to the uncompressed run of the same source, model and optimizer (SGD with momentum, or plain
+SGD). Accuracies of two sources are never compared. After ±: twice the standard error of a difference, from the number
+of test images and, if there are several seeds, from how much they differ. Differences that are smaller count as 0.
+Direction: whether the measured gap has the sign of the published gap. Order: how often both agree which of two rows of
+a source, model and optimizer is better. GRACE's accuracies are those of the best epoch; ours are after the last step.
+The columns note and not_measured of the CSV file say what differs from the source."""
 
 from collections import Counter
 
@@ -13,26 +14,33 @@ import pandas as pd
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import read
 from dlgs_bench.report.log import Script, log_errors
-from dlgs_bench.report.names import data_title
+from dlgs_bench.report.names import Row, data_title
 
 TEST_SET = 10_000  # images of CIFAR-10's
 KEYS = ["variant", "ratio"]
-METHODS = {"none": "uncompressed", "topk": "Top-K", "randomk": "random-k"}
+GROUP = ["source", "model", "optimizer"]  # only rows of one group are compared
 SOURCES = ("published", "measured")
 VERDICTS = ("agrees", "contradicts", "cannot be told")
+UNCOMPRESSED = "none"
 
 
-def difference(a: dict, b: dict, who: str) -> tuple[float, float]:
+def variance(row: Row, who: str) -> float:
+    """The variance of an accuracy: of the test set's images and, if there are several seeds, of their mean."""
+    accuracy, sd = row[f"{who}_accuracy"], row.get(f"{who}_sd")
+    between = 0.0 if sd is None or pd.isna(sd) else sd**2 / row[f"{who}_seeds"]
+    return accuracy * (1 - accuracy) / row[f"{who}_samples"] + between
+
+
+def difference(a: Row, b: Row, who: str) -> tuple[float, float]:
     """The accuracy of row ``a`` minus the accuracy of row ``b``, and twice the standard error of the difference."""
-    p, q = (row[f"{who}_accuracy"] for row in (a, b))
-    return p - q, 2 * ((p * (1 - p) + q * (1 - q)) / a[f"{who}_samples"]) ** 0.5
+    return a[f"{who}_accuracy"] - b[f"{who}_accuracy"], 2 * (variance(a, who) + variance(b, who)) ** 0.5
 
 
-def verdict(a: dict, b: dict) -> str:
-    """Whether the measured difference has the sign of the published one; empty if the published is 0."""
+def verdict(a: Row, b: Row) -> str:
+    """Whether the measured difference has the sign of the published one; empty if one of them is 0 or missing."""
     differences = (difference(a, b, who) for who in SOURCES)
     published, measured = (0 if abs(value) <= error else value for value, error in differences)
-    if not published:
+    if not published or pd.isna(measured):
         return ""
     if not measured:
         return "cannot be told"
@@ -40,56 +48,87 @@ def verdict(a: dict, b: dict) -> str:
 
 
 def judged(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the gaps to uncompressed, ``direction``, and the number of other rows with each verdict."""
+    """The table with labels, gaps to uncompressed, ``direction``, and how many other rows have each verdict."""
     rows = table.to_dict("records")
     for row in rows:
-        alike = [other for other in rows if other["optimizer"] == row["optimizer"] and other is not row]
-        if row["method"] == "none":
+        row["label"] = label(row)
+        if row["method"] == UNCOMPRESSED:
             continue
-        dense = next(other for other in alike if other["method"] == "none")
-        for who in SOURCES:
-            row[f"{who}_gap"], row[f"{who}_error"] = difference(row, dense, who)
-        row["direction"] = verdict(row, dense)
-        counts = Counter(verdict(row, other) for other in alike if other is not dense)
+        alike = [other for other in rows if other is not row and all(other[key] == row[key] for key in GROUP)]
+        others = [other for other in alike if other["method"] != UNCOMPRESSED]
+        for dense in [other for other in alike if other["method"] == UNCOMPRESSED]:
+            for who in SOURCES:
+                row[f"{who}_gap"], row[f"{who}_error"] = difference(row, dense, who)
+            row["direction"] = verdict(row, dense)
+        counts = Counter(verdict(row, other) for other in others)
         row |= {name: counts[name] for name in VERDICTS}
     return pd.DataFrame(rows)
+
+
+def label(row: Row) -> str:
+    """The method of a row with its ratio and error feedback."""
+    ratio = "" if pd.isna(row["ratio"]) else f" {row['ratio']:g}"
+    return row["title"] + ratio + {True: ", with feedback", False: ", no feedback"}.get(row["error_feedback"], "")
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "Method": METHODS[row["method"]],
-            "Error feedback": {True: "yes", False: "no"}.get(row["error_feedback"], ""),
-            "Ratio": "" if pd.isna(row["ratio"]) else f"{row['ratio']:g}",
+            "Source": row["source"].partition(":")[0],
+            "Model and data": f"{row['model']}, {row['data']}",
+            "Workers": whole(row["workers"]),
+            "Epochs": whole(row["epochs"]),
+            "Optimizer": {"momentum": "momentum", "plain": "plain SGD"}[row["optimizer"]],
+            "Method": row["label"],
             "Published (%)": f"{row['published_accuracy'] * 100:.2f}",
             "Published gap": gap(row, "published"),
-            "Measured (%)": f"{row['measured_accuracy'] * 100:.2f}" + deviation(row["measured_sd"]),
+            "Measured (%)": percent(row),
             "Measured gap": gap(row, "measured"),
-            "Direction": "" if row["method"] == "none" else row["direction"] or "no gap published",
-            "Order": order(row),
+            "Direction": direction(row),
+            "Order": ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name] > 0),
         }
         for row in table.to_dict("records")
     )
 
 
-def gap(row: dict, who: str) -> str:
-    return "" if row["method"] == "none" else f"{row[f'{who}_gap'] * 100:+.2f} ± {row[f'{who}_error'] * 100:.2f}"
+def whole(value: float) -> str:
+    return "not stated" if pd.isna(value) else f"{value:.0f}"
 
 
-def deviation(sd: float) -> str:
-    return "" if pd.isna(sd) else f" ± {sd * 100:.2f}"
+def gap(row: Row, who: str) -> str:
+    value, error = (row[f"{who}_{end}"] * 100 for end in ("gap", "error"))
+    return "" if pd.isna(value) else f"{value:+.2f} ± {error:.2f}"
 
 
-def order(row: dict) -> str:
-    return "" if row["method"] == "none" else ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name])
+def percent(row: Row) -> str:
+    if pd.isna(row["measured_accuracy"]):
+        return "not measured"
+    sd = row["measured_sd"] * 100
+    return f"{row['measured_accuracy'] * 100:.2f}" + ("" if pd.isna(sd) else f" ± {sd:.2f}")
+
+
+def direction(row: Row) -> str:
+    if pd.isna(row["measured_accuracy"]):
+        return "not measured here" + ("" if pd.isna(row["not_measured"]) else f": {row['not_measured']}")
+    if row["method"] == UNCOMPRESSED:
+        return ""
+    if pd.isna(row["published_gap"]):
+        return "no uncompressed run published"
+    return row["direction"] or "no gap published"
 
 
 def caption(snakemake: Script, table: pd.DataFrame, points: pd.DataFrame) -> str:
-    """The caption with the verdicts and the length of the training."""
-    first, rows = points.iloc[0], table[table["method"] != "none"]
+    """The caption with the verdicts, what these runs can show, and the length of the training."""
+    first, rows = points.iloc[0], table[table["measured_gap"].notna()]
     directions = ", ".join(f"{name} {(rows['direction'] == name).sum()}" for name in VERDICTS)
     pairs = ", ".join(f"{name} {rows[name].sum() // 2:.0f}" for name in VERDICTS)
     words = f"{captions.of_script(snakemake)} Directions: {directions}. Pairs in order: {pairs}. "
+    seeds, limit = points["seed"].nunique(), rows["measured_error"].max() * 100
+    words += f"{seeds} seeds show gaps" if seeds > 1 else "One seed shows gaps"
+    large = rows.loc[rows["published_gap"].abs() > rows["measured_error"], "label"]
+    words += f" of more than {limit:.1f} points. Published gaps as large as that: {'; '.join(large) or 'none'}. "
+    if seeds == 1:
+        words += "One seed does not show how much seeds differ, so a gap near this limit needs more seeds. "
     words += (
         f"Measured: {data_title(first)}, {points['step'].max()} steps of {first['workers']} x {first['batch']} samples"
     )
@@ -99,10 +138,12 @@ def caption(snakemake: Script, table: pd.DataFrame, points: pd.DataFrame) -> str
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
-    measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std"]).reset_index()
-    measured.columns = [*KEYS, "measured_accuracy", "measured_sd"]
-    table = published.assign(published_accuracy=published.pop("top1") / 100, published_samples=TEST_SET)
-    table = judged(table.merge(measured, on=KEYS).assign(measured_samples=min(TEST_SET, snakemake.params.test_samples)))
+    measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std", "count"]).reset_index()
+    measured.columns = [*KEYS, "measured_accuracy", "measured_sd", "measured_seeds"]
+    samples = min(TEST_SET, snakemake.params.test_samples)
+    table = published.rename(columns={"seeds": "published_seeds", "test_samples": "published_samples"})
+    table = table.assign(published_accuracy=table.pop("top1") / 100).merge(measured, on=KEYS, how="left")
+    table = judged(table.assign(measured_samples=samples))
     tables.save_table(table, shown(table), caption(snakemake, table, points), snakemake.output)
 
 
