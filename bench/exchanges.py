@@ -28,6 +28,7 @@ from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange
 from dlgs_bench.exchange import Bucket, Gather, Max, StepContext, Sum
 from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse
 from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.exchange.steps import sum_messages
 from dlgs_bench.exchange.wire import Indices
 from dlgs_bench.training.results import machine
 
@@ -92,7 +93,7 @@ class Exchange:
                 return [request.values.copy_(total) for request in asked]
         messages = [self._by(rank, _packed, request).clone() for rank, request in enumerate(asked)]
         self.sent_bytes += messages[0].nbytes + HEADER_BYTES
-        return [self._by(rank, _sum_messages, request.out, messages) for rank, request in enumerate(asked)]
+        return [self._by(rank, sum_messages, messages, request.out) for rank, request in enumerate(asked)]
 
 
 def _resume(worker, answer):
@@ -105,13 +106,6 @@ def _resume(worker, answer):
 
 def _packed(request: Sum) -> torch.Tensor:
     return Indices.pack(request.values, request.indices, request.out.numel())
-
-
-def _sum_messages(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tensor:
-    out.zero_()
-    for message in messages:
-        Indices.add(out, message)
-    return out
 
 
 def candidates() -> dict:
