@@ -59,6 +59,10 @@ class Communicator(ABC):
         """
         self._calls.close(wait=False)
 
+    def stop_thread(self) -> None:
+        """Wait for the calls in the thread, and stop it; the engine keeps running."""
+        self._calls.close()
+
     @abstractmethod
     def start_allreduce(self, tensor: Tensor) -> Pending:
         """Sum ``tensor`` over all ranks, in place; ``wait`` returns it."""

@@ -80,6 +80,11 @@ class Local(Communicator):
         self._calls.close()
 
 
+def single() -> Local:
+    """The communicator of one worker."""
+    return Local(0, _Meeting(1))
+
+
 def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:
     """Run ``work(communicator)`` in ``world_size`` threads, and return the results in rank order.
 

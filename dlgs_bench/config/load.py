@@ -55,7 +55,7 @@ class Config:
 
 def load(values: dict, where: str) -> Config:
     """Check ``values`` (read from ``where``) and expand them, or raise ConfigError."""
-    schema = _schema()
+    schema = full_schema()
     if invalid := invalid_value(values):
         raise ConfigError(f"{where}: {invalid}")
     values, old_names = renamed(values)
@@ -122,7 +122,7 @@ def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) 
 
 
 @cache
-def _schema() -> dict:
+def full_schema() -> dict:
     """The schema in ``SCHEMA``, with the names of engines and topologies and with the schemas of the studies."""
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     servers = [name for name, topology in TOPOLOGIES.items() if topology.servers]

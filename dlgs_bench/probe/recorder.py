@@ -203,7 +203,8 @@ class Recorder:
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
-            network.leave(comm)
+            if comm:
+                comm.stop_thread()
         job = self._job(kind) | {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
