@@ -4,6 +4,7 @@ import runpy
 import sys
 from dataclasses import replace
 
+import lockstep
 import pandas as pd
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlgs_bench import plugins
-from dlgs_bench.comm import hybrid, lockstep
+from dlgs_bench.comm import hybrid
 from dlgs_bench.comm.collectives import halving_doubling, ring, sum_over_first
 from dlgs_bench.comm.hybrid import Layout
 from dlgs_bench.comm.local import run_workers
