@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Wait = Callable[[], dict[int, Tensor]]  # waits for a round and returns {peer: message from this peer}
 Start = Callable[[PeerExchange], Wait]  # starts a round
 
-INTEGERS = {8: torch.int64, 4: torch.int32}  # by the bytes of an element
-
 
 class Pending(Protocol):
     """A collective in flight.
@@ -167,7 +165,8 @@ class Communicator(ABC):
 
 def as_integers(tensor: Tensor) -> Tensor:
     """A view of the same memory as integers that every engine supports: int64, int32, or else uint8."""
-    return tensor.view(INTEGERS.get(tensor.element_size(), torch.uint8))
+    by_bytes = {8: torch.int64, 4: torch.int32}
+    return tensor.view(by_bytes.get(tensor.element_size(), torch.uint8))
 
 
 def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:
