@@ -1,37 +1,19 @@
 """The communicator contract, and ``connect``, which makes the communicator of an engine."""
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.comm.collectives import PeerExchange, PeerExchanges
-
-if TYPE_CHECKING:
-    from dlgs_bench.comm.thread import CommThread
+from dlgs_bench.comm.thread import CommThread, Pending
 
 Wait = Callable[[], dict[int, Tensor]]  # waits for a round and returns {peer: message from this peer}
 Start = Callable[[PeerExchange], Wait]  # starts a round
-
-
-class Pending(Protocol):
-    """A collective in flight.
-
-    ``ended_at``: when it ended, by ``time.perf_counter``; None before the end, or if the engine does not report it.
-    """
-
-    @property
-    def ended_at(self) -> float | None: ...
-
-    def done(self) -> bool: ...
-
-    def wait(self) -> Any: ...
 
 
 class Communicator(ABC):
