@@ -109,7 +109,7 @@ def _packed(request: Sum) -> torch.Tensor:
 
 
 def candidates() -> dict:
-    """name -> a call that makes the method; with either selection, where it has both."""
+    """name -> a call that makes the method. A method with the option ``selection`` has one row for each selection."""
     calls = {}
     for name in plugins.names("methods"):
         fields = plugins.fields(name)
@@ -150,7 +150,7 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
 
 def _round(exchange: Exchange, source: torch.Tensor, number: int) -> dict:
     target = torch.empty_like(source)
-    copy_s = min(_timed(target.copy_, source)[1] for _ in range(2))  # the first finds its pages
+    copy_s = min(_timed(target.copy_, source)[1] for _ in range(2))  # the first allocates pages
     exchange.step(number)
     return {"own_s": exchange.spent_s, "copy_s": copy_s, "sent_bytes": exchange.sent_bytes}
 
