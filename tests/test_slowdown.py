@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlgs_bench import plugins
 from dlgs_bench.config import load as config
-from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, RunSpec, Training
 from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT, Nodes, slowdown, with_rate
 

@@ -14,10 +14,9 @@ import yaml
 
 from dlgs_bench import plugins
 from dlgs_bench.config import checks, grid, studies, variants
-from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import listed, meant, read_as_text, short_repr
+from dlgs_bench.errors import ConfigError, listed, meant, read_as_text, short_repr
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.testbed import testbed
