@@ -18,7 +18,7 @@ from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import run_workers, single
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.hook import Hook

@@ -24,7 +24,7 @@ from dlgs_bench.errors import listed, meant, wrong_options
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
-from dlgs_bench.exchange.flat import FlatGradients, layout
+from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
 from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler

@@ -18,7 +18,7 @@ from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import single
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, usable, weakly
