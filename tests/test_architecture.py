@@ -123,7 +123,7 @@ def test_methods_import_only_torch_the_contract_and_each_other(path):
     assert all(n.startswith("dlgs_bench.exchange") for n in outside)
 
 
-PURE = [*(ROOT / "dlgs_bench/comm/collectives").glob("[a-z]*.py"), ROOT / "dlgs_bench/comm/hybrid.py"]
+PURE = [*(ROOT / "dlgs_bench/comm/collectives").glob("[a-z]*.py"), ROOT / "dlgs_bench/comm/hybrid_messages.py"]
 
 
 @pytest.mark.parametrize("path", sorted(PURE), ids=lambda p: p.stem)
