@@ -73,6 +73,17 @@ def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_
     assert left in progress.whole(tmp_path / "timing" / "a", spent_s)
 
 
+def test_a_run_without_an_estimate_tells_what_it_and_runs_like_it_will_take(tmp_path):
+    runs = {"accuracy/a-none": TRAINED, "accuracy/a-topk": replace(TRAINED, scheme=Scheme("topk"))}
+    progress.announce(tmp_path, runs)
+    run = tmp_path / "accuracy" / "a-none"
+    assert progress.whole(run, 40.0) == f"[0/2 runs done, at least {progress.clock(0)} left] "
+    assert progress.whole(run, 40.0, 20.0) == f"[0/2 runs done, about {progress.clock(20 + 60)} left] "
+    finish(run, TRAINED, 60.0)
+    for known in (run, tmp_path / "accuracy" / "another"):
+        assert progress.whole(known, 60.0, 5.0) == f"[1/2 runs done, about {progress.clock(60)} left] "
+
+
 def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_no_state(tmp_path):
     assert progress.whole(tmp_path / "timing" / "a", 0.0) == ""
     progress.announce(tmp_path, RUNS)

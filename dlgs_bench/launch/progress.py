@@ -66,10 +66,11 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     return words + ("; a better estimate follows when the models are calibrated" if queue.calibrating else "")
 
 
-def whole(run: Path, spent_s: float) -> str:
+def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
     """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``.
 
-    The time that a run takes beyond its estimate is not taken from the time of the other runs.
+    ``own_left_s``: the time left by the run's own speed. It counts for a run that has no estimate, and for unfinished
+    runs of the same kind and model. The time that a run takes beyond its estimate is not taken from the other runs.
     """
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
     specs = _read(folder / QUEUE) if folder else None
@@ -80,6 +81,9 @@ def whole(run: Path, spent_s: float) -> str:
     own = run.relative_to(folder).as_posix()
     if (own_s := expected.get(own)) is not None:
         expected[own] = max(0.0, own_s - spent_s)
+    elif own in expected and own_left_s is not None:
+        alike = [name for name in queue.left if _alike(queue.runs[name]) == _alike(queue.runs[own])]
+        expected |= dict.fromkeys(alike, spent_s + own_left_s) | {own: own_left_s}
     left_s = sum(filter(None, expected.values()))
     if not queue.calibrating:
         _correct(folder / ANNOUNCED, left_s + REST_S)
@@ -139,14 +143,18 @@ def _expected_s(queue: _Queue, name: str) -> float | None:
     budget_s = spec.measurement.budget_s
     if budget_s and spec.kind != "accuracy":
         return max(budget_s, _least_s(queue, spec))
-    alike = spec.kind, spec.training.model
-    walls = [wall for n, wall in queue.walls.items() if (queue.runs[n].kind, queue.runs[n].training.model) == alike]
+    walls = [wall for finished, wall in queue.walls.items() if _alike(queue.runs[finished]) == _alike(spec)]
     if walls:
         return fmean(walls)
     if spec.kind == "accuracy":
         training_s = _training_s(queue, spec)
         return OF_BUDGET * budget_s if training_s is None and budget_s else training_s
     return None
+
+
+def _alike(spec: RunSpec) -> tuple[str, str]:
+    """What runs that take about the same time have in common."""
+    return spec.kind, spec.training.model
 
 
 def _least_s(queue: _Queue, spec: RunSpec) -> float:
