@@ -28,6 +28,7 @@ from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange
 from dlgs_bench.exchange import Bucket, Gather, Max, StepContext, Sum
 from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse
 from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.exchange.steps import sum_messages
 from dlgs_bench.exchange.wire import Indices
 from dlgs_bench.training.results import machine
 
@@ -92,7 +93,7 @@ class Exchange:
                 return [request.values.copy_(total) for request in asked]
         messages = [self._by(rank, _packed, request).clone() for rank, request in enumerate(asked)]
         self.sent_bytes += messages[0].nbytes + HEADER_BYTES
-        return [self._by(rank, _sum_messages, request.out, messages) for rank, request in enumerate(asked)]
+        return [self._by(rank, sum_messages, messages, request.out) for rank, request in enumerate(asked)]
 
 
 def _resume(worker, answer):
@@ -107,15 +108,8 @@ def _packed(request: Sum) -> torch.Tensor:
     return Indices.pack(request.values, request.indices, request.out.numel())
 
 
-def _sum_messages(out: torch.Tensor, messages: list[torch.Tensor]) -> torch.Tensor:
-    out.zero_()
-    for message in messages:
-        Indices.add(out, message)
-    return out
-
-
 def candidates() -> dict:
-    """name -> a call that makes the method; with either selection, where it has both."""
+    """name -> a call that makes the method. A method with the option ``selection`` has one row for each selection."""
     calls = {}
     for name in plugins.names("methods"):
         fields = plugins.fields(name)
@@ -156,7 +150,7 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
 
 def _round(exchange: Exchange, source: torch.Tensor, number: int) -> dict:
     target = torch.empty_like(source)
-    copy_s = min(_timed(target.copy_, source)[1] for _ in range(2))  # the first finds its pages
+    copy_s = min(_timed(target.copy_, source)[1] for _ in range(2))  # the first allocates pages
     exchange.step(number)
     return {"own_s": exchange.spent_s, "copy_s": copy_s, "sent_bytes": exchange.sent_bytes}
 

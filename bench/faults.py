@@ -14,29 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
 import pytest
+from noted import TESTS, Noted
 from saving import save
 
 from dlgs_bench.training.results import machine
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
-
-
-class Noted:
-    """A plug-in of pytest that keeps the tests that make a fault, and what these note."""
-
-    def __init__(self):
-        self.notes: list[dict] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if "fault" in item.fixturenames]
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            self.notes += [note | {"held": report.passed} for name, note in report.user_properties if name == "fault"]
-
 
 def main(folder: Path, times: int) -> int:
-    noted = Noted()
+    noted = Noted("fault")
     codes = [pytest.main(["-q", "--no-header", str(TESTS)], plugins=[noted]) for _ in range(times)]
     rows = [
         {

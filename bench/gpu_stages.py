@@ -40,7 +40,7 @@ from dlgs_bench.training.train import advance, begin
 VERSIONS = ("torchvision", "triton", "numba", "numpy", "horovod")
 BLOCKS, BLOCK_MS = 12, 100  # about the time of one block of iterations
 SIZES, RATIOS, ROUNDS = [2**power for power in range(16, 28)], (0.1, 0.01), 15
-EXACT = ("torch.topk", "top-k, torch", "top-k, fast", "threshold, torch", "threshold, fast")
+EXACT = ("torch.topk", "top-k, torch", "top-k, compiled", "threshold, torch", "threshold, compiled")
 METHODS, RATIO, WORKERS = ("none", "topk", "dlgs"), 0.1, 2
 CHECKPOINT_EVERY_S = 20
 
@@ -174,12 +174,14 @@ def candidates(bench, residual: Tensor, gradient: Tensor, k: int) -> dict[str, C
     candidates = bench.candidates(residual, gradient, k)
     return {name: candidates[name] for name in EXACT} | {
         "top-k without wait, torch": lambda corrected: torch_backend.take_at_most(corrected, TopK(k), k, gradient),
-        "top-k without wait, fast": lambda corrected: compiled_backend.take_at_most(corrected, TopK(k), k, gradient),
+        "top-k without wait, compiled": lambda corrected: compiled_backend.take_at_most(
+            corrected, TopK(k), k, gradient
+        ),
     }
 
 
 def device_topk() -> str:
-    """A line about whether a Python package here offers cub's DeviceTopK."""
+    """One line: whether an installed Python package offers cub's DeviceTopK."""
     names = []
     for package in ("cuda.compute", "cupy"):
         with suppress(ImportError):

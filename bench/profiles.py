@@ -63,7 +63,7 @@ Whiskers: the 95 % interval of a repeat. Line: prediction and measurement agree.
 class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
     rates that are predicted. ``weight``: the part of the budget, per case, after what all starts and recordings take.
-    ``steps``: the steps that are recorded. ``recording_s``: how long a recording takes, about."""
+    ``steps``: the steps that are recorded. ``recording_s``: the approximate time of a recording."""
 
     model: str
     script: str
@@ -115,7 +115,7 @@ def launches(jobs: list[Job], runs: Path) -> list[tuple[Job, list[dict]]]:
 
 
 def measure_all(jobs: list[Job], runs: Path, budget_s: float) -> bool:
-    """Measure what is not finished, within the budget. Return whether all ranks that were started succeeded."""
+    """Measure the unfinished cases within the budget. Return whether all started ranks succeeded."""
     end, failed, left = time.time() + budget_s, set(), launches(jobs, runs)
     weights = [job.weight * len(cases) for job, cases in left]
     starts_s = [START_S + job.recording_s * any(case["probed"] for case in cases) for job, cases in left]

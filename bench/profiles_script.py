@@ -33,7 +33,7 @@ from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.probe import record
 from dlgs_bench.probe.recorder import WARM_UP
 from dlgs_bench.spec import Cluster, RunSpec
-from dlgs_bench.testbed import links
+from dlgs_bench.testbed import link_rates
 from dlgs_bench.timemodel.job_advice import UNCOMPRESSED
 from dlgs_bench.timemodel.job_profile import load
 from dlgs_bench.training.results import provenance
@@ -281,7 +281,7 @@ def work(request: dict[str, Any]) -> None:
     rate_mbit = job["rates_mbit"][0]
     for number, case in enumerate(cases):
         if dist.get_rank() == 0:
-            links.scale(case["rate_mbit"] / rate_mbit)
+            link_rates.scale(case["rate_mbit"] / rate_mbit)
         rate_mbit = case["rate_mbit"]
         dist.barrier()
         until = time.time() + (request["until"] - time.time()) / (len(cases) - number)

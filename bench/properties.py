@@ -12,24 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from noted import TESTS, Noted
 from saving import save
-
-TESTS = Path(__file__).resolve().parent.parent / "tests"
-
-
-class Measured:
-    """A plug-in of pytest that keeps the tests that measure, and what these note."""
-
-    def __init__(self):
-        self.notes: list[dict] = []
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if "measured" in item.fixturenames]
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            test = report.nodeid.partition("[")[0]
-            self.notes += [note | {"test": test} for name, note in report.user_properties if name == "measured"]
 
 
 def bounds(least: float, most: float) -> str:
@@ -54,7 +38,7 @@ def row(result: pd.DataFrame) -> dict:
 
 
 def main(folder: Path) -> int:
-    measured = Measured()
+    measured = Noted("measured")
     code = pytest.main(
         ["-q", "--no-header", "--hypothesis-profile=thorough", "--hypothesis-seed=0", str(TESTS)], plugins=[measured]
     )

@@ -55,9 +55,9 @@ def candidates(residual: torch.Tensor, gradient: torch.Tensor, k: int) -> dict:
         "torch.topk": lambda corrected: torch.topk(total.abs(), k, sorted=False),
         "kthvalue": lambda corrected: total.abs().kthvalue(total.numel() - k + 1),
         "top-k, torch": lambda corrected: torch_backend.take(corrected, TopK(k), gradient),
-        "top-k, fast": lambda corrected: compiled_backend.take(corrected, TopK(k), gradient, workspace),
+        "top-k, compiled": lambda corrected: compiled_backend.take(corrected, TopK(k), gradient, workspace),
         "threshold, torch": lambda corrected: torch_backend.take(corrected, Threshold(h), gradient),
-        "threshold, fast": lambda corrected: compiled_backend.take(corrected, Threshold(h), gradient, workspace),
+        "threshold, compiled": lambda corrected: compiled_backend.take(corrected, Threshold(h), gradient, workspace),
         "DGC sampling": lambda corrected: dgc(corrected, k, gradient),
         "Gaussian-K": lambda corrected: gaussian_k(corrected, k, gradient),
     }
@@ -82,7 +82,7 @@ def measure(size: int, ratio: float, rounds: int, candidates_of: Callable = cand
             clock("copy", lambda: corrected.copy_(residual))
             clock(name, lambda call=call: call(corrected))
     seconds = {name: np.array(result) for name, result in times.items()}
-    # A copy runs before every candidate: the median of a round's is the round's.
+    # A copy runs before every candidate. The time of a round's copies is their median.
     seconds["copy"] = np.median(seconds["copy"].reshape(rounds + 1, -1), axis=1)
     seconds["floor"] = seconds["copy"] * FLOOR_BYTES / COPY_BYTES
     seconds = {name: result[1:] for name, result in seconds.items()}  # the first round warms up

@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         path = error.filename or "the output"
         print(f"dlgs-bench: {path}: {error.strerror}; give another path", file=sys.stderr)
         status = 2
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it exits
     return status
 
 

@@ -16,6 +16,13 @@ class Ended(Exception):
     """A run cannot continue; the message is one line."""
 
 
+class ConfigError(Exception):
+    """An error in a configuration. Its message is always one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Wrong options end in one line."""
 

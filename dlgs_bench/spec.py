@@ -245,7 +245,7 @@ PLANNED_FOR = ("model", "variant", "ratio", "bucketing", "engine", "topology", "
 class LaunchSettings:
     """The place and the way in which a run is started. No field can change a number.
 
-    ``data``: data set -> its folder.
+    ``data_root``: the folder of data sets.
     ``hang_timeout_s``: a rank without progress for this time counts as hung.
     ``workflow``: the process on this machine that waits for the run; if it ends, the run is stopped.
     ``checkpoints``, ``checkpoint_every_s``: the folder of the run's checkpoints, and the interval between them.
@@ -257,7 +257,7 @@ class LaunchSettings:
     ``per_gpu``: the number of processes that share a GPU.
     """
 
-    data: dict[str, str] = field(default_factory=dict)
+    data_root: str = ""
     hang_timeout_s: float = 900
     workflow: int = 0
     checkpoints: str = ""

@@ -35,7 +35,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 def schema_text() -> str:
     """Return the JSON schema of a configuration, with the names of plug-ins and engines and the studies' keys."""
-    return json.dumps(load._schema(), indent=1) + "\n"
+    return json.dumps(load.full_schema(), indent=1) + "\n"
 
 
 def pages() -> dict[str, str]:
@@ -52,7 +52,7 @@ def pages() -> dict[str, str]:
 
 def configuration_page() -> str:
     """Return a table of every configuration key."""
-    schema = load._schema()
+    schema = load.full_schema()
     lines = [
         "# Configuration keys",
         "",

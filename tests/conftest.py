@@ -448,7 +448,7 @@ def clone(project: Path, folder: Path) -> Path:
 
 def launch_tiny(project: Path, spec: RunSpec, folder: Path, **place) -> int:
     """Run ``spec`` with the model and data of a copy of the project, which holds the tiny ones; return the status."""
-    place = LaunchSettings(data={"vectors": ""}, **place)
+    place = LaunchSettings(**place)
     program = ["env", "-C", str(project), sys.executable, "-m", "dlgs_bench.training.run"]
     return launch(spec, place, folder, folder.with_suffix(".log"), program)
 

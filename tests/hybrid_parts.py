@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.comm.hybrid_messages import Layout
 from dlgs_bench.spec import Training
 from dlgs_bench.training.hybrid import KINDS, HybridWorker, worker_of
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dlgs_bench.probe import network, record
+from dlgs_bench.probe import process_group, record
 
 
 class Interrupted(Exception):
@@ -34,7 +34,8 @@ def trained(wrap, path: Path | None, rank: int = 0, steps: int = 9, stop: int = 
     torch.manual_seed(7 + rank)  # dropout draws from the global generator, which the probe must leave alone
     inside = nullcontext() if path is None else record(model, optimizer, path, steps=3, methods=["cast", "topk"])
     try:
-        with mock.patch.object(network, "SIZES", network.SIZES[:3]), inside:  # the sizes of seconds are left out
+        few_sizes = process_group.SIZES[:3]  # the other sizes take seconds
+        with mock.patch.object(process_group, "SIZES", few_sizes), inside:
             for step in range(steps):
                 if step == stop:
                     raise Interrupted
@@ -77,4 +78,4 @@ def ddp_settings(comm) -> tuple[dict, dict]:
     """The settings of two models with batch norm: with buckets of 2 MiB, and with default buckets and no broadcast."""
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     models = DistributedDataParallel(net, bucket_cap_mb=2), DistributedDataParallel(net, broadcast_buffers=False)
-    return tuple(map(network.ddp_settings, models))
+    return tuple(map(process_group.ddp_settings, models))

@@ -26,7 +26,7 @@ def work(what: str, folder: Path) -> None:
     if what in ("ends", "shows its GPUs"):
         report(STEPS, STEPS)
         if rank == 0:
-            seen = f"batch,data\n{spec.training.batch},{place.data['cifar10']}\n"
+            seen = f"batch,data\n{spec.training.batch},{place.data_root}\n"
             if what == "shows its GPUs":
                 seen = f"gpus\n{os.environ['CUDA_VISIBLE_DEVICES']}\n"
             (folder / "points.csv").write_text(seen)

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def test_imports_have_no_cycles():
 SCRIPTS = [p for part in ("scripts", "studies") for p in (ROOT / "workflow" / part).rglob("*.py")]
 
 
+# Two implementations of one interface, or a data set and its download.
+SHARED_NAMES = {"__init__", "__main__", "torch_backend", "compiled_backend", "cifar10", "imagenet100"}
+
+
+def test_modules_with_different_content_have_different_names():
+    modules = Counter(path.stem for path in package_files())
+    assert {name for name, count in modules.items() if count > 1} <= SHARED_NAMES
+
+
 def test_scripts_never_import_torch():
     assert SCRIPTS and not [path for path in SCRIPTS if "torch" in packages(path)]
 
@@ -123,7 +133,7 @@ def test_methods_import_only_torch_the_contract_and_each_other(path):
     assert all(n.startswith("dlgs_bench.exchange") for n in outside)
 
 
-PURE = [*(ROOT / "dlgs_bench/comm/collectives").glob("[a-z]*.py"), ROOT / "dlgs_bench/comm/hybrid.py"]
+PURE = [*(ROOT / "dlgs_bench/comm/collectives").glob("[a-z]*.py"), ROOT / "dlgs_bench/comm/hybrid_messages.py"]
 
 
 @pytest.mark.parametrize("path", sorted(PURE), ids=lambda p: p.stem)

@@ -192,7 +192,7 @@ def test_a_tiny_case_on_real_ranks(tmp_path, script):
     assert {name: len(blocks) for name, blocks in found["seconds"].items()} == dict.fromkeys(
         ("alone", "none", "cast", "dlgs", "topk", "recording"), 1
     )
-    entries = sum(job_advice.read_job(load(folder / profiles.PROFILE, workers=2)).sizes)
+    entries = sum(job_advice.read_job(load(folder / profiles.PROFILE)).sizes)
     assert {name: sum(buckets) for name, buckets in found["buckets"].items()} == dict.fromkeys(
         ("none", "cast", "dlgs", "topk"), entries
     )

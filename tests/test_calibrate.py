@@ -10,7 +10,7 @@ from conftest import CLASSES, CPU, METHODS, read
 from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.costs import link_occupancy
 from dlgs_bench.training.calibrate import CHEAP, TOGETHER, cases_of, exchanges

@@ -49,7 +49,7 @@ sys.exit(launch(RunSpec.from_json(spec), LaunchSettings.from_json(place), Path(f
 def launcher(spec: RunSpec, folder: Path, every_s: float, project: Path = ROOT, data: Path = ROOT, **environment):
     """The run as a process; at the end there is ``folder``/run."""
     folder.mkdir(exist_ok=True)
-    place = LaunchSettings(data={"vectors": "", "imagenet100": str(data)}, checkpoint_every_s=every_s)
+    place = LaunchSettings(data_root=str(data), checkpoint_every_s=every_s)
     command = [sys.executable, "-c", LAUNCHER, spec.to_json(), place.to_json(), str(folder)]
     return subprocess.Popen(command, cwd=project, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
 

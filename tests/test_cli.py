@@ -1,5 +1,6 @@
 """The command dlgs-bench."""
 
+import errno
 import importlib
 import subprocess
 import sys
@@ -101,6 +102,16 @@ def test_a_full_disk_is_one_line():
         done = subprocess.run(called, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "dlgs-bench: the output: No space left on device; give another path\n"
+
+
+def test_an_error_is_one_line_although_the_output_is_closed(capsys, monkeypatch):
+    def full(arguments):
+        raise OSError(errno.ENOSPC, "No space left on device", "CHECKSUMS")
+
+    monkeypatch.setattr(cli, "_run", full)
+    monkeypatch.setattr(sys, "stdout", None)  # as Python sets it if a shell closes the output
+    assert cli.main(["check-set"]) == 2
+    assert capsys.readouterr().err == "dlgs-bench: CHECKSUMS: No space left on device; give another path\n"
 
 
 def test_an_unknown_method_is_one_line_with_the_nearest_name(capsys):

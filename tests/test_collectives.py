@@ -3,6 +3,7 @@
 import operator
 from functools import partial
 
+import lockstep
 import pytest
 import torch
 from conftest import examples, watched
@@ -10,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dlgs_bench import plugins
-from dlgs_bench.comm import collectives, lockstep
+from dlgs_bench.comm import collectives
 from dlgs_bench.comm.collectives import PeerExchange, halving_doubling, ring
 
 pytestmark = pytest.mark.unit

@@ -32,7 +32,7 @@ from world import World
 
 from dlgs_bench import plugins
 from dlgs_bench.comm.collectives import PeerExchange, is_plain
-from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.comm.hybrid_messages import Layout
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
 

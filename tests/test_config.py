@@ -242,7 +242,7 @@ def test_whatever_stands_in_a_configuration_it_is_taken_or_refused_in_one_line(p
     taken(changed(SMALL, place, value))
 
 
-SCHEMA = config._schema()
+SCHEMA = config.full_schema()
 NAMES = {kind: plugins.names(kind) for kind in ("methods", "models")}
 SOME_METHODS = st.lists(st.sampled_from(NAMES["methods"]), min_size=1, max_size=4, unique=True)
 SETTINGS = {

@@ -207,7 +207,7 @@ def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment,
         pytest.skip(f"{engine}: {lacks}")
     spec = accuracy(engine, workers=workers)
     spec = replace(spec, cluster=replace(spec.cluster, device=DEVICE.type))
-    place, found = LaunchSettings(data={"cifar10": str(data)}, per_gpu=workers), []
+    place, found = LaunchSettings(data_root=str(data), per_gpu=workers), []
     for folder in (tmp_path / "first", tmp_path / "second"):
         command = [sys.executable, "-m", "dlgs_bench.launch", spec.to_json(), place.to_json()]
         command += [str(folder / "run"), str(folder / "log")]

@@ -10,13 +10,13 @@ import sys
 import textwrap
 from types import ModuleType
 
+import lockstep
 import pytest
 import torch
 import yaml
 from conftest import ROOT, read
 
 from dlgs_bench import describe
-from dlgs_bench.comm import lockstep
 from dlgs_bench.config import load as config
 from dlgs_bench.config import studies
 from dlgs_bench.exchange.selection import Threshold

@@ -126,7 +126,7 @@ def full(tmp_path):
 def test_a_disk_too_small_for_checkpoints_costs_the_checkpoints_alone(full, data, tmp_path, capsys):
     disk, spec = full(300), accuracy("torch_dist", 60)
     spec = replace(spec, training=replace(spec.training, model="resnet20", data="cifar10"))  # checkpoints of 2 MB
-    place = LaunchSettings(data={"cifar10": str(data)}, checkpoint_every_s=0.5)
+    place = LaunchSettings(data_root=str(data), checkpoint_every_s=0.5)
     assert launch(spec, place, disk / "run", disk / "log") == 0
     assert ": No space left on device" in capsys.readouterr().err
     assert len(pd.read_csv(disk / "run" / "iterations.csv")) == 60 and not check_run.problem(disk / "run")

@@ -58,7 +58,7 @@ def test_a_run_that_diverges_ends_with_one_line(engine, data, tmp_path):
         "accuracy", Training("resnet20", batch=4, train_steps=50, lr=1e30, lr_steps=()), Scheme("none"),
         Cluster(engine), Measurement(evaluations=1, test_samples=8, final_test_samples=8),
     )  # fmt: skip
-    place = LaunchSettings(data={"cifar10": str(data)})
+    place = LaunchSettings(data_root=str(data))
     command = [sys.executable, "-c", LAUNCH, spec.to_json(), place.to_json(), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     *_, last = done.stderr.splitlines()

@@ -10,7 +10,7 @@ from dlgs_bench import plugins
 from dlgs_bench.buckets import assign_buckets
 from dlgs_bench.config import figures, grid, variants
 from dlgs_bench.config import load as config
-from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import RunSpec
 
 pytestmark = pytest.mark.unit

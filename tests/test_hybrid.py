@@ -4,6 +4,7 @@ import runpy
 import sys
 from dataclasses import replace
 
+import lockstep
 import pandas as pd
 import pytest
 import torch
@@ -17,15 +18,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlgs_bench import plugins
-from dlgs_bench.comm import hybrid, lockstep
+from dlgs_bench.comm import hybrid_messages
 from dlgs_bench.comm.collectives import halving_doubling, ring, sum_over_first
-from dlgs_bench.comm.hybrid import Layout
+from dlgs_bench.comm.hybrid_messages import Layout
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
 from dlgs_bench.data import load as data_set
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.timemodel.hybrid import around_head, data_parallel_s, link_bytes
+from dlgs_bench.timemodel.hybrid_time import around_head, data_parallel_s, link_bytes
 from dlgs_bench.training import hybrid as training
 from dlgs_bench.training import train
 from dlgs_bench.training.head import cut_off, slice_of, widths
@@ -116,20 +117,22 @@ def test_rounds_bring_rows_and_columns_where_they_belong(layout, width):
     total = m * layout.rows
     addends = [torch.randint(-9, 9, (total, width)).float() for _ in ranks]
     rows = [part.split(layout.rows)[rank] if rank < m else None for rank, part in enumerate(addends)]
-    found = lockstep.run([hybrid.gather_rows(layout, r, rows[r], width) for r in ranks])
+    found = lockstep.run([hybrid_messages.gather_rows(layout, r, rows[r], width) for r in ranks])
     expected = torch.cat(rows[:m])
     assert all(torch.equal(found.results[r], expected) for r in layout.head)
     assert found.messages == [layout.heads] * m + [0] * layout.heads
 
     columns = {rank: layout.columns(rank, width) for rank in layout.head}
     parts = [expected[:, columns[rank]] if rank in columns else None for rank in ranks]
-    found = lockstep.run([hybrid.gather_columns(layout, r, parts[r], width) for r in ranks])
+    found = lockstep.run([hybrid_messages.gather_columns(layout, r, parts[r], width) for r in ranks])
     assert all(torch.equal(found.results[r], expected) for r in layout.head)
 
     summed = sum(addends[m:])
-    found = lockstep.run([hybrid.scatter_columns(layout, r, addends[r] if r >= m else None) for r in ranks])
+    found = lockstep.run([hybrid_messages.scatter_columns(layout, r, addends[r] if r >= m else None) for r in ranks])
     assert all(torch.equal(found.results[r], summed[:, columns[r]]) for r in layout.head)
-    found = lockstep.run([hybrid.scatter_rows(layout, r, addends[r] if r >= m else None, width) for r in ranks])
+    found = lockstep.run(
+        [hybrid_messages.scatter_rows(layout, r, addends[r] if r >= m else None, width) for r in ranks]
+    )
     assert all(torch.equal(found.results[r], summed.split(layout.rows)[r]) for r in layout.backbone)
     assert found.bytes == [0] * m + [4 * total * width] * layout.heads
 
@@ -215,13 +218,13 @@ def test_the_predicted_bytes_are_those_that_the_busiest_link_carries(workers, ro
 
     def one_after_another(rank: int):
         mine = torch.zeros(rows, features + 1) if rank in layout.backbone else None
-        yield from hybrid.gather_rows(layout, rank, mine, features + 1)
+        yield from hybrid_messages.gather_rows(layout, rank, mine, features + 1)
         for width in columns:
             own = at_heads(width // layout.heads)[rank]
-            yield from hybrid.gather_columns(layout, rank, own, width)
+            yield from hybrid_messages.gather_columns(layout, rank, own, width)
         for width in columns[:-1]:
-            yield from hybrid.scatter_columns(layout, rank, at_heads(width)[rank])
-        yield from hybrid.scatter_rows(layout, rank, at_heads(features)[rank], features)
+            yield from hybrid_messages.scatter_columns(layout, rank, at_heads(width)[rank])
+        yield from hybrid_messages.scatter_rows(layout, rank, at_heads(features)[rank], features)
         gradient = torch.zeros(backbone) if rank in layout.backbone else None
         yield from sum_over_first(halving_doubling, rank, len(layout.backbone), gradient)
 

@@ -33,7 +33,7 @@ slow = pytest.mark.slow
 
 
 def start(folder: Path, what: str, engine: str = "torch_dist", leave_after_s: float = 30, **place) -> int:
-    place = LaunchSettings(data={"cifar10": "here"}, **place)
+    place = LaunchSettings(data_root="here", **place)
     return launcher.launch(run_spec(engine), place, folder / "run", folder / "log", [*WORKER, what, f"{leave_after_s}"])
 
 

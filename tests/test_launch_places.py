@@ -134,7 +134,7 @@ def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
 )
 def test_every_rank_sees_the_gpus_of_its_run_alone(engine, per_gpu, expected, three_gpus, tmp_path):
     spec = RunSpec("accuracy", cluster=Cluster(engine, device="cuda"))
-    place, log = LaunchSettings(data={"cifar10": ""}, per_gpu=per_gpu), tmp_path / "log"
+    place, log = LaunchSettings(per_gpu=per_gpu), tmp_path / "log"
     with gpus.taken(1):
         assert launch(spec, place, tmp_path / "run", log, [*WORKER, "shows its GPUs", "30"]) == 0, log.read_text()
     assert (tmp_path / "run" / "points.csv").read_text() == f"gpus\n{expected}\n"

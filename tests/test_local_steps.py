@@ -15,10 +15,10 @@ from torch import Tensor
 from dlgs_bench import plugins
 from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm.collectives import HEADER_BYTES
-from dlgs_bench.comm.local import Local, _Meeting, run_workers
+from dlgs_bench.comm.local import run_workers, single
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.driver import LocalExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.hook import Hook
@@ -333,4 +333,4 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
     with pytest.raises(ValueError, match=f"{name} exchanges weights, and a hook exchanges gradients; use LocalSteps"):
-        Hook(torch.nn.Module(), {}, [], Local(0, _Meeting(1)), name, {}, 8.0)
+        Hook(torch.nn.Module(), {}, [], single(), name, {}, 8.0)

@@ -9,7 +9,7 @@ import torch
 
 from dlgs_bench import data, describe, plugins
 from dlgs_bench.comm.blocks import nonzero_blocks
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 
 pytestmark = pytest.mark.unit
 

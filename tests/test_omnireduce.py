@@ -3,13 +3,13 @@
 from functools import partial
 from itertools import chain
 
+import lockstep
 import pytest
 import torch
 from conftest import METHODS, examples, exchange_of, exchange_steps, gradients, make, one_step, watched
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dlgs_bench.comm import lockstep
 from dlgs_bench.comm.blocks import nonzero_blocks
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.comm.collectives.omnireduce import streams

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.spec import Training
 from dlgs_bench.training.build import hidden_matrices
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 from dlgs_bench.training.optimizer import SGD, AdamW, Optimizer, optimizer_of
 
 pytestmark = pytest.mark.unit

@@ -90,12 +90,11 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     for (without, _), (weights, left) in ranks:
         assert same(weights, without) and left == 0
     assert [path.name for path in tmp_path.iterdir()] == ["profile.0"]  # rank 0 alone writes
-    found = load(tmp_path / "profile.0", workers=2)
+    found = load(tmp_path / "profile.0")
+    assert found["job"]["workers"] == 2
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
     assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
-    with pytest.raises(ValueError, match=r"job.workers: 2 is not 3"):
-        load(tmp_path / "profile.0", workers=3)
 
 
 @pytest.mark.engine
@@ -110,8 +109,8 @@ def test_the_buckets_and_the_buffers_of_ddp_are_recorded(worlds):
 def test_ddp_inside_a_compiled_module_is_recorded_as_ddp(worlds, tmp_path):
     path = tmp_path / "profile.json"
     assert worlds("torch_dist").run(compiled_outside, str(path)) == [0, 0]
-    job = load(path, workers=2)["job"]
-    assert (job["kind"], job["steps"], job["ddp"]) == ("ddp", 3, DDP_DEFAULTS)
+    job = load(path)["job"]
+    assert (job["kind"], job["workers"], job["steps"], job["ddp"]) == ("ddp", 2, 3, DDP_DEFAULTS)
 
 
 @pytest.mark.slow
@@ -123,8 +122,8 @@ def test_the_example_records_a_profile(tmp_path):
     settings = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, "timeout": PATIENCE_S}
     done = subprocess.run([*launcher, *script], capture_output=True, text=True, **settings)
     assert done.returncode == 0, done.stderr
-    found = load(path, workers=2)["job"]
-    assert found["kind"] == "ddp" and found["steps"] == 10
+    job = load(path)["job"]
+    assert (job["kind"], job["workers"], job["steps"]) == ("ddp", 2, 10)
 
 
 def refused(path) -> None:

@@ -5,8 +5,8 @@ import yaml
 from conftest import ROOT
 
 from dlgs_bench.config import load as config
-from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
+from dlgs_bench.errors import ConfigError
 
 pytestmark = pytest.mark.unit
 

@@ -146,7 +146,7 @@ def test_links_in_proportion_follow_what_the_machine_computes_when_the_run_begin
     calibrated_s, slower, asked, monkeypatch
 ):
     said = []
-    monkeypatch.setattr(timed.links, "scale", said.append)
+    monkeypatch.setattr(timed.link_rates, "scale", said.append)
     monkeypatch.setattr(timed, "PROBE_S", 0.0)
 
     def work(comm):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlgs_bench import plugins
 from dlgs_bench.config import load as config
-from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, RunSpec, Training
 from dlgs_bench.timemodel.slowdown import LEAST_MBIT, MOST_MBIT, Nodes, slowdown, with_rate
 
@@ -61,7 +61,7 @@ def test_the_rate_reaches_every_host_of_the_run_and_no_other_model(tmp_path):
 
 
 def test_runs_in_proportion_have_a_rate_file_each_and_studies_of_rates_have_their_own():
-    values = config._with_defaults(read("quick"), config._schema())
+    values = config._with_defaults(read("quick"), config.full_schema())
     found = config.load(values | {"network": "testbed"}, "c")
     timed = [spec for name, spec in found.every.items() if name.startswith(("timing/", "exchanges/"))]
     assert any(spec.cluster.in_proportion for spec in timed)

@@ -100,7 +100,7 @@ HALF = """
 import os, time
 from pathlib import Path
 from pyroute2 import IPRoute
-from dlgs_bench.testbed import links
+from dlgs_bench.testbed import link_rates
 
 def rate():
     with IPRoute() as ip:
@@ -109,7 +109,7 @@ def rate():
 
 asked = [25e6, 12.5e6][int(os.environ["RANK"])]
 if os.environ["RANK"] == "0":
-    links.scale(0.5)
+    link_rates.scale(0.5)
 end = time.monotonic() + 120
 while rate() == asked and time.monotonic() < end:
     time.sleep(0.05)

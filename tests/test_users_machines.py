@@ -98,7 +98,7 @@ assert locale.getpreferredencoding(False).lower() != "utf-8"
 from dlgs_bench import fingerprint, plugins
 from dlgs_bench.config import files, load
 assert not [wrong for path in fingerprint.ROOT.glob("config/*.yaml") if (wrong := files.problem(path))]
-load._schema()
+load.full_schema()
 for path in [*fingerprint.PACKAGE.rglob("*.py"), *fingerprint.ROOT.glob("workflow/**/*.py")]:
     fingerprint.digest(path)
 """

@@ -1,39 +1,19 @@
 """The communicator contract, and ``connect``, which makes the communicator of an engine."""
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dlgs_bench.comm.collectives import PeerExchange, PeerExchanges
-
-if TYPE_CHECKING:
-    from dlgs_bench.comm.thread import CommThread
+from dlgs_bench.comm.thread import CommThread, Pending
 
 Wait = Callable[[], dict[int, Tensor]]  # waits for a round and returns {peer: message from this peer}
 Start = Callable[[PeerExchange], Wait]  # starts a round
-
-INTEGERS = {8: torch.int64, 4: torch.int32}  # by the bytes of an element
-
-
-class Pending(Protocol):
-    """A collective in flight.
-
-    ``ended_at``: when it ended, by ``time.perf_counter``; None before the end, or if the engine does not report it.
-    """
-
-    @property
-    def ended_at(self) -> float | None: ...
-
-    def done(self) -> bool: ...
-
-    def wait(self) -> Any: ...
 
 
 class Communicator(ABC):
@@ -58,6 +38,10 @@ class Communicator(ABC):
         This does not wait, because the garbage collector may call it in the thread itself.
         """
         self._calls.close(wait=False)
+
+    def stop_thread(self) -> None:
+        """Wait for the calls in the thread, and stop it; the engine keeps running."""
+        self._calls.close()
 
     @abstractmethod
     def start_allreduce(self, tensor: Tensor) -> Pending:
@@ -163,7 +147,8 @@ class Communicator(ABC):
 
 def as_integers(tensor: Tensor) -> Tensor:
     """A view of the same memory as integers that every engine supports: int64, int32, or else uint8."""
-    return tensor.view(INTEGERS.get(tensor.element_size(), torch.uint8))
+    by_bytes = {8: torch.int64, 4: torch.int32}
+    return tensor.view(by_bytes.get(tensor.element_size(), torch.uint8))
 
 
 def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:

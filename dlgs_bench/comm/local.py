@@ -1,7 +1,7 @@
 """Workers as threads of one process, for tests. Reductions add in rank order. A round that would hang is an error."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dlgs_bench.comm import Communicator, Pending, Start
 from dlgs_bench.comm.collectives import PeerExchange
-from dlgs_bench.comm.lockstep import mismatch
 from dlgs_bench.comm.thread import CommThread
 
 
@@ -80,6 +79,11 @@ class Local(Communicator):
         self._calls.close()
 
 
+def single() -> Local:
+    """The communicator of one worker."""
+    return Local(0, _Meeting(1))
+
+
 def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:
     """Run ``work(communicator)`` in ``world_size`` threads, and return the results in rank order.
 
@@ -103,3 +107,25 @@ def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list
     if errors:
         raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
     return [f.result() for f in futures]
+
+
+def mismatch(rounds: Sequence[PeerExchange]) -> str | None:
+    """The first error in one round of all ranks, such as a send that no rank receives; None if there is none."""
+    for rank, peer_exchange in enumerate(rounds):
+        for peer, tensor in peer_exchange.sends.items():
+            to = f"rank {rank} sends to rank {peer}"
+            if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
+                return f"{to}, but rank {peer} does not receive from it"
+            expected, entries = rounds[peer], rounds[peer].receives[rank]
+            if (peer_exchange.dtype, peer_exchange.headers) != (expected.dtype, expected.headers):
+                return f"{to} {_kind(peer_exchange)}, but rank {peer} expects {_kind(expected)}"
+            if entries not in (None, tensor.numel()):
+                return f"{to} {tensor.numel()} entries, but rank {peer} expects {entries}"
+        for peer in peer_exchange.receives:
+            if not 0 <= peer < len(rounds) or rank not in rounds[peer].sends:
+                return f"rank {rank} receives from rank {peer}, but rank {peer} does not send to it"
+    return None
+
+
+def _kind(peer_exchange: PeerExchange) -> str:
+    return f"{peer_exchange.dtype} {'with' if peer_exchange.headers else 'without'} headers"

@@ -3,11 +3,23 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from dlgs_bench.comm import Pending
+
+class Pending(Protocol):
+    """A collective in flight.
+
+    ``ended_at``: when it ended, by ``time.perf_counter``; None before the end, or if the engine does not report it.
+    """
+
+    @property
+    def ended_at(self) -> float | None: ...
+
+    def done(self) -> bool: ...
+
+    def wait(self) -> Any: ...
 
 
 class CommThread:

@@ -1,6 +1,6 @@
 """Launch settings of a configuration's runs, and the resources that a run requests from a scheduler. No torch."""
 
-from dlgs_bench import data, plugins
+from dlgs_bench import plugins
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
 SAMPLES = 130_000  # of the longest epoch, which is ImageNet-100's
@@ -14,7 +14,7 @@ def settings(values: dict, workflow: int = 0) -> LaunchSettings:
     """The launch settings of a configuration; ``workflow``: the id of the process that waits for the runs."""
     launch = values["launch"]
     return LaunchSettings(
-        data=dict.fromkeys(data.names(), values["data"]["root"]),
+        data_root=values["data"]["root"],
         hang_timeout_s=values["hang_timeout_s"],
         checkpoint_every_s=values["checkpoint_every_s"],
         workflow=workflow,

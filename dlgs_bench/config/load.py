@@ -14,10 +14,9 @@ import yaml
 
 from dlgs_bench import plugins
 from dlgs_bench.config import checks, grid, studies, variants
-from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.config.renamed import renamed
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.errors import listed, meant, read_as_text, short_repr
+from dlgs_bench.errors import ConfigError, listed, meant, read_as_text, short_repr
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.testbed import testbed
@@ -55,7 +54,7 @@ class Config:
 
 def load(values: dict, where: str) -> Config:
     """Check ``values`` (read from ``where``) and expand them, or raise ConfigError."""
-    schema = _schema()
+    schema = full_schema()
     if invalid := invalid_value(values):
         raise ConfigError(f"{where}: {invalid}")
     values, old_names = renamed(values)
@@ -122,7 +121,7 @@ def _require(values: dict, where: str, *problems: Callable[[dict], str | None]) 
 
 
 @cache
-def _schema() -> dict:
+def full_schema() -> dict:
     """The schema in ``SCHEMA``, with the names of engines and topologies and with the schemas of the studies."""
     schema = yaml.safe_load(SCHEMA.read_text(encoding="utf-8"))
     servers = [name for name, topology in TOPOLOGIES.items() if topology.servers]

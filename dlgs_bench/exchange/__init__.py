@@ -1,10 +1,10 @@
 """The contract of compression methods: everything that a file in ``methods/`` imports."""
 
 from dlgs_bench.exchange.feedback import ErrorFeedback, Momentum
-from dlgs_bench.exchange.local_steps import LocalSteps
 from dlgs_bench.exchange.method import Bucket, Gather, Max, Method, PeerExchange, Request, Requests, StepContext, Sum
 from dlgs_bench.exchange.selection import Threshold, TopK
 from dlgs_bench.exchange.sparsifier import Estimator, Ratio, Selects, Sparsifier
+from dlgs_bench.exchange.weight_changes import LocalSteps
 
 __all__ = [
     "Bucket",

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from dlgs_bench.buckets import Plan
 from dlgs_bench.comm import Pending
-from dlgs_bench.exchange.local_steps import LocalSteps
 from dlgs_bench.exchange.method import Bucket, Method, Request, Requests, StepContext
 from dlgs_bench.exchange.transport import ParameterServerTransport, Transport
+from dlgs_bench.exchange.weight_changes import LocalSteps
 
 Clock = Callable[[str], AbstractContextManager]  # assigns the time in its context to a label
 

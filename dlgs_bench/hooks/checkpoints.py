@@ -6,13 +6,12 @@ from typing import Any
 import torch
 
 from dlgs_bench.hooks.hook import Hook
-from dlgs_bench.hooks.states import global_rank
 
 
 def save_rank_state(hook: Hook, folder: str | Path) -> None:
     """Write this rank's state of ``hook`` into the folder of a checkpoint."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(hook.state_dict(), _file(folder, global_rank(hook._comm)))
+    torch.save(hook.state_dict(), _file(folder, hook.rank))
 
 
 def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) -> None:
@@ -20,7 +19,7 @@ def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) 
 
     ``redistribute``: the number of workers may have been another one, as in ``Hook.load_state_dict``.
     """
-    own = _file(folder, global_rank(hook._comm))
+    own = _file(folder, hook.rank)
     files = sorted(Path(folder).glob(_file(folder, "*").name)) if redistribute else [own]
     if not files or not files[0].exists():
         raise ValueError(

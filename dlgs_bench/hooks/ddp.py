@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench.buckets import fill, filled_by
-from dlgs_bench.exchange.flat import layout
+from dlgs_bench.exchange.flat_gradients import layout
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
 

@@ -24,14 +24,14 @@ from dlgs_bench.errors import listed, meant, wrong_options
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
-from dlgs_bench.exchange.flat import FlatGradients, layout
+from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
 from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.groups import agreement, refuse_destroyed
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
-from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
+from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, loaded_state, saved_state
 from dlgs_bench.topology import ALL_GATHER
 
 INTERRUPTED = "the last backward pass was interrupted, so the workers' exchanges no longer match; restart the job"
@@ -95,6 +95,11 @@ class Hook:
             within = assign_buckets(self._flat.sizes[start:stop], self.method.scope, "size", most)
             groups += [(start + first, start + last) for first, last in within]
         return groups
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process among all processes."""
+        return global_rank(self._comm)
 
     @property
     def closed(self) -> bool:

@@ -15,10 +15,10 @@ from torch.utils.hooks import RemovableHandle
 from dlgs_bench import exchange
 from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm import Communicator
-from dlgs_bench.comm.local import Local, _Meeting
+from dlgs_bench.comm.local import single
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import LocalExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, usable, weakly
@@ -213,5 +213,5 @@ def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Comm
                 f"group: {started} processes were started without a process group, so each would train alone; call "
                 "torch.distributed.init_process_group first"
             )
-        return Local(0, _Meeting(1))
+        return single()
     return own_communicator(group or dist.group.WORLD, device)

@@ -15,7 +15,7 @@ from functools import partial
 
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import supervise
-from dlgs_bench.testbed import links
+from dlgs_bench.testbed import link_rates
 from dlgs_bench.testbed.namespaces import die_with_parent
 from dlgs_bench.testbed.network import LINK
 from dlgs_bench.testbed.testbed import Testbed, TestbedError
@@ -32,10 +32,10 @@ def run(testbed: Testbed, engine: str, command: list[str]) -> int:
     addresses = [testbed.address(host) for host in range(len(testbed.rates_mbit))]
     workers = []
     server, client = socket.socketpair()
-    threading.Thread(target=links.serve, args=(testbed, server), daemon=True).start()
+    threading.Thread(target=link_rates.serve, args=(testbed, server), daemon=True).start()
     variables = ENGINES[engine].on_hosts(addresses, LINK, PORT, partial(_first_line, testbed))
     for rank, own in enumerate(variables):
-        environment = os.environ | measured | own | {links.SOCKET: f"{client.fileno()}"}
+        environment = os.environ | measured | own | {link_rates.SOCKET: f"{client.fileno()}"}
         workers.append(testbed.popen(rank, command, env=environment, pass_fds=[client.fileno()], **supervise.LINES))
     client.close()
     return supervise.wait(workers, "rank", testbed.stop)

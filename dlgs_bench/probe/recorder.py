@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
-from dlgs_bench.probe import mirror, network
+from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DTYPES, FORMAT, PARTS, VERSION, check
 
@@ -191,10 +191,10 @@ class Recorder:
         shapes = [tuple(parameter.shape) for parameter in self._parameters]
         used = [index for index, seconds in enumerate(arrived) if seconds is not None]
         order = sorted(used, key=lambda index: arrived[index])
-        kind, backend, comm = network.job_group(self._wrapped, self._device)
+        kind, backend, comm = process_group.job_group(self._wrapped, self._device)
         try:
-            machine = network.machine(comm)
-            rows = network.measure(comm) if comm else []
+            machine = process_group.machine(comm)
+            rows = process_group.measure(comm) if comm else []
             methods, left_out = mirror.measure(
                 self._methods, [shapes[index] for index in order], self._marks, self._device
             )
@@ -203,7 +203,8 @@ class Recorder:
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
-            network.leave(comm)
+            if comm:
+                comm.stop_thread()
         job = self._job(kind) | {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
@@ -224,7 +225,7 @@ class Recorder:
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
-            "ddp": network.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
+            "ddp": process_group.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
         }  # fmt: skip
 
 

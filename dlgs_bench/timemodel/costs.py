@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from dlgs_bench import stats
-from dlgs_bench.timemodel.curves import Curve
+from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import Traffic
 

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from dlgs_bench.timemodel.curves import Curve
+from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.timeline import Costs
 

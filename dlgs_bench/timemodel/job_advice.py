@@ -17,7 +17,7 @@ from dlgs_bench.engines import FIRST_BYTES
 from dlgs_bench.errors import listed, meant, short_repr
 from dlgs_bench.spec import UNCOMPRESSED
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
-from dlgs_bench.timemodel.curves import Curve
+from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
 from dlgs_bench.timemodel.links import Network, project_costs

@@ -114,11 +114,8 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def load(path: Path | str, workers: int | None = None) -> dict:
-    """The profile in a file; ValueError in one line if it is not a valid profile.
-
-    ``workers``: the number of workers that the job must have had, if given.
-    """
+def load(path: Path | str) -> dict:
+    """The profile in a file; ValueError in one line if it is not a valid profile."""
     try:
         profile = json.loads(_content(path), parse_constant=_refuse_constant)
     except OSError as error:
@@ -133,7 +130,7 @@ def load(path: Path | str, workers: int | None = None) -> dict:
         raise ValueError(f"{path}: is not valid JSON ({error}); record it again") from None
     profile = _upgraded(profile)
     try:
-        check(profile, workers)
+        check(profile)
     except ValueError as error:
         raise ValueError(" ".join(f"{path}: {error}".split())) from None
     return profile
@@ -163,8 +160,8 @@ def _content(path: Path | str) -> bytes:
     return content
 
 
-def check(profile: Any, workers: int | None = None) -> None:
-    """ValueError in one line unless ``profile`` is valid, of a job with ``workers`` workers if given."""
+def check(profile: Any) -> None:
+    """ValueError in one line unless ``profile`` is valid."""
     if not isinstance(profile, dict) or profile.get("format") != FORMAT:
         raise ValueError(f"format: this is not a profile of {FORMAT!r}; record one with dlgs_bench.probe")
     if profile.get("version") != VERSION:
@@ -178,8 +175,6 @@ def check(profile: Any, workers: int | None = None) -> None:
             f"job.ddp: {short_repr(ddp, 60)} is not valid for a job of kind {kind}; record the profile again"
         )
     own = profile["job"]["workers"]
-    if workers is not None and own != workers:
-        raise ValueError(f"job.workers: {own} is not {workers}; record the profile of the job with {workers} workers")
     for number, row in enumerate(profile["network"]):
         if row["workers"] != own:
             where = f"network[{number}].workers"

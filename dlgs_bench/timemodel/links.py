@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from dlgs_bench.timemodel.curves import Curve
+from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import RoundCount, Topology, Traffic, ring_rounds
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlgs_bench.buckets import Plan
-from dlgs_bench.timemodel.curves import Cost, Number
+from dlgs_bench.timemodel.cost_curve import Cost, Number
 
 Interval = tuple[float, float]
 

@@ -20,7 +20,7 @@ from dlgs_bench.data import DataSet
 from dlgs_bench.exchange import Bucket, LocalSteps, StepContext
 from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import ParameterServerTransport, transport
 from dlgs_bench.spec import LaunchSettings, RunSpec, Training

@@ -5,7 +5,7 @@ import torch
 from dlgs_bench.comm import Communicator
 from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.exchange.fidelity import squares
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 
 COLUMNS = ("squared_error", "squared_mean")  # of a step with a probe
 

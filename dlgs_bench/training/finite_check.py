@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dlgs_bench.errors import Ended
 from dlgs_bench.exchange.async_device import is_async
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 
 HELP = "a lower learning rate or a warm-up may help"
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from dlgs_bench import plugins
 from dlgs_bench.comm import Communicator, collectives
 from dlgs_bench.comm.collectives import PeerExchanges
-from dlgs_bench.comm.hybrid import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
+from dlgs_bench.comm.hybrid_messages import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
 from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build_seeded, to_device
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
 from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
 

@@ -14,7 +14,7 @@ import torch
 from dlgs_bench.comm import Communicator, connect
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import WorkerExchange
-from dlgs_bench.exchange.flat import FlatGradients
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.topology import ALL_GATHER
 from dlgs_bench.training.session import make_method

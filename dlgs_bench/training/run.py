@@ -31,7 +31,7 @@ def main(folder: Path) -> None:
     comm = connect(cluster.engine, device, shared=settings.per_gpu > 1)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, but the run needs {spec.processes}")
-    data = datasets.load(training.data)(Path(settings.data[training.data]), device) if spec.trains else None
+    data = datasets.load(training.data)(Path(settings.data_root), device) if spec.trains else None
     work = getattr(importlib.import_module(f"dlgs_bench.training.{MODULES[spec.kind]}"), spec.kind)
     more = {"settings": settings} if spec.kind in NEED_SETTINGS else {}
     tables = work(spec, comm, data, device, Progress(folder, comm.rank), **more)

@@ -23,7 +23,7 @@ from dlgs_bench.spec import RunSpec, Scheme
 from dlgs_bench.training.build import build_seeded, to_device
 from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.finite_check import Listener
-from dlgs_bench.training.flat import FlatModel
+from dlgs_bench.training.flat_model import FlatModel
 from dlgs_bench.training.optimizer import SGD, optimizer_of
 from dlgs_bench.training.roles import Role, Server, Worker
 

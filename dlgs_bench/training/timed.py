@@ -13,7 +13,7 @@ from dlgs_bench.data import DataSet
 from dlgs_bench.exchange import Method
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.stats import amortised, repeatable
-from dlgs_bench.testbed import links
+from dlgs_bench.testbed import link_rates
 from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.optimizer import TIMED_LR
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
@@ -154,7 +154,7 @@ def scale_links(session: Session) -> float:
         seconds.append(parts["forward_s"] + parts["backward_s"])
     slowdown = statistics.median(seconds) / calibrated_s
     if session.comm.rank == 0:
-        links.scale(1 / slowdown)
+        link_rates.scale(1 / slowdown)
     session.comm.barrier()
     return slowdown
 

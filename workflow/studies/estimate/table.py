@@ -26,7 +26,7 @@ def shown(table: pd.DataFrame, names: Names) -> str:
             "Model": names.model(row["model"]),
             "Number": f"{row['runs']:.0f}",
             "Finished": f"{row['finished']:.0f}",
-            "Left (h:mm)": clock(row["hours"]),
+            "Left (h:mm)": hours_and_minutes(row["hours"]),
             "GPU-hours": tables.number(row["gpu_hours"]),
             "A worker sends": in_bytes(row["sent_bytes"]) if row["sent_bytes"] else "",
         }
@@ -37,7 +37,7 @@ def shown(table: pd.DataFrame, names: Names) -> str:
     return rows.to_markdown(index=False, disable_numparse=True, tablefmt="simple", colalign=aligned)
 
 
-def clock(hours: float) -> str:
+def hours_and_minutes(hours: float) -> str:
     minutes = round(60 * hours)
     return f"{minutes // 60}:{minutes % 60:02d}"
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid
-from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 

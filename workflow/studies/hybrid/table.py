@@ -23,7 +23,7 @@ from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
-from dlgs_bench.timemodel import hybrid
+from dlgs_bench.timemodel import hybrid_time
 from dlgs_bench.timemodel.predict import sum_rounds
 from dlgs_bench.topology import FLOAT32_BYTES, TOPOLOGIES, Traffic
 
@@ -53,13 +53,13 @@ def of_hybrid(path: Path) -> Measured:
     workers, heads = spec.cluster.workers, spec.scheme.options["heads"]
     row = common(path, "hybrid", rows, spec.training.batch * (workers - heads))
     metadata = plugins.describe("models", spec.training.model)
-    features, backbone = hybrid.around_head(metadata["layers"], metadata["head"])
+    features, backbone = hybrid_time.around_head(metadata["layers"], metadata["head"])
 
     def predict(more: int) -> float:
         halves = more * heads // workers
         if min(metadata["head"]) < halves:  # a layer cannot have more slices than columns
             return float("nan")
-        sent = hybrid.link_bytes(more, halves, spec.training.batch, features, metadata["head"], backbone)
+        sent = hybrid_time.link_bytes(more, halves, spec.training.batch, features, metadata["head"], backbone)
         return row["computing_s"] + on_link(spec, sent)
 
     of_rank = sent.groupby(["rank", "part"])[["messages", "bytes"]].sum()
@@ -94,7 +94,7 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
 
     def predict(more: int) -> float:
         each = [on_link(spec, spec.topology.link_bytes(Traffic(FLOAT32_BYTES * n), n, more)) for n in entries]
-        return hybrid.data_parallel_s(forward_s, row["computing_s"], each)
+        return hybrid_time.data_parallel_s(forward_s, row["computing_s"], each)
 
     if served:  # one message a worker and bucket, there and back
         sent = int(workers * rows["received_bytes"].iloc[0])

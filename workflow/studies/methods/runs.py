@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid, variants
-from dlgs_bench.config.errors import ConfigError
-from dlgs_bench.errors import wrong_options
+from dlgs_bench.errors import ConfigError, wrong_options
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.topology import ALL_GATHER
 

@@ -5,7 +5,7 @@ One more run per model exchanges each layer separately, which shows the blocks o
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid
-from dlgs_bench.config.errors import ConfigError
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 
 STREAMED = "omnireduce"  # the variant, and the collective

@@ -7,8 +7,8 @@ with the most workers over a wide area, if the testbed supports links with laten
 
 from itertools import product
 
-from dlgs_bench.config.errors import ConfigError
 from dlgs_bench.engines import ENGINES
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme
 from dlgs_bench.testbed import testbed
 

@@ -1,8 +1,7 @@
 """Runs the rounds of all ranks in one process, in lockstep: what a collective computes and sends, without an engine.
 
-It raises an error for what would hang or get lost on a real network: a message that no rank receives in the same round,
-or a message of another length or dtype than expected. Tensors on the device "meta" have lengths but no data; this is
-enough for the counts and the time of 1,024 ranks.
+It raises an error for what would hang or get lost on a real network, as ``mismatch`` describes it. Tensors on the
+device "meta" have lengths but no data; this is enough for the counts and the time of 1,024 ranks.
 """
 
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from dlgs_bench.comm.collectives import HEADER_BYTES, PeerExchange, PeerExchanges
+from dlgs_bench.comm.local import mismatch
 
 
 @dataclass
@@ -61,28 +61,6 @@ def _resume(coroutine: PeerExchanges | None, answer: dict[int, Tensor] | None) -
         return PeerExchange() if coroutine is None else coroutine.send(answer)
     except StopIteration as end:
         return end
-
-
-def mismatch(rounds: Sequence[PeerExchange]) -> str | None:
-    """The first error in one round of all ranks, such as a send that no rank receives; None if there is none."""
-    for rank, peer_exchange in enumerate(rounds):
-        for peer, tensor in peer_exchange.sends.items():
-            to = f"rank {rank} sends to rank {peer}"
-            if peer == rank or not 0 <= peer < len(rounds) or rank not in rounds[peer].receives:
-                return f"{to}, but rank {peer} does not receive from it"
-            expected, entries = rounds[peer], rounds[peer].receives[rank]
-            if (peer_exchange.dtype, peer_exchange.headers) != (expected.dtype, expected.headers):
-                return f"{to} {_kind(peer_exchange)}, but rank {peer} expects {_kind(expected)}"
-            if entries not in (None, tensor.numel()):
-                return f"{to} {tensor.numel()} entries, but rank {peer} expects {entries}"
-        for peer in peer_exchange.receives:
-            if not 0 <= peer < len(rounds) or rank not in rounds[peer].sends:
-                return f"rank {rank} receives from rank {peer}, but rank {peer} does not send to it"
-    return None
-
-
-def _kind(peer_exchange: PeerExchange) -> str:
-    return f"{peer_exchange.dtype} {'with' if peer_exchange.headers else 'without'} headers"
 
 
 def _count(

@@ -5,7 +5,7 @@ import zlib
 import torch
 from torch import Tensor, nn
 
-from dlgs_bench.exchange.flat import FlatGradients, layout
+from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
 from dlgs_bench.training.build import hidden_matrices, trainable
 
 

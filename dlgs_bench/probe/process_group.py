@@ -64,12 +64,6 @@ def machine(comm: Communicator | None) -> dict[str, int]:
     return {"cores": os.cpu_count() or 1, "workers": workers}
 
 
-def leave(comm: Communicator | None) -> None:
-    """Stop the communicator's thread; the job's process group stays."""
-    if comm is not None:
-        comm._calls.close()
-
-
 def measure(comm: Communicator) -> list[dict]:
     """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor."""
     rows = []
