@@ -120,7 +120,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
     """A function that runs two launches of given slowdowns and forward seconds (1 s is normal). It returns the table,
     what disturbed the run, and the number of launches."""
 
-    def measured(*launches: str, cores: int = 2) -> tuple[str, str, int]:
+    def measured(*launches: str, cores: int = 2, kind: str = "timing", steps: int = 0) -> tuple[str, str, int]:
         left = list(launches)
 
         def once(spec: RunSpec, place: LaunchSettings, part: Path, *_) -> int:
@@ -133,7 +133,8 @@ def measure(tmp_path, monkeypatch) -> Callable:
         # A launch that takes no time has no fraction of the cores' time that could be measured.
         monkeypatch.setattr(launcher.OtherWork, "fraction", lambda work: 0.0)
         monkeypatch.setattr(launcher.os, "sched_getaffinity", lambda process: set(range(cores)))
-        spec = replace(run_spec(), kind="timing", measurement=Measurement(launches=2))
+        spec = replace(run_spec(), kind=kind, measurement=Measurement(launches=2))
+        spec = replace(spec, training=replace(spec.training, train_steps=steps))
         assert launcher.launch(spec, LaunchSettings(), tmp_path / "run", tmp_path / "log", forward_s=1.0) == 0
         run = json.loads((tmp_path / "run" / "run.json").read_text())
         return (tmp_path / "run" / "iterations.csv").read_text(), run["disturbed"], len(launches) - len(left)
@@ -164,6 +165,13 @@ def test_a_run_that_stays_disturbed_is_marked(measure):
 @pytest.mark.unit
 def test_ranks_that_share_cores_are_not_held_against_the_calibration(measure):
     assert measure("1,2", "1,2", cores=1) == ("launch,block,slowdown,forward_s\n1,1,1,2\n2,1,1,2\n", "", 2)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind, steps, repeated", [("accuracy", 0, 0), ("hybrid", 150, 0), ("hybrid", 0, 1)])
+def test_only_a_run_that_measures_times_is_repeated(measure, kind, steps, repeated):
+    *_, launches = measure("1,1", "1,2", "1,1", kind=kind, steps=steps)
+    assert launches == 2 + repeated
 
 
 @pytest.mark.unit

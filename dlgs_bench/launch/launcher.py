@@ -157,13 +157,13 @@ def _fits_again(spec: RunSpec, begun_s: float, ended_s: float) -> bool:
 
 
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str | None:
-    """The reason why a launch should be repeated, or None; always None for an accuracy run, which measures no time.
+    """The reason why a launch should be repeated, or None; always None for a run that learns and measures no time.
 
     Other work is only measured if this process has started the ranks. Otherwise the ranks count as other work. Ranks
     that share cores slow each other's forward passes. These are not compared with the calibration, which had no such
     contention.
     """
-    if spec.kind == "accuracy":
+    if spec.kind == "accuracy" or spec.training.train_steps:
         return None
     local = settings.by == "local"
     crowded = local and spec.processes * spec.cluster.threads > len(os.sched_getaffinity(0))
