@@ -93,11 +93,11 @@ def exchanges_of(comm, path: str) -> list[tuple[int, int]]:
     found = []
     for case in ("all", "last", "one backward"):
         model, optimizer = ddp(net())
-        with mock.patch.object(process_group, "SIZES", process_group.SIZES[:2]):
-            with record(model, optimizer, f"{path}.{case}", steps=2, methods=["cast"]):
-                for _ in range(4):
-                    step(model, case)
-                    optimizer.step()
+        few_sizes = mock.patch.object(process_group, "SIZES", process_group.SIZES[:2])
+        with few_sizes, record(model, optimizer, f"{path}.{case}", steps=2, methods=["cast"]):
+            for _ in range(4):
+                step(model, case)
+                optimizer.step()
         comm.barrier()  # rank 0 has written the file
         job = load(f"{path}.{case}")["job"]
         found.append((job["passes"], job["exchanges"]))

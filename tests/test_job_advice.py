@@ -170,9 +170,9 @@ def test_beyond_the_measured_workers_a_disturbed_sample_makes_nothing_free(data)
     entries, tolerance = np.array([2.0**10, 2.0**14]), 1 - 1e-9
     for more in (9, 16, 1024):
         assert (model._seconds_by(entries, more) >= tolerance * model._seconds_by(entries, 8)).all()
-        for load in model._loads.values():
-            assert (load.requests(entries, more) >= tolerance * load.requests(entries, 8)).all()
-            assert (load.bytes_each(entries, more) >= tolerance * load.bytes_each(entries, 8) * 8 / more).all()
+        for own in model._loads.values():
+            assert (own.requests(entries, more) >= tolerance * own.requests(entries, 8)).all()
+            assert (own.bytes_each(entries, more) >= tolerance * own.bytes_each(entries, 8) * 8 / more).all()
     assert (model._seconds_by(entries, 8) > 0).all()
 
 

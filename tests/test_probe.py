@@ -110,6 +110,14 @@ def test_too_few_steps_are_one_warning_after_the_training(tmp_path, trains, reco
         assert same(weights, trained(plain, None, steps=trains)[0])
 
 
+def train(model, optimizer, steps: int, interrupted: bool = False) -> None:
+    for _ in range(steps):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def reported(capsys) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("record: ")]
 
@@ -119,10 +127,7 @@ def test_the_probe_reports_what_it_does_and_what_it_cannot_measure(tmp_path, cap
     path = tmp_path / "profile.json"
     model, optimizer = plain(torch.nn.Linear(3, 5))
     with record(model, optimizer, path, steps=3, methods=["topk", "diloco", "lossless"]):
-        with mock.patch.object(mirror, "TARGETS", (2**10,)):
-            for _ in range(6):
-                model(torch.ones(1, 3)).sum().backward()
-                optimizer.step()
+        train(model, optimizer, 6)
     first, second, last = reported(capsys)
     assert re.fullmatch(r"record: measuring 3 methods, which takes about \d+ s", first)
     assert second == f"record: methods: diloco is not measured: {mirror.LOCAL_STEPS}"
@@ -137,10 +142,7 @@ def test_an_interruption_is_one_line(tmp_path, capsys, measuring):
     model, optimizer = plain(torch.nn.Linear(3, 5))
     stopped = mock.patch.object(mirror, "measure", side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt), stopped, record(model, optimizer, path, steps=5):
-        for _ in range(8 if measuring else 4):
-            model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-        raise KeyboardInterrupt
+        train(model, optimizer, 8 if measuring else 4, interrupted=True)
     assert not list(tmp_path.iterdir())
     during = "while measuring" if measuring else "after 2 of 5 steps"
     assert reported(capsys)[-1] == f"record: interrupted {during}, so {path} is not written"
