@@ -130,7 +130,8 @@ def profile(method: str, inputs: dict[str, float]) -> dict:
         "format": FORMAT,
         "version": VERSION,
         "job": {"steps": 1, "passes": 1, "kind": "single", "backend": "none", "workers": 1, "device": "cuda",
-                "device_name": "not measured", "threads": 1, "versions": {}, "machine": None, "ddp": None},
+                "device_name": "not measured", "threads": 1, "versions": {}, "exchanges": 1, "machine": None,
+                "ddp": None},
         "parameters": [
             {"shape": [entries // TENSORS + (number < entries % TENSORS)], "dtype": "float32",
              "arrived_s": BACKWARD * computing_s * (number + 1) / TENSORS}

@@ -18,7 +18,7 @@ from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
 from dlgs_bench.timemodel.iterations import COMPUTING, verdict
 from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
-from dlgs_bench.timemodel.job_profile import load
+from dlgs_bench.timemodel.job_profile import FEW_STEPS, load
 from dlgs_bench.timemodel.links import Network
 
 LIMITS = {
@@ -31,6 +31,7 @@ PROGRAM = "dlgs-bench advise"
 BAR = 50  # characters of the longest bar
 MBIT_PER_GBYTE = 8000
 MOST_WORKERS = 10**6
+MOST_NAMED = 4  # methods in the sentence of those that cannot be distinguished
 RATES_SHOWN = 40  # points of a line in the figure
 
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.figure:
             with _one_line(given.figure):
                 _check_figure(given.figure)
-        print(_report(profile, job_models, there))
+        print(_report(profile, job_models, there, given.speed_up))
         if given.figure:
             with _one_line(given.figure):
                 draw(job_models, there, given.figure)
@@ -57,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     summary, example = (__doc__ or "").split("\n\n")
     parser = OneLineParser(prog=PROGRAM, description=summary, epilog=example, allow_abbrev=False)
     add_questions(parser)
+    speedup = "show for each method the link rate below which it has this speed-up over uncompressed (default: 1)"
+    parser.add_argument("--speed-up", type=_speedup, default=1.0, metavar="X", help=speedup)
     parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="also draw a figure (needs matplotlib)")
     return parser
 
@@ -105,6 +108,10 @@ def _rate(text: str) -> float:
     return _number(text, "a rate from 1e-6 to 1e9", 1e-6)
 
 
+def _speedup(text: str) -> float:
+    return _number(text, "a speed-up from 1 to 1e9", 1.0)
+
+
 def _latency(text: str) -> float:
     return _number(text, "a number of milliseconds from 0 to 1e9", 0.0)
 
@@ -124,7 +131,8 @@ def _network(given: argparse.Namespace, here: Network) -> Network:
         rate = given.link_gbyte_s * MBIT_PER_GBYTE
     workers = here.workers if given.workers is None else given.workers
     if workers == 1:
-        raise ValueError(f"{given.profile}: job.workers: 1 worker exchanges nothing; give --workers")
+        missing = "--workers" if rate is not None or math.isfinite(here.rate_mbit) else "--workers and --link-mbit"
+        raise ValueError(f"{given.profile}: job.workers: 1 worker exchanges nothing; give {missing}")
     if rate is None and not math.isfinite(here.rate_mbit):
         raise ValueError(f"{given.profile}: network: it does not contain the rate of the links; give --link-mbit")
     return Network(workers, here.rate_mbit if rate is None else rate, given.latency_ms)
@@ -153,19 +161,23 @@ def _check_figure(path: Path) -> None:
         raise ValueError("--figure: matplotlib is not installed; install it, or leave --figure out") from None
 
 
-def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> str:
+def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
     dense = job_models[0]
     factor, reasons = job_advice.interval(job_models, there)
     rows = job_advice.rank(job_models, there, factor)
     parts = [
         _introduction(profile, job_models, there),
-        _ranking(rows),
         _sentence(rows, job_models, there),
+        _ranking(rows),
         bars(rows, dense.job.alone_s),
-        _inverse(job_models, there),
+        _inverse(job_models, there, speedup),
         _local_steps(dense, there),
         _unknown(dense, there),
     ]
+    if left_out := _left_out(profile, job_models):
+        parts.append(left_out)
+    if (steps := profile["job"]["steps"]) < FEW_STEPS:
+        parts.append(f"Warning: steps: {steps} recorded, so the medians are uncertain; record at least {FEW_STEPS}.")
     if shared := _shared_cores(profile["job"]):
         parts.append(shared)
     if reasons:
@@ -174,6 +186,20 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network) -> st
             f"are widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(parts)
+
+
+def _left_out(profile: dict, job_models: Sequence[JobModel]) -> str:
+    """The methods that the probe did not measure, with the reasons; "" if only chosen methods are compared."""
+    compared = {model.name for model in job_models}
+    if any(method["name"] not in compared for method in profile["methods"]):
+        return ""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in profile["left_out"].items():
+        by_reason.setdefault(" ".join(reason.split()), []).append(name)
+    if not by_reason:
+        return ""
+    listed = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+    return f"The probe did not measure: {listed}."
 
 
 def _shared_cores(job: dict) -> str:
@@ -198,12 +224,17 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
         f"The network: {there.workers} workers, links of {mbit(there.rate_mbit)}"
         + (f", {there.latency_ms:g} ms more latency than in the recording." if there.latency_ms else "."),
     ]
-    if job.here.workers > 1:
+    steps = f"{described['steps']} steps"
+    if described["passes"] > 1:
+        steps += f" of {described['passes']} passes"
+    if job.here.workers == 1:
+        lines.append(f"Recorded: one process, {steps}, {ms(job.recorded_s)} ms per iteration.")
+    else:
         rate = f"links of about {mbit(job.here.rate_mbit)}" if math.isfinite(job.here.rate_mbit) else "fast links"
         explained_s = job_advice.explained_s(job_models)
         lines.append(
-            f"Recorded: {job.here.workers} workers, {rate}, {ms(job.recorded_s)} ms per iteration. The time model "
-            f"gives {ms(explained_s)} ms uncompressed there."
+            f"Recorded: {job.here.workers} workers, {rate}, {steps}, {ms(job.recorded_s)} ms per iteration. The time "
+            f"model gives {ms(explained_s)} ms uncompressed there."
         )
         if job.unexplained_s:
             lines[-1] += f" The difference of {ms(job.unexplained_s)} ms is added to every prediction."
@@ -211,7 +242,7 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
 
 
 def _ranking(rows: Sequence[dict]) -> str:
-    cells = [["Method", "Iteration (ms)", "Gain", "Limited by", "Without that (ms)"]]
+    cells = [["Method", "Iteration (ms)", "Speed-up", "Limited by", "Without that (ms)"]]
     for row in rows:
         without = "" if math.isnan(row["limit_s"]) else ms(row["iteration_s"] - row["limit_s"])
         cells.append([row["label"], ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
@@ -241,7 +272,10 @@ def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Netwo
         if row["name"] != job_advice.SCRIPT and row["iteration_s"] <= TIED * rows[0]["iteration_s"]
     ]
     if len(tied) > 1:
-        lines.append(f"These cannot be distinguished, because they are within a factor of {TIED}: {'; '.join(tied)}.")
+        named = "; ".join(tied[:MOST_NAMED])
+        if more := tied[MOST_NAMED:]:
+            named += f"; and {len(more)} more" + (", with uncompressed" if dense["label"] in more else "")
+        lines.append(f"These cannot be distinguished, because they are within a factor of {TIED}: {named}.")
     return "\n".join(lines)
 
 
@@ -255,16 +289,17 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
     return "\n".join(lines)
 
 
-def _inverse(job_models: Sequence[JobModel], there: Network) -> str:
+def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
     low, high = CHECKED["Mb/s"]
 
     def marked(rate: float) -> str:
         return mbit(rate) if low <= rate <= high else f"{mbit(rate)} *"
 
-    cells = [["Method", f"Link for {REACHED:.0%} computing", "Pays below"]]
-    for row in job_advice.inverse(job_models, there):
+    faster = "Pays below" if speedup == 1 else f"{speedup:g} times as fast below"
+    cells = [["Method", f"Link for {REACHED:.0%} computing", faster]]
+    for row in job_advice.inverse(job_models, there, speedup):
         needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
-        below = row["pays_below_mbit"]
+        below = row["faster_below_mbit"]
         pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
         cells.append([row["label"], needed, pays])
     text = f"Which links {there.workers} workers need:\n{table(cells)}"
@@ -274,9 +309,12 @@ def _inverse(job_models: Sequence[JobModel], there: Network) -> str:
 
 
 def _local_steps(dense: JobModel, there: Network) -> str:
-    steps = [f"{job_advice.local_steps(dense.job, there, least):,} for {least:.0%}" for least in UTILISATIONS]
+    needed = {least: job_advice.local_steps(dense.job, there, least) for least in UTILISATIONS}
+    shown = [f"{steps:,} for {least:.0%}" for least, steps in needed.items() if steps > 1]
+    if without := [f"{least:.0%}" for least, steps in needed.items() if steps == 1]:
+        shown.insert(0, f"not needed for {' and '.join(without)}")
     return (
-        f"Local steps between two exchanges of weights (as in DiLoCo), to compute most of the time: {', '.join(steps)}."
+        f"Local steps between two exchanges of weights (as in DiLoCo), to compute most of the time: {', '.join(shown)}."
     )
 
 

@@ -5,6 +5,7 @@ does not need the packages of the other commands.
 """
 
 import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -28,10 +29,18 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
 
 def usage() -> str:
     """The text of ``dlgs-bench --help``."""
-    lines = [f"  {name:<14} {what}" for name, (_, _, what) in COMMANDS.items()]
+    lines = [f"  {name:<14} {what}" for name, (module, _, what) in COMMANDS.items() if _is_installed(module)]
     return "\n".join(
         ["usage: dlgs-bench <command> [options]", "", *lines, "", "dlgs-bench <command> --help shows its options"]
     )
+
+
+def _is_installed(module: str) -> bool:
+    """Whether the package has this module: a wheel leaves out modules that need the rest of the repository."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package of the module is not installed
+        return False
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,14 +1,23 @@
 """Training scripts for test_probe, with and without the probe."""
 
+import importlib
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.hooks.fsdp import FSDPHook
 from dlgs_bench.probe import process_group, record
+from dlgs_bench.timemodel.job_profile import load
 
 
 class Interrupted(Exception):
@@ -56,8 +65,6 @@ def ddp(model: nn.Module):
 
 
 def horovod(model: nn.Module):
-    import importlib
-
     engine = importlib.import_module("horovod.torch")
     model, optimizer = plain(model)
     return model, engine.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
@@ -79,3 +86,87 @@ def ddp_settings(comm) -> tuple[dict, dict]:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     models = DistributedDataParallel(net, bucket_cap_mb=2), DistributedDataParallel(net, broadcast_buffers=False)
     return tuple(map(process_group.ddp_settings, models))
+
+
+def exchanges_of(comm, path: str) -> list[tuple[int, int]]:
+    """The recorded passes and exchanges of a step, in each case of ``step``."""
+    found = []
+    for case in ("all", "last", "one backward"):
+        model, optimizer = ddp(net())
+        few_sizes = mock.patch.object(process_group, "SIZES", process_group.SIZES[:2])
+        with few_sizes, record(model, optimizer, f"{path}.{case}", steps=2, methods=["cast"]):
+            for _ in range(4):
+                step(model, case)
+                optimizer.step()
+        comm.barrier()  # rank 0 has written the file
+        job = load(f"{path}.{case}")["job"]
+        found.append((job["passes"], job["exchanges"]))
+    return found
+
+
+def step(model: nn.Module, case: str) -> None:
+    """The two passes of a step: all exchange gradients, only the last does, or there is one backward pass."""
+    model.zero_grad()
+    if case == "one backward":
+        losses = [model(torch.randn(5, 6)).square().mean() for _ in range(2)]
+        sum(losses).backward()
+        return
+    with model.no_sync() if case == "last" else nullcontext():
+        model(torch.randn(5, 6)).square().mean().backward()
+    model(torch.randn(5, 6)).square().mean().backward()
+
+
+def refusal(model: nn.Module, optimizer: torch.optim.Optimizer, path: str) -> str:
+    """The line in which ``record`` refuses a job, or "" if it records it."""
+    try:
+        with record(model, optimizer, path, methods=["cast"]):
+            raise Interrupted
+    except ValueError as error:
+        return str(error)
+    except Interrupted:
+        return ""
+
+
+def refusals(comm, engine: str, path: str) -> dict[str, str]:
+    """The line for each job that does not exchange gradients once and uncompressed."""
+    made: dict[str, Callable] = {"torch_dist": _ddp_refusals, "horovod": _horovod_refusals}
+    return made[engine](path)
+
+
+def _ddp_refusals(path: str) -> dict[str, str]:
+    model, optimizer = ddp(net())
+    hook = DDPHook(model, optimizer, "topk", ratio=0.1)
+    found = {"hook": refusal(model, optimizer, path)}
+    hook.close()
+    found["closed"] = refusal(model, optimizer, path)
+    late, late_optimizer = ddp(net())
+    try:
+        with record(late, late_optimizer, path, methods=["cast"]):
+            hook = DDPHook(late, late_optimizer, "topk", ratio=0.1)
+            late(torch.randn(5, 6))
+    except ValueError as error:
+        found["hook in the context"] = str(error)
+    hook.close()
+    model, optimizer = ddp(net())
+    model.register_comm_hook(None, bf16_compress_hook)
+    found["16 bits"] = refusal(model, optimizer, path)
+    found["twice wrapped"] = refusal(*plain(DistributedDataParallel(DistributedDataParallel(net()))), path)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("rep", "shard"))
+    model, optimizer = plain(fully_shard(net(), mesh=mesh["shard"]))
+    with FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.1):
+        found["sharded"] = refusal(model, optimizer, path)
+    return found
+
+
+def _horovod_refusals(path: str) -> dict[str, str]:
+    engine, hooks = (importlib.import_module(name) for name in ("horovod.torch", "dlgs_bench.hooks.horovod"))
+    model, optimizer = plain(net())
+    hook = hooks.HorovodHook(model, optimizer, "topk", ratio=0.1)
+    found = {"hook": refusal(model, optimizer, path)}
+    hook.close()
+    found["closed"] = refusal(model, optimizer, path)
+    halved = engine.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=engine.Compression.fp16
+    )
+    found["16 bits"] = refusal(model, halved, path)
+    return found

@@ -23,6 +23,14 @@ def test_every_command_is_listed_and_can_be_imported(capsys):
         assert callable(importlib.import_module(module).main)
 
 
+@pytest.mark.parametrize("module", ["dlgs_bench.not_shipped", "dlgs_bench.not_shipped.compare"])
+def test_a_command_that_an_installed_package_lacks_is_not_listed(module, capsys, monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "compare", (module, [], "compare two result sets"))
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "compare" not in text and "advise" in text
+
+
 @pytest.mark.parametrize("arguments", [[], None], ids=["called", "in a shell"])
 def test_without_a_command_the_help_is_shown(arguments, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["dlgs-bench"])

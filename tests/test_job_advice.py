@@ -65,7 +65,7 @@ def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dt
     profile = {
         "format": FORMAT,
         "version": VERSION,
-        "job": {"steps": 3, "passes": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
+        "job": {"steps": 30, "passes": 1, "exchanges": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
                 "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {},
                 "machine": {"cores": 64, "workers": workers}, "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
         "parameters": [
@@ -151,6 +151,29 @@ def test_costs_of_other_numbers_of_workers_follow_the_measured_lines():
     assert at(np.array([8.0, 16.0]), 64) == pytest.approx([131, 262])
     (alone,) = job_advice._fit(work[:1], lambda row: row["seconds"], lambda workers: workers)(np.array([8.0]), 64)
     assert alone == pytest.approx(7)
+
+
+@examples(1)
+@given(st.data())
+def test_beyond_the_measured_workers_a_disturbed_sample_makes_nothing_free(data):
+    """Work and requests do not fall with more workers, and the bytes of a request fall at most as 1 / N."""
+    positive = st.floats(1e-6, 1e9)
+    keys = [key for keys in job_advice.OPERATION_FIELDS.values() for key in keys[:2]]
+    samples = [
+        {"entries": entries, "workers": workers, "seconds": data.draw(positive)}
+        | {key: data.draw(positive) for key in keys}
+        for entries in (2**10, 2**14)
+        for workers in (2, 8)
+    ]
+    row = method("noisy", "size", 0.0) | {"samples": samples}
+    model = job_advice.JobModel(job_advice.read_job(profile_of()), row)
+    entries, tolerance = np.array([2.0**10, 2.0**14]), 1 - 1e-9
+    for more in (9, 16, 1024):
+        assert (model._seconds_by(entries, more) >= tolerance * model._seconds_by(entries, 8)).all()
+        for own in model._loads.values():
+            assert (own.requests(entries, more) >= tolerance * own.requests(entries, 8)).all()
+            assert (own.bytes_each(entries, more) >= tolerance * own.bytes_each(entries, 8) * 8 / more).all()
+    assert (model._seconds_by(entries, 8) > 0).all()
 
 
 @examples(1)
@@ -337,6 +360,67 @@ def test_a_rate_outside_the_checked_range_is_marked(capsys, tmp_path):
     assert any(line.startswith("* Outside the rates that were checked, 100 to 1000 Mb/s") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("passes", "exchanges", "kind", "warned"),
+    [(1, 1, "ddp", ""), (2, 1, "ddp", ""), (3, 3, "ddp", "3 of 3 passes of a recorded step exchanged gradients"),
+     (1, None, "ddp", ""), (2, None, "ddp", "1 or more of 2 passes"), (2, None, "horovod", "")],
+)  # fmt: skip
+def test_passes_that_all_exchange_are_named_and_widen_the_interval(passes, exchanges, kind, warned):
+    profile, there = profile_of(part_s=0.1), Network(2, 500)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    profile["job"] |= {"passes": passes, "exchanges": exchanges, "kind": kind}
+    if kind != "ddp":
+        profile["job"]["ddp"] = None
+    check(profile)
+    job_models = job_advice.models(profile)
+    text, (factor, reasons) = advise._report(profile, job_models, there), job_advice.interval(job_models, there)
+    assert (warned in text and factor > SPEEDUP_FACTOR) if warned else (not reasons and "Warning" not in text)
+    assert ("30 steps of 2 passes" in text) == (passes == 2)
+
+
+def test_few_recorded_steps_are_named():
+    profile = profile_of()
+    for steps, warned in ((9, True), (10, False)):
+        profile["job"]["steps"] = steps
+        text = advise._report(profile, job_advice.models(profile), Network(2, 500))
+        assert f"{steps} steps" in text and (f"Warning: steps: {steps} recorded" in text) == warned
+
+
+def test_methods_that_the_probe_left_out_are_listed_with_the_reason():
+    profile = profile_of()
+    profile["left_out"] |= {"other": "it exchanges weights after local steps", "broken": "ValueError:\nno"}
+    text = advise._report(profile, job_advice.models(profile), Network(2, 500))
+    listed = "local, other (it exchanges weights after local steps); broken (ValueError: no)"
+    assert f"The probe did not measure: {listed}." in text.splitlines()
+    assert "did not measure" not in advise._report(profile, job_advice.models(profile, ["sparse"]), Network(2, 500))
+
+
+def test_the_verdict_comes_first_and_names_few_methods():
+    profile = profile_of()
+    profile["methods"] = [profile["methods"][1] | {"name": f"m{n}", "title": f"M{n}"} for n in range(7)]
+    lines = advise._report(profile, job_advice.models(profile), Network(2, 10)).splitlines()
+    verdict, table = (next(n for n, line in enumerate(lines) if word in line) for word in ("ompressing", "Speed-up"))
+    assert verdict < table
+    (tied,) = [line for line in lines if "cannot be distinguished" in line]
+    assert tied.endswith(": M0; M1; M2; M3; and 3 more.")
+
+
+def test_local_steps_that_are_not_needed_are_called_so(capsys):
+    for rate, expected in (("1e9", r"not needed for 50% and 75% and 90%\."), ("1", r"most of the time: \d")):
+        assert re.search(f"Local steps .*{expected}", answer(capsys, RECORDED, "--link-mbit", rate))
+
+
+def test_the_rate_for_a_speed_up_can_be_asked_for(capsys):
+    text = answer(capsys, RECORDED, "--methods", "topk", "--speed-up", "1.2")
+    assert "1.2 times as fast below" in text and "Pays below" not in text
+    dense, *_, topk = job_advice.script_models(load(RECORDED), ["topk"])
+    rate = break_even_mbit(dense, topk, dense.job.here, 1.2)
+    (row,) = [line for line in text.splitlines() if line.startswith("Top-K") and "Mb/s" in line]
+    assert advise.mbit(rate) in row
+    network = replace(dense.job.here, rate_mbit=rate)
+    assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2, rel=0.1)
+
+
 def answer(capsys, *arguments) -> str:
     assert advise.main([str(argument) for argument in arguments]) == 0
     return capsys.readouterr().out
@@ -371,6 +455,7 @@ refused = partial(refused_by, advise, "dlgs-bench advise")
             for value in ("0", "-1", "inf", "nan", "fast", "")
         ),
         *(("--latency-ms", value) for value in ("-1", "inf", "nan")),
+        *(("--speed-up", value) for value in ("0.9", "nan", "more")),
         ("--link-mbit", "1", "--link-gbyte-s", "1"),
         ("--methods", "tokp"),
         ("--methods", ""),
@@ -408,18 +493,22 @@ STILL = {part: {"median_s": 0, "low_s": 0, "high_s": 0} for part in PARTS}
 # What is wrong -> the text of the file, or a change of a good profile; and a part of the line that says so.
 BAD_PROFILES = {
     "empty file": ("", "is not valid JSON"),
-    "cut file": (GOOD[: len(GOOD) // 2], "is not valid JSON"),
-    "last brace missing": (GOOD.rstrip().removesuffix("}"), "is not valid JSON"),
+    "cut file": (GOOD[: len(GOOD) // 2], "the file may be cut off"),
+    "last brace missing": (GOOD.rstrip().removesuffix("}"), "the file may be cut off"),
     "not JSON": ("format: dlgs-bench profile", "is not valid JSON"),
     "not text": (b"\x80\x03}q\x00", "is not text"),
     "compressed": (gzip.compress(GOOD.encode()), "is not text; if it is compressed, unpack it"),
     "nested too deeply": ("[" * 10**5, "nested too deeply"),
-    "a list": ("[]", "format: this is not a profile"),
-    "null": ("null", "format: this is not a profile"),
-    "another file": ('{"spec": {}, "files": {}}', "format: this is not a profile"),
-    "newer version": (changed(version=3), "version: 3 is not 2"),
-    "version as text": (changed(version="1"), "version: '1' is not 2"),
-    "no version": (changed(version=None), "version: None is not 2"),
+    "a list": ("[]", "format: [] is not 'dlgs-bench profile', so this is not a profile; give"),
+    "null": ("null", "format: None is not 'dlgs-bench profile'"),
+    "another file": ('{"spec": {}, "files": {}}', "format: None is not 'dlgs-bench profile'"),
+    "newer version": (changed(version=4), "version: 4 is not 3"),
+    "version as text": (changed(version="1"), "version: '1' is not 3"),
+    "no version": (changed(version=None), "version: None is not 3"),
+    "a key of version 3 missing": (
+        lambda profile: json.dumps(profile_of() | {"job": profile["job"] | {"ddp": dict(DDP_DEFAULTS)}}),
+        "job: the key exchanges is missing",
+    ),
     "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
     "DDP without its settings": (
         lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None}}),  # and no machine
@@ -494,7 +583,8 @@ def test_names_of_methods_may_have_spaces_around_them_and_a_misspelt_one_is_name
 def test_a_profile_of_one_process_needs_workers_and_a_rate(capsys, tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_of(workers=1)))
-    assert "--workers" in refused(capsys, path)
+    assert "give --workers and --link-mbit" in refused(capsys, path)
+    assert refused(capsys, path, "--link-mbit", "1000").endswith("give --workers\n")
     assert "--link-mbit" in refused(capsys, path, "--workers", "4")
     assert "one process" in answer(capsys, path, "--workers", "4", "--link-mbit", "1000")
     assert "left it out" in refused(capsys, path, "--methods", "local")
@@ -610,6 +700,8 @@ def test_the_documented_lines_record_a_profile_that_the_documented_commands_read
         compile(documented("python"), "own-network.md", "exec"),
         {"model": model, "optimizer": optimizer, "train": train},
     )
+    reported = [line for line in capsys.readouterr().err.splitlines() if line.startswith("record: ")]
+    assert reported[-1] == "record: profile.json is written: 30 of 30 steps recorded, 3 methods measured"
     first, *others = documented("sh").splitlines()
     assert "--workers" in refused(capsys, *first.split()[2:])  # it was recorded in one process
     for line in others:

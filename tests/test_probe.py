@@ -4,8 +4,11 @@ import copy
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import warnings
+from unittest import mock
 
 import jsonschema
 import pytest
@@ -13,9 +16,10 @@ import torch
 from conftest import PATIENCE_S, ROOT, examples, horovod_is_slow
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import compiled_outside, ddp_settings, plain, trained, with_and_without
+from probe_parts import compiled_outside, ddp_settings, exchanges_of, plain, refusals, trained, with_and_without
 
-from dlgs_bench.probe import record
+from dlgs_bench.probe import mirror, record
+from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
 
 
@@ -79,8 +83,95 @@ def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
             record(model, optimizer, tmp_path / "p", **arguments),
         ):
             pass
-    with pytest.raises(ValueError, match="no step was recorded"), record(model, optimizer, tmp_path / "p"):
+    with (
+        pytest.raises(ValueError, match=r"^record: path: /proc/p cannot be written: [^\n]+$"),
+        record(model, optimizer, "/proc/p"),
+    ):
         pass
+    _, other = plain(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^record: optimizer: it updates no"), record(model, other, tmp_path / "p"):
+        pass
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("trains", "records"), [(0, 0), (2, 0), (3, 1)])
+def test_too_few_steps_are_one_warning_after_the_training(tmp_path, trains, records):
+    path = tmp_path / "profile.json"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        weights, _ = trained(plain, path, steps=trains)
+    lines = [str(warning.message) for warning in caught if str(warning.message).startswith("record")]
+    if records:
+        assert not lines and load(path)["job"]["steps"] == records
+    else:
+        assert lines == [
+            f"record: steps: none was recorded, so {path} is not written; train for at least 3 steps in the context"
+        ]
+        assert same(weights, trained(plain, None, steps=trains)[0])
+
+
+def train(model, optimizer, steps: int, interrupted: bool = False) -> None:
+    for _ in range(steps):
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def reported(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("record: ")]
+
+
+@pytest.mark.unit
+def test_the_probe_reports_what_it_does_and_what_it_cannot_measure(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    with record(model, optimizer, path, steps=3, methods=["topk", "diloco", "lossless"]):
+        train(model, optimizer, 6)
+    first, second, last = reported(capsys)
+    assert re.fullmatch(r"record: measuring 3 methods, which takes about \d+ s", first)
+    assert second == f"record: methods: diloco is not measured: {mirror.LOCAL_STEPS}"
+    assert last.startswith(f"record: {path} is written: 3 of 3 steps recorded, 3 methods measured; fewer than 10 steps")
+    assert {row["name"] for row in load(path)["methods"]} == {"cast", "topk", "lossless"}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("measuring", [False, True])
+def test_an_interruption_is_one_line(tmp_path, capsys, measuring):
+    path = tmp_path / "profile.json"
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    stopped = mock.patch.object(mirror, "measure", side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt), stopped, record(model, optimizer, path, steps=5):
+        train(model, optimizer, 8 if measuring else 4, interrupted=True)
+    assert not list(tmp_path.iterdir())
+    during = "while measuring" if measuring else "after 2 of 5 steps"
+    assert reported(capsys)[-1] == f"record: interrupted {during}, so {path} is not written"
+
+
+shapes = st.lists(st.lists(st.integers(1, 41), max_size=3).map(tuple), min_size=1, max_size=4)
+
+
+@pytest.mark.unit
+@examples(0.4)
+@given(shapes, st.integers(2, 9))
+def test_every_method_can_be_measured_whatever_the_sizes_and_the_workers(layers, workers):
+    methods, _ = mirror.chosen(None)
+    with mock.patch.multiple(mirror, TARGETS=(50, 2**10), WORKERS=(2, workers), REPEATS=1):
+        rows, failed = mirror.measure(methods, layers, Marks(torch.device("cpu")), torch.device("cpu"))
+    assert failed == {} and {row["name"] for row in rows} == set(methods)
+
+
+@pytest.mark.unit
+def test_workers_that_take_turns_send_one_workers_indices():
+    """CLT-k: of N workers, one selects and gathers k indices, and all sum k values."""
+    with mock.patch.multiple(mirror, TARGETS=(2**12,), REPEATS=2):
+        (row,), _ = mirror.measure(
+            {"cltk": mirror.chosen(["cltk"])[0]["cltk"]}, [(64, 64)], Marks(torch.device("cpu")), torch.device("cpu")
+        )
+    k = round(mirror.RATIO * 2**12)
+    for sample in row["samples"]:
+        assert sample["entries"] == 2**12 and sample["summed_bytes"] == pytest.approx(4 * k, abs=4)
+        assert sample["gathered_bytes"] == pytest.approx(4 * k / sample["workers"] + 8, abs=4)
 
 
 @pytest.mark.engine
@@ -95,6 +186,22 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
     assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
+
+
+@pytest.mark.engine
+def test_how_many_passes_of_a_step_exchange_gradients_is_recorded(worlds, tmp_path):
+    for found in worlds("torch_dist").run(exchanges_of, str(tmp_path / "profile")):
+        assert found == [(2, 2), (2, 1), (2, 1)]
+
+
+@pytest.mark.engine
+@horovod_is_slow
+def test_a_job_that_does_not_exchange_once_and_uncompressed_is_refused(engine, worlds, tmp_path):
+    for lines in worlds(engine).run(refusals, engine, str(tmp_path / "profile")):
+        assert lines.pop("closed") == ""
+        for kind, line in lines.items():
+            assert line.startswith("record: ") and "\n" not in line and line.count(";") == 1, (kind, line)
+        assert "a hook exchanges its gradients" in lines["hook"] and "uncompressed training" in lines["16 bits"]
 
 
 @pytest.mark.engine
@@ -162,7 +269,7 @@ def test_a_profile_with_a_wrong_value_is_refused(profile, tmp_path, data):
     for step in way:
         holder = holder[step]
     if isinstance(holder, dict) and data.draw(st.booleans()):
-        if way == ["left_out"] or (*way, key) == ("job", "machine"):  # older packages did not record the machine
+        if way == ["left_out"]:
             return
         del holder[key]
     else:

@@ -1,7 +1,7 @@
 """Measures methods on one worker: the messages of the other workers are copies of this worker's messages."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from statistics import median
@@ -21,10 +21,13 @@ from dlgs_bench.probe.marks import Marks
 from dlgs_bench.topology import ALL_GATHER
 
 WORKERS = (2, 8)  # two numbers separate the work that grows with the number of workers from the rest
-TARGETS = (2**10, 2**14, 2**18, 2**22)  # the sizes of buckets
+TARGETS = (2**10, 2**14, 2**18, 2**22)  # the approximate sizes of buckets
 REPEATS = 3
 LIMIT_S = 1.0  # a method that took longer on a bucket is not measured on larger buckets
+# Roughly: the time of an exchange, in Top-K selections of its bucket by torch, and a time that every exchange takes.
+EXCHANGE_IN_TOPKS, LEAST_EXCHANGE_S = 1.0, 5e-3
 RATIO = 0.01
+LOCAL_STEPS = "the method exchanges weights after local steps"
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -44,10 +47,24 @@ class _Answered:
 
 
 class Mirror(Communicator):
-    """Rank 0 of a world in which all ranks have this rank's tensors. Nothing is sent, so only local work takes time."""
+    """Rank 0 of a world in which all ranks have this rank's tensors. Nothing is sent, so only local work takes time.
+
+    In some methods, workers take turns to choose indices, and only one worker has something to gather. While
+    ``observes``, the caller exchanges as another rank, and the gathers to which this rank adds nothing are noted. In
+    later exchanges only rank 0 adds to them. ``saved_bytes``: the bytes of these gathers that are not sent on average,
+    because ranks take turns. Call ``reset`` before each exchange.
+    """
 
     def __init__(self, workers: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = 0, workers, device
+        self._silent: set[int] = set()  # gathers to which other ranks add nothing, by their order in an exchange
+        self.reset()
+
+    def reset(self, observes: bool = False) -> None:
+        """Prepare for an exchange."""
+        self._observes, self._gathers, self.saved_bytes = observes, 0, 0.0
+        if observes:
+            self._silent.clear()
 
     def start_allreduce(self, tensor: Tensor) -> _Answered:
         return _Answered(tensor)  # a mean; with undivided sums, residuals would overflow in long cycles
@@ -56,7 +73,14 @@ class Mirror(Communicator):
         return _Answered(tensor)
 
     def start_allgather(self, tensor: Tensor, equal: bool = False) -> _Answered:
-        return _Answered([tensor] * self.world_size)
+        number, self._gathers = self._gathers, self._gathers + 1
+        if self._observes and not len(tensor):
+            self._silent.add(number)
+        others = tensor
+        if number in self._silent:
+            others = tensor[:0]
+            self.saved_bytes += tensor.nbytes * (1 - 1 / self.world_size)
+        return _Answered([tensor, *[others] * (self.world_size - 1)])
 
     def start_round(self, peer_exchange: PeerExchange) -> _Answered:
         sends, receives = peer_exchange.sends, peer_exchange.receives
@@ -101,31 +125,90 @@ def bucket_shapes(layers: Sequence[Sequence[int]], target: int) -> Shapes:
     return tuple(shapes)
 
 
-def measure(
-    names: Sequence[str] | None, layers: Sequence[Sequence[int]], marks: Marks, device: torch.device
-) -> tuple[list[dict], dict[str, str]]:
-    """Measure the local work and the messages of methods; return a row per method, and a reason per omitted method.
+def layer_shape(layers: Sequence[Sequence[int]], target: int) -> tuple[int, ...]:
+    """The shape of the layer whose size is nearest to ``target``, with fewer rows if it has more than ``target``."""
+    shape = min(layers, key=lambda shape: abs(math.log(math.prod(shape) / target)))
+    rows, columns = _matrix(shape)
+    return (min(rows, max(1, target // columns)), *shape[1:])
 
-    ``names``: the methods, all if None; baselines are always measured. ``layers``: the shapes of the job's parameters,
-    in the order of their gradients.
+
+def _matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """The number of rows of a layer, and the entries of each."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def _buckets(layers: Sequence[Sequence[int]], scope: str) -> list[Shapes]:
+    """The buckets on which a method of this scope is measured, each as the shapes of its layers."""
+    layers = [shape for shape in layers if math.prod(shape)]
+    if scope == "layer":
+        return list(dict.fromkeys((layer_shape(layers, target),) for target in TARGETS))
+    return list(dict.fromkeys(bucket_shapes(layers, target) for target in TARGETS))
+
+
+def padded(shapes: Shapes, workers: int) -> Shapes:
+    """The shapes with more rows, or with another layer, so that all workers have equally long parts of the bucket.
+
+    The messages of the other workers are copies of this worker's messages, so their parts must be as long as its part.
     """
-    shapes = list(dict.fromkeys(bucket_shapes(layers, target) for target in TARGETS))
-    rows, left_out = [], {}
+    multiple = math.lcm(*WORKERS, workers)  # a bucket has the same size for all numbers of workers that are measured
+    if len(shapes) == 1:
+        rows, columns = _matrix(shapes[0])
+        step = multiple // math.gcd(columns, multiple)
+        return ((-(-rows // step) * step, *shapes[0][1:]),)
+    missing = -sum(map(math.prod, shapes)) % multiple
+    return (*shapes, (missing,)) if missing else shapes
+
+
+def chosen(names: Sequence[str] | None) -> tuple[dict[str, dict], dict[str, str]]:
+    """The descriptions of the methods to measure, by name, and a reason per omitted method.
+
+    ``names``: the methods, all if None; baselines are always measured.
+    """
+    methods, left_out = {}, {}
     for name in plugins.names("methods"):
         try:
             method = method_info(name)
             if method["uncompressed"] or (names is not None and name not in names and not method["baseline"]):
                 continue
             if issubclass(method_class(name), LocalSteps):
-                left_out[name] = "the method exchanges weights after local steps"
-                continue
-            options, samples = _samples(name, method["fields"], shapes, marks, device)
+                left_out[name] = LOCAL_STEPS
+            else:
+                methods[name] = method
         except Exception as error:  # the job must continue, whatever a plug-in raises
-            left_out[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            if names is None or name in names:
+                left_out[name] = _reason(error)
+    return methods, left_out
+
+
+def expected_s(methods: int, layers: Sequence[Sequence[int]], selection: Sequence[dict]) -> float:
+    """A rough estimate of the time of ``measure``, from the time of a Top-K in the rows of ``selection_rows``."""
+    sizes = [sum(map(math.prod, shapes)) for shapes in _buckets(layers, "size")]
+    each_s = max((row["seconds"] / row["entries"] for row in selection if row["operation"] == "top-k"), default=0.0)
+    exchanges = methods * len(WORKERS) * (1 + REPEATS)
+    return exchanges * (EXCHANGE_IN_TOPKS * each_s * sum(sizes) + LEAST_EXCHANGE_S * len(sizes))
+
+
+def measure(
+    methods: Mapping[str, dict], layers: Sequence[Sequence[int]], marks: Marks, device: torch.device
+) -> tuple[list[dict], dict[str, str]]:
+    """Measure the local work and the messages of methods; return a row per method, and a reason per failed method.
+
+    ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients.
+    """
+    rows, failed = [], {}
+    for name, method in methods.items():
+        try:
+            options, samples = _samples(name, method["fields"], _buckets(layers, method["scope"]), marks, device)
+        except Exception as error:  # the job must continue, whatever a plug-in raises
+            failed[name] = _reason(error)
         else:
             facts = {key: method[key] for key in ("title", "scope", "baseline")}
             rows.append({"name": name, **facts, "options": options, "samples": samples})
-    return rows, left_out
+    return rows, failed
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _samples(
@@ -160,33 +243,44 @@ def _sample(
     method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device
 ) -> tuple[dict, float]:  # fmt: skip
     """The amortised work and traffic of one exchange of one bucket, and the time of the measurement."""
+    shapes = padded(shapes, workers)
     size = sum(map(math.prod, shapes))
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
     method.warm_start(bucket)
-    transport = CollectiveTransport(ALL_GATHER, Mirror(workers, device), "indices", "engine", {})
+    mirror = Mirror(workers, device)
+    transport = CollectiveTransport(ALL_GATHER, mirror, "indices", "engine", {})
     phases: dict[str, list[int]] = {}
     for step in range(1, method.cycle + 1):
-        phases.setdefault(method.phase(step), []).append(step)
+        phases.setdefault(method.phase(step), []).append(_turn_of_rank_0(step, method.cycle, workers))
     rows, took_s = [], 0.0
     for phase, steps in phases.items():
         for repeat in range(1 + REPEATS):
             bucket.gradient.normal_(generator=generator).div_(workers)  # a new gradient per step, as in training
             transport.reset()
+            mirror.reset(observes=not repeat)
             kinds = {"sums": 0, "gathers": 0, "messages": 0}
-            context = StepContext(steps[repeat % len(steps)], 0, workers, 0.1)
+            context = StepContext(steps[repeat % len(steps)], 0 if repeat else workers - 1, workers, 0.1)
             seconds = marks.timed(lambda: _exchange(method, bucket, context, transport, kinds))  # noqa: B023
-            if repeat:  # the first repeat is for warm-up and compilation
+            if repeat:  # the first repeat is for warm-up and compilation, as another rank
                 took_s += seconds
                 traffic = transport.traffic
                 rows.append((phase, len(steps) / method.cycle, {
                     "seconds": seconds, **kinds, "summed_bytes": traffic.summed,
-                    "gathered_bytes": traffic.gathered, "message_bytes": traffic.messages,
+                    "gathered_bytes": traffic.gathered - mirror.saved_bytes, "message_bytes": traffic.messages,
                 }))  # fmt: skip
     amortised = {
         key: float(stats.amortised((values[key], phase, share) for phase, share, values in rows)) for key in rows[0][2]
     }
     return {"entries": size, "workers": workers, **amortised}, took_s
+
+
+def _turn_of_rank_0(step: int, cycle: int, workers: int) -> int:
+    """A later step in the same place of the cycle, in which it is rank 0's turn if workers take turns, if there is one.
+
+    Methods give the turn to the rank that is the step modulo the number of workers.
+    """
+    return next((later for later in range(step, step + cycle * workers, cycle) if later % workers == 0), step)
 
 
 def _exchange(

@@ -42,6 +42,14 @@ def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communi
     return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
 
 
+def is_first() -> bool:
+    """Whether this process has rank 0 of the job."""
+    engine = sys.modules.get("horovod.torch")
+    if engine is not None and engine.is_initialized():
+        return engine.rank() == 0
+    return not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0
+
+
 def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
     """The bytes that fill the buckets of DistributedDataParallel, and the bytes of the buffers that it broadcasts."""
     first, most = filled_by(model)

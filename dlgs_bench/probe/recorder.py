@@ -1,8 +1,10 @@
 """``record``: times the steps of a user's training loop, and measures its network and the compression methods."""
 
 import json
-import os
+import math
 import platform
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,16 +17,25 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
+from dlgs_bench.hooks.hook import refuse_second_hook
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
-from dlgs_bench.timemodel.job_profile import DTYPES, FORMAT, PARTS, VERSION, check
+from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, PARTS, VERSION, check
 
+# Modules whose communication hooks of DistributedDataParallel leave the sum as it is. The first is the project's own,
+# for which ``refuse_second_hook`` answers: a hook that is closed stays registered.
+PLAIN_HOOKS = (
+    "dlgs_bench.hooks.ddp",
+    "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks",
+    "torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks",
+)
 WARM_UP = 2  # steps that are not recorded: DDP reorders its buckets after the first step
 
 
@@ -41,25 +52,33 @@ def record(
     Example: ``with record(model, optimizer, "profile.json"): train()``. The weights have the same bits as without
     recording. The first two steps are not timed; the next ``steps`` are. Before the step after them, or at the end of
     the context, the process group and the compression methods are measured. All ranks must get there. This takes
-    seconds to a few minutes. ``methods``: names of the methods to measure, all if None. Nothing is written if the
-    training raises an exception. ValueError in one line if the job cannot be recorded.
+    seconds to a few minutes. Rank 0 reports it on the standard error. ``methods``: names of the methods to measure, all
+    if None. Nothing is written if the training raises an exception, or makes fewer than three steps. ValueError in one
+    line if the job cannot be recorded.
     """
     recorder = Recorder(model, optimizer, Path(path), steps, methods)
     recorder.start()
     try:
         yield
         recorder.finish()
+    except KeyboardInterrupt:
+        recorder.report_interruption()
+        raise
     finally:
         recorder.remove_hooks()
 
 
 @dataclass
 class _Step:
-    """The time stamps of one optimizer step; ``passes``: begin and end of each forward pass."""
+    """The time stamps of one optimizer step; ``passes``: begin and end of each forward pass.
+
+    ``exchanges``: parameter -> the number of its gradients that were exchanged, if DistributedDataParallel does it.
+    """
 
     passes: list[list[Any]] = field(default_factory=list)
     backward: Any = None
     arrived: dict[int, Any] = field(default_factory=dict)
+    exchanges: dict[int, int] = field(default_factory=dict)
     last: Any = None
     optimizer: Any = None
 
@@ -81,7 +100,8 @@ class Recorder:
         self._output_handles: list[Any] = []
         self._recorded: list[dict[str, Any]] = []
         self._step, self._began, self._seen, self._depth = _Step(), None, 0, 0
-        self._finished = False
+        self._exchanges = True  # whether the gradients of the current pass are exchanged
+        self._finished = self._written = False
 
     def start(self) -> None:
         self._handles = [
@@ -99,13 +119,21 @@ class Recorder:
         self._handles, self._output_handles = [], []
 
     def finish(self) -> None:
-        """Remove the hooks, measure the network and the methods, and write the file."""
+        """Remove the hooks, measure the network and the methods, and write the file.
+
+        Warns if there is nothing to write: the training has ended, and must not fail now.
+        """
         if self._finished:
             return
         self._finished = True
         self.remove_hooks()
         if not self._recorded:
-            raise ValueError(f"record: no step was recorded; train for more than {WARM_UP + 1} steps in the context")
+            warnings.warn(
+                f"record: steps: none was recorded, so {self._path} is not written; train for at least {WARM_UP + 1} "
+                "steps in the context",
+                stacklevel=2,
+            )
+            return
         self._marks.synchronize()
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices):
@@ -117,6 +145,23 @@ class Recorder:
                 write_atomically(self._path, f"{text}\n".encode())
             except OSError as error:  # the job trains on
                 warnings.warn(f"record: path: {self._path} cannot be written: {error.strerror}", stacklevel=2)
+            else:
+                _say(self._summary(profile))
+        self._written = True
+
+    def report_interruption(self) -> None:
+        """Report on rank 0 that no file is written, if training or measuring was interrupted before it was."""
+        if not self._written and process_group.is_first():
+            during = "while measuring" if self._finished else f"after {len(self._recorded)} of {self._steps} steps"
+            _say(f"interrupted {during}, so {self._path} is not written")
+
+    def _summary(self, profile: dict) -> str:
+        """What was recorded, in one line."""
+        recorded, methods = len(self._recorded), len(profile["methods"])
+        text = f"{self._path} is written: {recorded} of {self._steps} steps recorded, {methods} methods measured"
+        if recorded < FEW_STEPS:
+            text += f"; fewer than {FEW_STEPS} steps make the medians uncertain"
+        return text
 
     def _forward_begins(self, model: nn.Module, inputs: tuple) -> None:
         if not torch.is_grad_enabled() or self._finished:
@@ -124,6 +169,9 @@ class Recorder:
         if len(self._recorded) == self._steps:
             self.finish()
             return
+        if not self._seen:  # a hook can be made in the context
+            _refuse_other_exchanges(self._wrapped, self._optimizer)
+        self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", False)
         self._step.passes.append([self._marks.mark(), None])
         self._step.backward, self._step.last = None, None
         self._step.arrived.clear()
@@ -142,6 +190,8 @@ class Recorder:
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         self._step.last = self._step.arrived[index] = self._marks.mark()
+        if self._exchanges:
+            self._step.exchanges[index] = self._step.exchanges.get(index, 0) + 1
 
     def _optimizer_begins(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         # Horovod's optimizer calls the wrapped optimizer after the exchange, so the inner call sets the time stamp.
@@ -170,7 +220,8 @@ class Recorder:
             (first, _), (last, forward) = step.passes[0], step.passes[-1]
             backward = step.backward if step.backward is not None else forward
             values = {
-                # With several passes, all backward passes except the last count as forward: they exchange nothing.
+                # With several passes, all backward passes except the last count as forward. If they exchange
+                # gradients, the profile's ``exchanges`` is above 1, and predictions warn.
                 "forward": between(first, last) + between(last, forward),
                 "loss": between(forward, backward),
                 "backward": between(backward, step.last),
@@ -191,21 +242,28 @@ class Recorder:
         shapes = [tuple(parameter.shape) for parameter in self._parameters]
         used = [index for index, seconds in enumerate(arrived) if seconds is not None]
         order = sorted(used, key=lambda index: arrived[index])
+        layers = [shapes[index] for index in order]
+        entries = sum(map(math.prod, layers))
+        chosen, left_out = mirror.chosen(self._methods)
         kind, backend, comm = process_group.job_group(self._wrapped, self._device)
         try:
+            selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
+            if not comm or comm.rank == 0:
+                expected_s = mirror.expected_s(len(chosen), layers, selection)
+                links = " and the links" if comm else ""
+                _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
-            methods, left_out = mirror.measure(
-                self._methods, [shapes[index] for index in order], self._marks, self._device
-            )
-            entries = sum(self._parameters[index].numel() for index in used)
-            selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
+            methods, failed = mirror.measure(chosen, layers, self._marks, self._device)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
             if comm:
                 comm.stop_thread()
-        job = self._job(kind) | {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
+        job = self._job(kind)
+        if not comm or comm.rank == 0:
+            self._report(job, failed | (left_out if self._methods else {}))
+        job |= {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
             for shape, parameter, seconds in zip(shapes, self._parameters, arrived, strict=True)
@@ -213,15 +271,33 @@ class Recorder:
         profile = {
             "format": FORMAT, "version": VERSION, "job": job, "parameters": described,
             "times": {part: _spread(seconds) for part, seconds in parts.items()},
-            "network": rows, "selection": selection, "methods": methods, "left_out": left_out,
+            "network": rows, "selection": selection, "methods": methods, "left_out": left_out | failed,
         }  # fmt: skip
         return profile, comm.rank if comm else 0
+
+    def _report(self, job: dict, failed: dict[str, str]) -> None:
+        """Report what the profile lacks. ``failed``: method -> why it was not measured."""
+        if job["exchanges"] > 1:
+            _say(
+                f"{job['exchanges']} of {job['passes']} passes of a step exchange gradients, but predictions assume "
+                "one exchange per step; call no_sync in all passes except the last, and record again"
+            )
+        for name, reason in failed.items():
+            _say(f"methods: {name} is not measured: {reason}")
+
+    def _exchanges_of_a_step(self) -> int:
+        """How many passes of a step exchange gradients: by DistributedDataParallel, each pass outside ``no_sync``.
+
+        Horovod's optimizer exchanges once per step, whatever its ``backward_passes_per_step``.
+        """
+        return max([1, *(count for row in self._recorded for count in row["step"].exchanges.values())])
 
     def _job(self, kind: str) -> dict:
         """The entries of the profile's ``job`` that the network does not change. ``kind``: as from ``job_group``."""
         return {
             "steps": len(self._recorded),
             "passes": max(len(row["step"].passes) for row in self._recorded),
+            "exchanges": self._exchanges_of_a_step() if kind == "ddp" else 1,
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
@@ -242,8 +318,12 @@ def _recordable(
         raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"record: path: the folder of {path} does not exist; create it first")
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise ValueError(f"record: path: {path} is a folder, or in a folder that cannot be written; give another file")
+    if path.is_dir():
+        raise ValueError(f"record: path: {path} is a folder; give a file")
+    try:
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        raise ValueError(f"record: path: {path} cannot be written: {error.strerror}; give another file") from None
     known = plugins.names("methods")
     for name in methods or ():
         if name not in known:
@@ -256,6 +336,11 @@ def _recordable(
         raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
     if any(hasattr(parameter, "placements") for parameter in parameters):
         raise ValueError("record: model: the parameters are sharded; record the job with DDP or on one process")
+    _refuse_other_exchanges(model, optimizer)
+    own = set(map(id, parameters))
+    groups = getattr(_stepping(optimizer), "param_groups", None)
+    if groups and not any(id(p) in own for group in groups for p in group["params"]):
+        raise ValueError("record: optimizer: it updates no parameter of the model; give the model's optimizer")
     kinds = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters} - set(DTYPES))
     if kinds:
         raise ValueError(f"record: model: {kinds[0]} is not a supported dtype of gradients; use float32")
@@ -263,6 +348,34 @@ def _recordable(
     if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
         raise ValueError(f"record: model: {', '.join(devices)} is not one CPU or CUDA device; move the model to one")
     return parameters
+
+
+def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:
+    """ValueError in one line if the job does not exchange gradients once, uncompressed, as predictions assume."""
+    try:
+        refuse_second_hook(dict(model.named_parameters()))
+    except ValueError:
+        raise ValueError(
+            "record: model: a hook exchanges its gradients, and a profile is of uncompressed training; record without "
+            "the hook, or call its close first"
+        ) from None
+    if any(isinstance(module, DistributedDataParallel) and module is not model for module in model.modules()):
+        raise ValueError(
+            "record: model: there is a DistributedDataParallel in it; give that model, and wrap a model only once"
+        )
+    for exchange, _ in getattr(model, "_comm_hooks", ()):
+        module, name = (getattr(exchange, key, "") for key in ("__module__", "__qualname__"))
+        if not module.startswith(PLAIN_HOOKS) and exchange is not allreduce_hook:
+            raise ValueError(
+                f"record: model: its communication hook {name} changes the exchange, and a profile is of uncompressed "
+                "training; record without the hook"
+            )
+    compression = getattr(optimizer, "_compression", None)
+    if hasattr(optimizer, "skip_synchronize") and getattr(compression, "__name__", "") != "NoneCompressor":
+        raise ValueError(
+            f"record: optimizer: Horovod's compression is {getattr(compression, '__name__', compression)}, and a "
+            "profile is of uncompressed training; record with hvd.Compression.none"
+        )
 
 
 def _stepping(optimizer: Optimizer) -> Optimizer:
@@ -281,6 +394,15 @@ def _tensors(outputs: Any) -> list[Tensor]:
     if isinstance(outputs, list | tuple):
         return [tensor for output in outputs for tensor in _tensors(output)]
     return []
+
+
+def _say(text: str) -> None:
+    print(f"record: {text}", file=sys.stderr, flush=True)
+
+
+def _rounded(seconds: float) -> int:
+    """At least 1, and two significant digits."""
+    return max(1, int(float(f"{seconds:.2g}")))
 
 
 def _median(values: list[float]) -> float | None:

@@ -52,6 +52,8 @@ class Job:
     infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
     ``buffer_words``: of the buffers that rank 0 broadcasts before forward, which ``forward_s`` contains.
     ``unexplained_s``: by how much the recorded iteration was longer than the time model gives.
+    ``passes``, ``exchanges``: of a step: forward and backward passes, and how many of them exchanged gradients; None if
+    the profile is too old to contain it.
     """
 
     shapes: list[list[int]]
@@ -66,6 +68,8 @@ class Job:
     backend: str = "none"
     buffer_words: float = 0.0
     unexplained_s: float = 0.0
+    passes: int = 1
+    exchanges: int | None = 1
 
     @property
     def sizes(self) -> list[int]:
@@ -118,6 +122,8 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         device=profile["job"]["device"],
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
+        passes=profile["job"]["passes"],
+        exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] == "ddp" else 1,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -232,7 +238,7 @@ class JobModel:
             self._loads = {
                 operation: _load(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
             }
-            self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], lambda workers: workers)
+            self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], float)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
         self._backward_ends = np.concatenate([[0.0], np.cumsum(job.backward_s)])
         self.plans = list(plans) or self._candidates()
@@ -331,27 +337,42 @@ def _load(samples: Sequence[dict], requests: str, sent: str) -> _Load:
     """The load of an operation. ``requests``, ``sent``: the keys of its requests and bytes in ``samples``."""
     return _Load(
         _fit(samples, lambda row: row[requests], math.log2, extended=False),
-        _fit(samples, lambda row: row[sent] / max(row[requests], LEAST_REQUESTS), lambda workers: 1 / workers),
+        _fit(
+            samples,
+            lambda row: row[sent] / max(row[requests], LEAST_REQUESTS),
+            lambda workers: 1 / workers,
+            least=lambda workers: 1 / workers,
+        ),
     )
 
 
 def _fit(
-    samples: Sequence[dict], value: Callable[[dict], float], basis: Callable[[int], float], extended: bool = True
+    samples: Sequence[dict],
+    value: Callable[[dict], float],
+    basis: Callable[[int], float],
+    extended: bool = True,
+    least: Callable[[int], float] = lambda workers: 1.0,
 ) -> Callable[[np.ndarray, int], np.ndarray]:
     """A function of (entries, workers): along the entries of the samples, and a + b basis(workers), at least 0.
 
-    ``extended``: beyond the largest sample the value grows in proportion; otherwise it stays.
+    ``extended``: beyond the largest sample the value grows in proportion; otherwise it stays. Beyond the largest number
+    of workers it is at least the value there, multiplied by the change of ``least``: a line through one disturbed
+    sample may fall below 0.
     """
     by_entries: dict[int, dict[int, float]] = {}
     for row in samples:
         by_entries.setdefault(row["entries"], {})[row["workers"]] = value(row)
     sizes = sorted(by_entries)
+    most = max(row["workers"] for row in samples)
     lines = [_line([(basis(workers), y) for workers, y in by_entries[size].items()]) for size in sizes]
 
     def value_at(entries: np.ndarray, workers: int) -> np.ndarray:
-        values = [max(0.0, a + b * basis(workers)) for a, b in lines]
+        values = np.array([max(0.0, a + b * basis(workers)) for a, b in lines])
+        if workers > most:
+            floors = [max(0.0, a + b * basis(most)) * least(workers) / least(most) for a, b in lines]
+            values = np.maximum(values, floors)
         if extended:
-            return Curve(tuple(map(float, sizes)), tuple(values))(entries)
+            return Curve(tuple(map(float, sizes)), tuple(values.tolist()))(entries)
         return np.interp(entries, sizes, values)
 
     return value_at
@@ -481,7 +502,7 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     dense = job_models[0]
     job = dense.job
     reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
-    reasons += outside_checked(there, dense.iteration_s(there))
+    reasons += outside_checked(there, dense.iteration_s(there)) + _more_exchanges(job)
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
         own_s = explained_s(job_models)
@@ -490,6 +511,17 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons
+
+
+def _more_exchanges(job: Job) -> list[str]:
+    """That the recorded steps exchanged gradients more than once, if they did or may have."""
+    if job.exchanges == 1 or job.passes == 1:
+        return []
+    number = f"{job.exchanges} of {job.passes}" if job.exchanges else f"1 or more of {job.passes}"
+    return [
+        f"{number} passes of a recorded step exchanged gradients, but predictions assume one exchange per step; call "
+        "no_sync in all passes except the last, and record again"
+    ]
 
 
 def explained_s(job_models: Sequence[JobModel]) -> float:
@@ -511,10 +543,11 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
     return sorted(rows, key=lambda row: row["iteration_s"])
 
 
-def inverse(job_models: Sequence[JobModel], there: Network) -> list[dict]:
-    """One row per model: ``needed_mbit``, and below which rate it starts to pay (NaN for uncompressed)."""
+def inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> list[dict]:
+    """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed)."""
     return [
         {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
-         "pays_below_mbit": break_even_mbit(job_models[0], model, there) if model.name not in DENSE_NAMES else math.nan}
+         "faster_below_mbit": math.nan if model.name in DENSE_NAMES
+         else break_even_mbit(job_models[0], model, there, speedup)}
         for model in job_models
     ]  # fmt: skip

@@ -13,7 +13,8 @@ from typing import Any, get_args
 from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import short_repr
 
-FORMAT, VERSION = "dlgs-bench profile", 2
+FORMAT, VERSION = "dlgs-bench profile", 3
+FEW_STEPS = 10  # medians over fewer recorded steps are uncertain
 OPERATIONS = ("all-reduce", "all-gather", "message")
 PARTS = ("forward", "loss", "backward", "waiting", "optimizer", "other", "iteration")
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes
@@ -68,6 +69,8 @@ SCHEMA = {
                 {"type": "null"},
             ]
         },
+        # The passes of a step that exchanged gradients. 1 if the job has one process. null in older profiles.
+        exchanges={"anyOf": [_COUNT, {"type": "null"}]},
         # The cores of the machine of rank 0, and the number of workers on it. null in older profiles.
         machine={"anyOf": [_object(cores=_COUNT, workers=_COUNT), {"type": "null"}]},
     ),
@@ -127,7 +130,9 @@ def load(path: Path | str) -> dict:
     except RecursionError:
         raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
     except ValueError as error:
-        raise ValueError(f"{path}: is not valid JSON ({error}); record it again") from None
+        raise ValueError(
+            f"{path}: is not valid JSON ({error}); the file may be cut off: copy it again, or record again"
+        ) from None
     profile = _upgraded(profile)
     try:
         check(profile)
@@ -140,13 +145,14 @@ def _upgraded(profile: Any) -> Any:
     """A profile of an older package in today's form.
 
     Version 1 has no settings of DistributedDataParallel: we assume its defaults, and no buffers. The first packages
-    that wrote version 2 did not record the machine.
+    that wrote version 2 did not record the machine, and no package recorded the exchanges of a step.
     """
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
-    if version not in (1, VERSION) or isinstance(version, bool) or not isinstance(job, dict):
+    if version not in (1, 2) or isinstance(version, bool) or not isinstance(job, dict):
         return profile
     ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
-    return profile | {"version": VERSION, "job": {"machine": None} | job | ({"ddp": ddp} if version == 1 else {})}
+    job = {"machine": None} | job | ({"ddp": ddp} if version == 1 else {}) | {"exchanges": None}
+    return profile | {"version": VERSION, "job": job}
 
 
 def _content(path: Path | str) -> bytes:
@@ -162,8 +168,12 @@ def _content(path: Path | str) -> bytes:
 
 def check(profile: Any) -> None:
     """ValueError in one line unless ``profile`` is valid."""
-    if not isinstance(profile, dict) or profile.get("format") != FORMAT:
-        raise ValueError(f"format: this is not a profile of {FORMAT!r}; record one with dlgs_bench.probe")
+    given = profile.get("format") if isinstance(profile, dict) else profile
+    if not isinstance(profile, dict) or given != FORMAT:
+        raise ValueError(
+            f"format: {short_repr(given, 60)} is not {FORMAT!r}, so this is not a profile; give the file that "
+            "dlgs_bench.probe wrote"
+        )
     if profile.get("version") != VERSION:
         given = short_repr(profile.get("version"), 60)
         raise ValueError(f"version: {given} is not {VERSION}; record the profile with this version of the package")
