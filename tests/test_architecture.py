@@ -63,7 +63,7 @@ MAY_IMPORT = {
         "training": "atomic_file buckets comm data engines errors exchange fingerprint launch plugins spec stats "
         "testbed timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
-        "probe": "atomic_file buckets comm errors exchange plugins stats timemodel topology",
+        "probe": "atomic_file buckets comm errors exchange hooks plugins stats timemodel topology",
         "advise": "atomic_file errors timemodel",
         "rehearse": "advise engines errors launch spec stats testbed timemodel",
         "describe": "data errors exchange plugins training",

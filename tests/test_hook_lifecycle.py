@@ -101,12 +101,12 @@ def one():
 
 def test_every_hook_takes_the_timeout_of_the_models_group(one):
     """The test above shows that DDPHook's requests end at this timeout. The other two hooks have no such test."""
-    model = DistributedDataParallel(script.net())
+    model, plain = DistributedDataParallel(script.net()), script.net()
     sharded, mesh = script.net(), init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
     fully_shard(sharded, mesh=mesh["shard"])
     made = [
         DDPHook(model, torch.optim.SGD(model.parameters()), "none"),
-        LocalSteps(script.net(), torch.optim.SGD(model.parameters()), "diloco"),
+        LocalSteps(plain, torch.optim.SGD(plain.parameters()), "diloco"),
         FSDPHook(sharded, mesh["rep"], torch.optim.SGD(sharded.parameters()), "none"),
     ]
     for hook in made:
@@ -147,7 +147,7 @@ def test_weight_decay_comes_back_after_a_step_that_failed(one):
     assert optimizer.param_groups[0]["weight_decay"] == 0.01
 
     def drop() -> None:
-        dropped = DDPHook(DistributedDataParallel(script.net()), optimizer, "dgc", ratio=0.2)
+        dropped = DDPHook(DistributedDataParallel(model.module), optimizer, "dgc", ratio=0.2)
         with pytest.raises(ArithmeticError):
             optimizer.step(fail)
         assert optimizer.param_groups[0]["weight_decay"] == 0 and not dropped.closed

@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
+from dlgs_bench.hooks.optimizers import refuse_stranger
+from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DTYPES, FORMAT, PARTS, VERSION, check
@@ -124,6 +126,8 @@ class Recorder:
         if len(self._recorded) == self._steps:
             self.finish()
             return
+        if has_outer(self._parameters):
+            raise ValueError("record: model: a DistributedDataParallel around it is trained; give record that model")
         self._step.passes.append([self._marks.mark(), None])
         self._step.backward, self._step.last = None, None
         self._step.arrived.clear()
@@ -238,6 +242,7 @@ def _recordable(
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
         kind = type(optimizer).__qualname__
         raise ValueError(f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+    refuse_stranger(_stepping(optimizer), model, "record: ")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")
     if not path.absolute().parent.is_dir():
@@ -250,8 +255,8 @@ def _recordable(
             raise ValueError(f"record: methods: {name!r} is not a method{meant(name, known)}; {listed(known)}")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(model, DistributedDataParallel):
-        names = {id(parameter): name for name, parameter in model.module.named_parameters()}
-        parameters = [p for p in parameters if names[id(p)] not in model.parameters_to_ignore]
+        parameters = list(exchanged_by(model).values())
+        refuse_inner(model.module, parameters, "record: ")
     if not parameters:
         raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
     if any(hasattr(parameter, "placements") for parameter in parameters):
