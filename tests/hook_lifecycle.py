@@ -187,6 +187,29 @@ def mistakes_of_one(comm, engine: str) -> dict[str, str]:
     }
 
 
+def wrapped_local_steps(comm) -> dict[str, str]:
+    """The error of a forward pass or of LocalSteps if DistributedDataParallel wraps the model, or a part of it."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    groups = [dist.new_group([rank]) for rank in range(comm.world_size)]
+    found = {}
+
+    def train(model: nn.Module, outer: nn.Module) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with LocalSteps(model, optimizer, "diloco", local_steps=1) as sync:
+            for step in range(2):
+                outer(inputs(step, comm.rank)).sum().backward()
+                optimizer.step()
+                sync.step()
+
+    for case, group in {"around": None, "around, alone": groups[comm.rank]}.items():
+        model = net()
+        found[case] = said(lambda: train(model, DistributedDataParallel(model, process_group=group)))
+        model[0] = DistributedDataParallel(model[0], process_group=group)
+        found[case.replace("around", "within")] = said(lambda: train(model, model))
+    return found
+
+
 def mistaken_local_steps(comm) -> str:
     """The error on each rank if rank 1 makes the local steps of DiLoCo with other arguments than rank 0."""
     from dlgs_bench.hooks.local_steps import LocalSteps

@@ -85,6 +85,18 @@ def test_local_steps_of_another_length_are_said_to_all(worlds):
         assert line == "diloco.local_steps: 3 on rank 0 is not 4 on rank 1; give every worker the same arguments"
 
 
+def test_local_steps_refuse_ddp_between_their_workers_alone(worlds):
+    """A worker of LocalSteps may itself be a group of processes, which train with DistributedDataParallel."""
+    for found in worlds("torch_dist").run(script.wrapped_local_steps):
+        assert found == {
+            "around": "model: a DistributedDataParallel around it sums the same gradients; remove the outer wrapper",
+            "within": "model: it contains a DistributedDataParallel (0), which sums the same gradients; remove this "
+            "wrapper",
+            "around, alone": "",
+            "within, alone": "",
+        }
+
+
 @pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "topk"])
 def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
     first, second = worlds("torch_dist").run(script.late, method)

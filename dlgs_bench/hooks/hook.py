@@ -466,7 +466,10 @@ def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
     first = next(iter(usable.values()))
     for name, p in usable.items():
         if hasattr(p, "to_local"):
-            raise ValueError(f"{name}: the parameter is sharded; use dlgs_bench.hooks.fsdp.FSDPHook, or give a model that is not sharded")
+            raise ValueError(
+                f"{name}: the parameter is sharded; use dlgs_bench.hooks.fsdp.FSDPHook, or give a model that is not "
+                "sharded"
+            )
         if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise ValueError(f"{name}: {p.dtype} is not float32, bfloat16 or float16; convert the parameter")
         if p.device != first.device:

@@ -16,6 +16,7 @@ from dlgs_bench import exchange
 from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import single
+from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import Method, StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
@@ -61,15 +62,15 @@ class LocalSteps:
             self.name, made = checked_method(method, options)
             if not isinstance(made, exchange.LocalSteps):
                 raise ValueError(
-                    f"method: {self.name} exchanges gradients and has no local steps; give diloco or sparseloco, or use "
-                    "dlgs_bench.hooks.ddp.DDPHook"
+                    f"method: {self.name} exchanges gradients and has no local steps; give diloco or sparseloco, or "
+                    "use dlgs_bench.hooks.ddp.DDPHook"
                 )
             self.method, self.steps = made, 0
             self._optimizers = listed_optimizers(optimizer)
             for one in self._optimizers:
                 refuse_stranger(one, model)
             parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
-            refuse_inner(model, parameters)
+            refuse_inner(model, parameters, among=self._ranks)
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(self.name, made) | {"parameters": self._flat.sizes}
@@ -149,8 +150,8 @@ class LocalSteps:
                 )
 
     def _check_forward(self) -> None:
-        """ValueError in one line if the gradients of a forward pass before the first step would be exchanged."""
-        refuse_outer(parameter for parameter, _ in self._pairs)
+        """ValueError in one line if workers would exchange the gradients of a forward pass before the first step."""
+        refuse_outer((parameter for parameter, _ in self._pairs), self._ranks)
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """Check the first step: warn if the state was not loaded, and refuse weights that have changed.
@@ -197,6 +198,11 @@ class LocalSteps:
         """
         self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
         self.method.load_state_dict(kept)
+
+    @property
+    def _ranks(self) -> list[int]:
+        """The workers' ranks among all processes. Other processes may share a worker's model by a wrapper."""
+        return dist.get_process_group_ranks(self._comm._group) if isinstance(self._comm, TorchDist) else []
 
     @property
     def _identity(self) -> dict[str, Any]:

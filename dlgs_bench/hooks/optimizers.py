@@ -36,7 +36,8 @@ def refuse_stranger(optimizer: Optimizer, model: nn.Module, where: str = "") -> 
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         kind = type(optimizer).__qualname__
-        raise ValueError(f"{where}optimizer: {kind} has no parameter of the model; make it from this model's parameters")
+        why = f"{kind} has no parameter of the model"
+        raise ValueError(f"{where}optimizer: {why}; make it from this model's parameters")
 
 
 def momentum_of(optimizer: Optimizer) -> str | None:

@@ -1,10 +1,11 @@
 """Other exchanges of a model's gradients: a DistributedDataParallel around the model or within it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
@@ -17,14 +18,16 @@ def exchanged_by(model: DistributedDataParallel) -> dict[str, Parameter]:
     return {name: p for name, p in named if p.requires_grad and name not in ignored}
 
 
-def refuse_inner(model: nn.Module, parameters: Iterable[Tensor], where: str = "") -> None:
+def refuse_inner(
+    model: nn.Module, parameters: Iterable[Tensor], *, among: Collection[int] | None = None, where: str = ""
+) -> None:
     """ValueError in one line if a DistributedDataParallel in ``model`` exchanges gradients of ``parameters``.
 
-    ``where``: the beginning of the message.
+    ``among``: only if it exchanges them between two of these ranks. ``where``: the beginning of the message.
     """
     own = set(map(id, parameters))
     for name, module in model.named_modules():
-        if isinstance(module, DistributedDataParallel) and _exchanges(module, own):
+        if isinstance(module, DistributedDataParallel) and _exchanges(module, own, among):
             which = f" ({name})" if name else ""
             raise ValueError(
                 f"{where}model: it contains a DistributedDataParallel{which}, which sums the same gradients; remove "
@@ -32,21 +35,24 @@ def refuse_inner(model: nn.Module, parameters: Iterable[Tensor], where: str = ""
             )
 
 
-def has_outer(parameters: Iterable[Tensor]) -> bool:
-    """Whether a DistributedDataParallel that exchanges gradients of ``parameters`` is in its forward pass."""
+def has_outer(parameters: Iterable[Tensor], among: Collection[int] | None = None) -> bool:
+    """Whether a DistributedDataParallel that exchanges gradients of ``parameters`` is in its forward pass.
+
+    ``among``: only if it exchanges them between two of these ranks.
+    """
     outer = DistributedDataParallel._active_ddp_module
-    return outer is not None and _exchanges(outer, set(map(id, parameters)))
+    return outer is not None and _exchanges(outer, set(map(id, parameters)), among)
 
 
-def refuse_outer(parameters: Iterable[Tensor]) -> None:
-    """ValueError in one line in the forward pass of a DistributedDataParallel around a model with ``parameters``."""
-    if has_outer(parameters):
-        raise ValueError(
-            "model: a DistributedDataParallel around it sums the same gradients; remove this outer wrapper"
-        )
+def refuse_outer(parameters: Iterable[Tensor], among: Collection[int] | None = None) -> None:
+    """ValueError in one line if ``has_outer``."""
+    if has_outer(parameters, among):
+        raise ValueError("model: a DistributedDataParallel around it sums the same gradients; remove the outer wrapper")
 
 
-def _exchanges(model: DistributedDataParallel, ids: set[int]) -> bool:
+def _exchanges(model: DistributedDataParallel, ids: set[int], among: Collection[int] | None) -> bool:
+    if among is not None and len({*dist.get_process_group_ranks(model.process_group)} & {*among}) < 2:
+        return False
     return any(id(p) in ids for p in exchanged_by(model).values())
 
 

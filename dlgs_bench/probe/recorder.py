@@ -256,7 +256,7 @@ def _recordable(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(model, DistributedDataParallel):
         parameters = list(exchanged_by(model).values())
-        refuse_inner(model.module, parameters, "record: ")
+        refuse_inner(model.module, parameters, where="record: ")
     if not parameters:
         raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
     if any(hasattr(parameter, "placements") for parameter in parameters):
