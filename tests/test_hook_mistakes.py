@@ -129,6 +129,16 @@ def test_a_copy_of_a_model_with_a_hook_may_be_wrapped():
     assert hook.step == 0
 
 
+def test_a_scripted_model_may_have_a_hook():
+    model = torch.jit.script(net())
+    optimizer = sgd(model)
+    with LocalSteps(model, optimizer, "diloco", local_steps=1) as sync:
+        backward(model)
+        optimizer.step()
+        sync.step()
+        assert sync.steps == 1
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_gradients_of_passes_outside_the_hooks_model_are_refused_in_the_first_step(wrapped):
     model = DistributedDataParallel(net())

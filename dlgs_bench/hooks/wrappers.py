@@ -1,5 +1,6 @@
 """Other exchanges of a model's gradients: a DistributedDataParallel around the model or within it."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -61,6 +62,8 @@ _CHECKS: "WeakKeyDictionary[nn.Module, Callable[[], Any]]" = WeakKeyDictionary()
 
 def before_forward(model: nn.Module, check: Callable[[], Any]) -> RemovableHandle:
     """Call ``check`` before every forward pass of ``model``, except passes that torch compiles and passes of copies."""
+    if isinstance(model, torch.jit.ScriptModule):  # it cannot have hooks
+        return RemovableHandle(OrderedDict())
     _CHECKS[model] = check
     return model.register_forward_pre_hook(_call_check)
 
