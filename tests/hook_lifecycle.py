@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -202,11 +203,13 @@ def wrapped_local_steps(comm) -> dict[str, str]:
                 optimizer.step()
                 sync.step()
 
-    for case, group in {"around": None, "around, alone": groups[comm.rank]}.items():
+    for case, group in {"": None, ", alone": groups[comm.rank]}.items():
         model = net()
-        found[case] = said(lambda: train(model, DistributedDataParallel(model, process_group=group)))
+        around = DistributedDataParallel(model, process_group=group)
+        found[f"around{case}"] = said(partial(train, model, around))
+        model = net()
         model[0] = DistributedDataParallel(model[0], process_group=group)
-        found[case.replace("around", "within")] = said(lambda: train(model, model))
+        found[f"within{case}"] = said(partial(train, model, model))
     return found
 
 
