@@ -88,13 +88,16 @@ def test_ddp_around_the_model_is_refused_in_the_forward_pass(tmp_path):
         assert line == "record: model: a DistributedDataParallel around it is trained; give record that model"
 
 
-def test_ddp_around_a_sharded_model_is_refused():
+def test_ddp_within_a_sharded_model_is_refused_and_around_it_torch_raises_an_error():
     mesh, model = init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard")), net()
-    fully_shard(model, mesh=mesh["shard"])
-    hook = FSDPHook(model, mesh["rep"], sgd(model), "topk", ratio=0.5)
-    with pytest.raises((ValueError, RuntimeError)):  # the hook's error, or torch's
-        backward(DistributedDataParallel(model))
-    assert hook.step == 0
+    inner = DistributedDataParallel(net())
+    for one in (model, inner):
+        fully_shard(one, mesh=mesh["shard"])
+    line = "model: it contains a DistributedDataParallel, which sums the same gradients; remove this wrapper"
+    assert refused(lambda: FSDPHook(inner, mesh["rep"], sgd(inner), "topk", ratio=0.5)) == line
+    FSDPHook(model, mesh["rep"], sgd(model), "topk", ratio=0.5)
+    with pytest.raises(NotImplementedError):
+        DistributedDataParallel(model)
 
 
 class Student(nn.Module):

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.groups import broadcast_all, own_communicator
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
+from dlgs_bench.hooks.wrappers import refuse_inner
 
 
 class FSDPHook(ParameterHook):
@@ -44,6 +45,7 @@ class FSDPHook(ParameterHook):
         refuse_sparse(model)
         trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         local = {name: p.to_local() for name, p in trained.items()}
+        refuse_inner(model, trained.values())
         refuse_second_hook(trained)
         comm = own_communicator(replicas.get_group(), next(model.parameters()).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
