@@ -117,12 +117,13 @@ def contents(folder: Path) -> dict[str, int | None]:
 
 def write_record(folder: Path, given: dict[str, str]) -> None:
     """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``."""
-    facts = _from_provenance(folder) | _written_facts(folder) | given
+    facts = facts_of_runs(folder) | _written_facts(folder) | given
     record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
     write_atomically(folder / NAME, f"{json.dumps(record, indent=1)}\n".encode())
 
 
-def _from_provenance(folder: Path) -> dict[str, str]:
+def facts_of_runs(folder: Path) -> dict[str, str]:
+    """The machine, the days and the commits of a set's runs, from its ``provenance.json``; empty without that file."""
     try:
         record = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
         first, last = (record[key][:10] for key in ("first_run", "last_run"))

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
 
-from dlgs_bench import checksums, plugins
+from dlgs_bench import checksums, plugins, result_set
 from dlgs_bench.paper import claims
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, read
@@ -514,7 +514,8 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
         (results / f"{name}.csv").write_text("a\n")
     (results / "findings.md").write_text("- A finding.\n")
     (results / "timing.csv").write_bytes(b"1,2,3\n" * 400_000)
-    provenance = {"machine": ["a machine"], "commit": ["abc"], "runs": 3, "last_run": "2026-01-01T00:00"}
+    provenance = {"machine": ["a machine"], "commit": ["abc"], "runs": 3}
+    provenance |= {"first_run": "2025-12-31T00:00", "last_run": "2026-01-01T00:00"}
     (results / "provenance.json").write_text(json.dumps(provenance))
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- reference -->\nbygone\n<!-- /reference -->\nafter\n")
@@ -524,7 +525,11 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     shown, page = readme.read_text(), (reference.KEPT / "README.md").read_text()
     assert shown.startswith("before\n<!-- reference -->\n| rows of answer |\n\n") and "bygone" not in shown
     assert "A caption" not in shown and "A caption" in page
-    assert shown.endswith("<!-- /reference -->\nafter\n") and "a machine; 3 runs, 2026-01-01, commit abc" in shown
+    assert (
+        shown.endswith("<!-- /reference -->\nafter\n")
+        and "a machine; 3 runs, 2025-12-31 to 2026-01-01, commit abc" in shown
+    )
+    assert json.loads((reference.KEPT / "set.json").read_text())["files"] == result_set.contents(reference.KEPT)
     places = [page.index(f"| rows of {name} |") for name in ("answer", "table1", "table2", "claims", "other")]
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()

@@ -15,6 +15,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from dlgs_bench import result_set  # noqa: E402
 from dlgs_bench.paper import findings  # noqa: E402
 from dlgs_bench.report import captions, style  # noqa: E402
 from dlgs_bench.report.page import described  # noqa: E402
@@ -49,7 +50,7 @@ def made() -> list[Path]:
 
 
 def keep() -> None:
-    """Copy the results to the reference set. Large tables are compressed."""
+    """Copy the results to the reference set, with their checksums. Large tables are compressed."""
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
@@ -57,13 +58,14 @@ def keep() -> None:
             (KEPT / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         else:
             shutil.copy(path, KEPT)
+    result_set.write_record(KEPT, {})
 
 
 def show() -> None:
     """Write the page of results, and replace the lines between the README's markers with the answers and a figure."""
     provenance = json.loads((KEPT / "provenance.json").read_text(encoding="utf-8"))
-    machines, commits = "; ".join(provenance["machine"]), ", ".join(provenance["commit"])
-    source = f"Measured on {machines}; {provenance['runs']} runs, {provenance['last_run'][:10]}, commit {commits}."
+    facts = result_set.facts_of_runs(KEPT)
+    source = f"Measured on {facts['machine']}; {provenance['runs']} runs, {facts['date']}, commit {facts['commit']}."
     sentences = (KEPT / "findings.md").read_text(encoding="utf-8")
     (KEPT / "README.md").write_text(page(source, sentences), encoding="utf-8")
     answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]

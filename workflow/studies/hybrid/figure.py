@@ -73,7 +73,7 @@ def main(snakemake: Script) -> None:
         samples = "; ".join(
             f"{row['samples']} by {row['workers']}" for _, row in rows.drop_duplicates("workers").iterrows()
         )
-        axes.set_title(f"{model}, samples an iteration: {samples} workers", fontsize=9)
+        axes.set_title(f"{model}; samples: {samples} workers", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     shown = {"predicted"} | visible(table)
     entries = {label: handle for handle, label in zip(handles, labels, strict=True) if label in shown}
