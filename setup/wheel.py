@@ -1,11 +1,23 @@
-"""Leaves modules out of the wheel that need packages which it does not declare, or the rest of the repository."""
+"""Builds the wheel of the package: in a new folder, without modules that need more than the wheel declares."""
 
+from tempfile import TemporaryDirectory
+
+from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 
 LEFT_OUT = {
     "dlgs_bench": {"describe", "rehearse"},
     "dlgs_bench.timemodel": {"advice", "costs", "estimate", "predict"},
 }
+
+
+class Build(build):
+    """Does not use the folder ``build`` of the project, whose old files setuptools would put into the wheel."""
+
+    def initialize_options(self):
+        super().initialize_options()
+        self._folder = TemporaryDirectory()  # it is removed with this object
+        self.build_base = self._folder.name
 
 
 class BuildPy(build_py):

@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -185,6 +186,31 @@ def mistakes_of_one(comm, engine: str) -> dict[str, str]:
         "order": line(turned=True),
         "alike": line(),
     }
+
+
+def wrapped_local_steps(comm) -> dict[str, str]:
+    """The error of a forward pass or of LocalSteps if DistributedDataParallel wraps the model, or a part of it."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    groups = [dist.new_group([rank]) for rank in range(comm.world_size)]
+    found = {}
+
+    def train(model: nn.Module, outer: nn.Module) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with LocalSteps(model, optimizer, "diloco", local_steps=1) as sync:
+            for step in range(2):
+                outer(inputs(step, comm.rank)).sum().backward()
+                optimizer.step()
+                sync.step()
+
+    for case, group in {"": None, ", alone": groups[comm.rank]}.items():
+        model = net()
+        around = DistributedDataParallel(model, process_group=group)
+        found[f"around{case}"] = said(partial(train, model, around))
+        model = net()
+        model[0] = DistributedDataParallel(model[0], process_group=group)
+        found[f"within{case}"] = said(partial(train, model, model))
+    return found
 
 
 def mistaken_local_steps(comm) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -597,16 +598,24 @@ def refused(comm, engine: str) -> dict[str, str]:
     _, model, _two = fresh("dgc", Classifier(), ratio=0.2)
     backward(model)
     found["momentum twice a step"] = said(lambda: backward(model))
+    _, model, _three = fresh("topk", Classifier(), ratio=0.2)
+    if engine == "horovod":  # DistributedDataParallel needs a process group
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    found["wrapped again"] = said(lambda: backward(DistributedDataParallel(model)))
+    if engine == "horovod":
+        found["wrapped before"] = said(lambda: fresh("topk", DistributedDataParallel(Classifier()), ratio=0.2))
+        dist.destroy_process_group()
+    found["another model's optimizer"] = said(lambda: hooked(engine, Classifier(), sgd(Classifier()), "none"))
     if engine == "horovod":
         import horovod.torch as hvd
 
         net = Classifier()
-        optimizer, model, _three = fresh("topk", net, ratio=0.2)
+        optimizer, model, _four = fresh("topk", net, ratio=0.2)
         wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
         backward(model)
         found["wrapped later"] = said(wrapped.step)
         wrapped.synchronize()
-        optimizer, model, _four = fresh("topk", Interruptible(), ratio=0.2)
+        optimizer, model, _five = fresh("topk", Interruptible(), ratio=0.2)
         for head, fails in (("left", True), ("right", False)):
             with suppress(RuntimeError):
                 backward(model, head, fails)

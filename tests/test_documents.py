@@ -6,6 +6,7 @@ test_job_advice.py.
 """
 
 import re
+import subprocess
 import sys
 import textwrap
 from types import ModuleType
@@ -52,6 +53,18 @@ def test_the_model_of_a_page_can_be_built_and_trained(page, number, monkeypatch)
     described = describe.model("documented")
     assert (described["title"], described["data"]) == ("MobileNetV2", "cifar10")
     assert "cifar10" in described["takes"] and described["parameters"] > 2_000_000
+
+
+SAVED = re.compile(SAVE_AS.pattern + r".*?^```python\n(.*?)^```", re.S | re.M)
+FILES = {path: code for page in PAGES for path, code in SAVED.findall(page.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.endswith(".py")])
+def test_a_file_in_the_style_of_a_page_passes_the_linter(path):
+    for command in ("check", "format --check"):
+        called = [sys.executable, "-m", "ruff", *command.split(), "--stdin-filename", path, "-"]
+        done = subprocess.run(called, input=FILES[path], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]

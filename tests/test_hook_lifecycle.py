@@ -85,6 +85,18 @@ def test_local_steps_of_another_length_are_said_to_all(worlds):
         assert line == "diloco.local_steps: 3 on rank 0 is not 4 on rank 1; give every worker the same arguments"
 
 
+def test_local_steps_refuse_ddp_between_their_workers_alone(worlds):
+    """A worker of LocalSteps may itself be a group of processes, which train with DistributedDataParallel."""
+    for found in worlds("torch_dist").run(script.wrapped_local_steps):
+        assert found == {
+            "around": "model: a DistributedDataParallel around it sums the same gradients; remove the outer wrapper",
+            "within": "model: it contains a DistributedDataParallel (0), which sums the same gradients; remove this "
+            "wrapper",
+            "around, alone": "",
+            "within, alone": "",
+        }
+
+
 @pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "topk"])
 def test_a_late_worker_ends_at_the_timeout_of_the_models_group(method, worlds):
     first, second = worlds("torch_dist").run(script.late, method)
@@ -101,12 +113,12 @@ def one():
 
 def test_every_hook_takes_the_timeout_of_the_models_group(one):
     """The test above shows that DDPHook's requests end at this timeout. The other two hooks have no such test."""
-    model = DistributedDataParallel(script.net())
+    model, plain = DistributedDataParallel(script.net()), script.net()
     sharded, mesh = script.net(), init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
     fully_shard(sharded, mesh=mesh["shard"])
     made = [
         DDPHook(model, torch.optim.SGD(model.parameters()), "none"),
-        LocalSteps(script.net(), torch.optim.SGD(model.parameters()), "diloco"),
+        LocalSteps(plain, torch.optim.SGD(plain.parameters()), "diloco"),
         FSDPHook(sharded, mesh["rep"], torch.optim.SGD(sharded.parameters()), "none"),
     ]
     for hook in made:
@@ -147,7 +159,7 @@ def test_weight_decay_comes_back_after_a_step_that_failed(one):
     assert optimizer.param_groups[0]["weight_decay"] == 0.01
 
     def drop() -> None:
-        dropped = DDPHook(DistributedDataParallel(script.net()), optimizer, "dgc", ratio=0.2)
+        dropped = DDPHook(DistributedDataParallel(model.module), optimizer, "dgc", ratio=0.2)
         with pytest.raises(ArithmeticError):
             optimizer.step(fail)
         assert optimizer.param_groups[0]["weight_decay"] == 0 and not dropped.closed

@@ -147,8 +147,11 @@ def test_gradients_used_without_an_exchange_or_exchanged_twice_are_refused(engin
     expected = {
         "step in backward": "SGD.step: it is called within a backward pass, before topk has exchanged the gradients",
         "momentum twice a step": "dgc applies momentum in every backward pass, and gradients of the pass before",
+        "wrapped again": "model: a DistributedDataParallel around it sums the same gradients; remove the outer wrapper",
+        "another model's optimizer": "optimizer: SGD has no parameter of the model; make it from this model's",
     }
     if engine == "horovod":
+        expected["wrapped before"] = "model: it contains a DistributedDataParallel, which sums the same gradients"
         expected["wrapped later"] = "optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps"
     for found in worlds(engine).run(parts.refused, engine):
         assert found.keys() == expected.keys()  # an interrupted pass has no result

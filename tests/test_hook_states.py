@@ -95,9 +95,7 @@ class Counting(ErrorFeedback):
 
 
 @pytest.mark.unit
-def test_the_declarations_of_a_method_decide_what_becomes_of_its_state(monkeypatch):
-    monkeypatch.setattr(states, "method_info", lambda name: {"fields": {"seed": {}, "error_feedback": {}}})
-
+def test_the_declarations_of_a_method_decide_what_becomes_of_its_state():
     def save(comm) -> dict:
         method = Counting(seed=3)
         method.drawn, method.shared[0], method.residuals[0] = 5, torch.ones(2), torch.full((2,), comm.rank + 1.0)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, every_engine, options_of
+from conftest import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, documented, every_engine, options_of
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -41,6 +41,9 @@ FEW = ("none", "topk", "dlgs", "powersgd")
 OPTIONS = {name: options_of(name) for name in EXCHANGED}
 
 
+STALE = ("dlgs_bench/methods/deleted.py", "dlgs_bench/renamed.py", "dlgs_bench/moved/__init__.py")
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
     """The Python of a new environment with the project in it; torch and the others are this environment's."""
@@ -48,6 +51,9 @@ def installed(tmp_path_factory) -> Path:
     for name in ("dlgs_bench", "methods"):
         shutil.copytree(ROOT / name, folder / "project" / name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "project" / "setup").mkdir()
+    for stale in STALE:  # an earlier build had it
+        (folder / "project" / "build" / "lib" / stale).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "project" / "build" / "lib" / stale).touch()
     for name in ("pyproject.toml", "README.md", "LICENSE", "setup/wheel.py"):
         shutil.copy(ROOT / name, folder / "project" / name)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
@@ -159,6 +165,17 @@ def test_a_script_elsewhere_uses_what_was_installed_and_imports_horovod_only_to_
     has_the_bits_of_our_own_loop(ranks, methods)
     assert Path(ranks[0]["dlgs_bench"]).is_relative_to(installed.parent.parent)
     assert ranks[0]["horovod"] == (engine == "horovod")
+
+
+@pytest.mark.unit
+@pytest.mark.slow
+def test_only_files_of_the_project_are_installed(installed):
+    """``build`` holds files that the project no longer has."""
+    (package,) = installed.parent.parent.glob("lib/python*/site-packages/dlgs_bench")
+    files = {path.relative_to(package) for path in package.rglob("*.py")}
+    known = {path.relative_to(ROOT) for path in (ROOT / "methods").glob("*.py")}
+    known |= {path.relative_to(ROOT / "dlgs_bench") for path in (ROOT / "dlgs_bench").rglob("*.py")}
+    assert {Path("methods/topk.py"), Path("hooks/ddp.py")} <= files <= known
 
 
 IMPORT_ALL = """
@@ -331,7 +348,7 @@ def attached(method: str, optimizer: str = "SGD", settings: dict | None = None, 
 MISTAKES = {
     "method: 'topkk' is not a method (did you mean 'topk'?); known: ": {"method": "topkk"},
     "topk: 'ratio' is missing; give a value of type float": {"method": "topk"},
-    "ratio: 1.5 is not valid; give a number in (0, 1]": {"method": "topk", "ratio": 1.5},
+    "topk.ratio: 1.5 is not valid; give a number in (0, 1]": {"method": "topk", "ratio": 1.5},
     "dlgs: unknown key 'refresh_evry' (did you mean 'refresh_every'?); known: ": {
         "method": "dlgs", "ratio": 0.1, "refresh_evry": 8,
     },
@@ -363,10 +380,13 @@ def test_a_mistake_is_one_line(alone, expected):
 @pytest.mark.unit
 def test_a_state_of_another_hook_is_refused(alone):
     state = attached("topk", ratio=0.1)[1].state_dict()
-    with pytest.raises(ValueError, match=r"state: saved by topk, rank 0 of 1, .*; here is lags, rank 0 of 1"):
+    with pytest.raises(ValueError, match=r"^state: saved by topk, here is lags; load a state of lags$"):
         attached("lags", ratio=0.1)[1].load_state_dict(state)
-    with pytest.raises(ValueError, match=r"buckets of \[3396\] entries; here is topk"):
+    with pytest.raises(ValueError, match=r"^state: layer 0, counted from the output, is \(.*\) in the state and \(2,"):
         attached("topk", ratio=0.1, net=torch.nn.Linear(2, 2))[1].load_state_dict(state)
+    state = attached("dlgs", ratio=0.1)[1].state_dict()
+    with pytest.raises(ValueError, match=r"^state: the size of bucket 0 is \d+ in the state and \d+ here; give the"):
+        attached("dlgs", ratio=0.1, bucket_cap_mb=1e-3)[1].load_state_dict(state)
 
 
 @pytest.mark.unit
@@ -416,6 +436,36 @@ def test_momentum_that_a_scheduler_adds_later_is_refused_in_the_step_that_sees_i
     with pytest.raises(ValueError, match=r"dgc applies momentum itself, and the optimizer has momentum=0\.93"):
         F.cross_entropy(model(inputs), targets).backward()
     assert hook.step == 1
+
+
+@pytest.mark.unit
+def test_a_class_is_a_method_too(alone):
+    """It gives the bits of the same class in a file, and has the class's name in states and messages."""
+    (model, hook), (other, named) = attached(CLASSES["topk"], ratio=0.1), attached("topk", ratio=0.1)
+    for step in range(2):
+        for one in (model, other):
+            one.zero_grad()
+            one(given(step, 0)).backward()
+        assert torch.equal(flat(model.module), flat(other.module))
+    attached(CLASSES["topk"], ratio=0.1)[1].load_state_dict(hook.state_dict())
+    expected = {
+        "state: saved by topk, here is GlobalTopK": lambda: hook.load_state_dict(named.state_dict()),
+        "GlobalTopK: 'ratio' is missing": lambda: attached(CLASSES["topk"]),
+        "method: DiLoCo exchanges weights": lambda: attached(CLASSES["diloco"]),
+    }
+    for line, call in expected.items():
+        with pytest.raises(ValueError, match=f"^{line}"):
+            call()
+
+
+@pytest.mark.unit
+def test_the_documentation_shows_a_class_of_a_script(alone):
+    model = DistributedDataParallel(built())
+    names = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=LR)}
+    exec(documented("A method of your own"), names)
+    inputs, targets = batch(0, 0)
+    F.cross_entropy(model(inputs), targets).backward()
+    assert names["hook"].step == 1 and (flat(model.module) == 0).any()
 
 
 @pytest.mark.unit

@@ -332,5 +332,6 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_hook_of_gradients_refuses_to_exchange_weights(name):
-    with pytest.raises(ValueError, match=f"{name} exchanges weights, and a hook exchanges gradients; use LocalSteps"):
+    line = f"^method: {name} exchanges weights, and a hook exchanges gradients; use dlgs_bench.hooks.local_steps."
+    with pytest.raises(ValueError, match=line):
         Hook(torch.nn.Module(), {}, [], single(), name, {}, 8.0)

@@ -157,7 +157,7 @@ def test_a_mistake_is_one_line():
     optimizer = adamw(model)
     state = LocalSteps(model, optimizer, "diloco", local_steps=4).state_dict()
     wrong = {
-        "topk exchanges gradients and has no local steps; give diloco or sparseloco, or a hook": (
+        "method: topk exchanges gradients and has no local steps; give diloco or sparseloco, or use dlgs_bench.": (
             lambda: LocalSteps(model, optimizer, "topk", ratio=0.1)
         ),
         "method: 'dilco' is not a method (did you mean 'diloco'?)": lambda: LocalSteps(model, optimizer, "dilco"),

@@ -6,10 +6,12 @@ found, described, tested against the laws, and run on both engines, without anot
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import DOCUMENTED, ROOT, copy_project, documented_method, python_in
+from conftest import DOCUMENTED, PATIENCE_S, ROOT, copy_project, documented_method, python_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -43,3 +45,12 @@ def test_they_keep_the_laws_that_they_declare_and_run_on_both_engines(project):
     chosen = " or ".join([*NEW, *DOCUMENTED, "local_threads"])
     said = python_in(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen, timeout_s=600)
     assert " passed" in said
+
+
+def test_the_tests_of_a_method_start_no_ranks(project):
+    """The pages say so of ``pytest -k <method>``. test_cuda.py has the marker of ranks, which its other tests start.
+    test_hook_states.py needs methods that the copy lacks."""
+    called = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "-m", "not unit"]
+    called += ["--ignore", "tests/test_cuda.py", "--ignore", "tests/test_hook_states.py", "-k", " or ".join(DOCUMENTED)]
+    done = subprocess.run(called, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout[-4000:]

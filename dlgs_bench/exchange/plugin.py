@@ -26,8 +26,15 @@ def method_class(name: str) -> type[Method]:
 
 
 def method_info(name: str) -> dict:
-    """The description of a method as plain values: its parameters and the class attributes that other parts need."""
-    cls = method_class(name)
+    """The description of the method in ``methods/<name>.py``; see ``class_info``."""
+    return class_info(method_class(name), name)
+
+
+def class_info(cls: type[Method], name: str) -> dict:
+    """The description of a method as plain values: its parameters and the class attributes that other parts need.
+
+    ``name``: the title if the class has none. ValueError in one line if no run could use the class.
+    """
     title = vars(cls).get("title", name)  # not the title of a base class
     if not is_title(title):
         raise ValueError(f"{cls.__name__}.title: {short_repr(title)} is not valid; give {TITLE}")

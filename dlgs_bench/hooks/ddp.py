@@ -14,13 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench.buckets import fill, filled_by
+from dlgs_bench.exchange import Method
 from dlgs_bench.exchange.flat_gradients import layout
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
+from dlgs_bench.hooks.wrappers import before_forward, exchanged_by, refuse_inner, refuse_outer
 
 
 class DDPHook(Hook):
-    """Registers ``method``, a file of ``methods/``, with its parameters ``options``, as the hook of ``model``:
+    """Registers ``method``, with its parameters ``options``, as the hook of ``model``:
 
         hook = DDPHook(model, optimizer, "topk", ratio=0.01)
 
@@ -32,35 +34,37 @@ class DDPHook(Hook):
     add some entries in another order. In ``no_sync`` nothing is exchanged, and the next pass exchanges the accumulated
     gradient.
 
-    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
-    All processes of the model's group construct it. ValueError in one line for unsupported arguments.
+    ``method``: the name of a file of ``methods/``, or a class. ``optimizer``: the model's optimizer, or a list.
+    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the model's group construct it.
+    ValueError in one line for unsupported arguments.
     """
 
     def __init__(
-        self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        self, model: DistributedDataParallel, optimizer: Optimizer | Sequence[Optimizer], method: str | type[Method],
         *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ) -> None:  # fmt: skip
         model = _checked(getattr(model, "_orig_mod", model))  # what torch.compile has wrapped
         registered = _registered(model)
         refuse_sparse(model.module)
-        named, ignored = model.module.named_parameters(), model.parameters_to_ignore
-        parameters = {name: p for name, p in named if p.requires_grad and name not in ignored}
+        parameters = exchanged_by(model)
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
         super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)
         # The model keeps the hook through C++, where the garbage collector sees no cycle.
         self._ddp = weakref.ref(model)
         self._layers = {p: layer for layer, (p, _) in enumerate(self._flat.views)}
+        ignored = model.parameters_to_ignore
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
-        self._adds_to_aggregates = self._delivered = False
+        self._adds_to_aggregates = self._delivered = self._called = False
         first = self._flat.views[0][0]
         self._kind = first.dtype, first.device
         if self.method.owns_momentum:
             self._handles.append(first.register_hook(weakly(self._note_accumulation)))
         self._handles.append(first.register_post_accumulate_grad_hook(weakly(self._check_pass)))
+        self._handles.append(before_forward(model, weakly(self._check_forward)))
         registered.hook = self
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -103,6 +107,27 @@ class DDPHook(Hook):
             for future, buffer, _ in self._promised:
                 future.set_result(buffer)
         return self._promised[-1][0]
+
+    def _check_forward(self) -> None:
+        """ValueError in one line if the gradients of the forward pass that begins would not be exchanged once."""
+        refuse_outer(self._layers)
+        self._called = True
+        frozen = [p for p in self._layers if not p.requires_grad]
+        # If all are frozen, as a discriminator is while its generator trains, nothing is exchanged.
+        if frozen and len(frozen) < len(self._layers) and torch.is_grad_enabled() and not self._leaves_out_layers:
+            raise ValueError(
+                f"{self._name_of(frozen[0])}: it was frozen after the model was wrapped, so DistributedDataParallel "
+                "would wait for its gradient; freeze it before, or give find_unused_parameters=True"
+            )
+
+    def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        super()._check_step(optimizer, positional, named)
+        closure = len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
+        if not (self._begun or self._called or closure) and any(is_not_zero(p.grad) for p in self._layers):
+            raise ValueError(
+                f"model: the first gradients come from passes outside the model of the hook, so {self.name} has not "
+                "exchanged them; call the DistributedDataParallel that the hook was given"
+            )
 
     def _note_accumulation(self, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
@@ -201,6 +226,14 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
         raise ValueError(
             "model: delay_all_reduce_named_params is not possible with a hook, because torch does not wait for "
             "their all-reduce, so workers would drift apart; leave it out"
+        )
+    parameters = exchanged_by(model)
+    refuse_inner(model.module, parameters.values())
+    wrapped, now = model._get_ddp_logging_data()["num_parameter_tensors"], len(parameters)
+    if now > wrapped or (now < wrapped and not (model.find_unused_parameters or model.static_graph)):
+        raise ValueError(
+            f"model: {now} parameters require a gradient, and {wrapped} did when it was wrapped; freeze and unfreeze "
+            "layers before wrapping the model"
         )
     return model
 

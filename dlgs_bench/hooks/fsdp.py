@@ -12,12 +12,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.groups import broadcast_all, own_communicator
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
+from dlgs_bench.hooks.wrappers import refuse_inner
 
 
 class FSDPHook(ParameterHook):
-    """Exchanges the sharded gradients of ``model`` between its replicas by ``method``, a file of ``methods/``:
+    """Exchanges the sharded gradients of ``model`` between its replicas by ``method``:
 
         mesh = init_device_mesh("cuda", (replicas, shards), mesh_dim_names=("rep", "shard"))
         fully_shard(model, mesh=mesh["shard"])
@@ -28,19 +30,22 @@ class FSDPHook(ParameterHook):
     replica the weights and buffers of replica 0. After ``set_requires_gradient_sync(False)`` nothing is exchanged, and
     the next pass exchanges the sum. A parameter that a pass does not use has a gradient of zeros.
 
-    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
-    All processes of the mesh construct it. ValueError in one line for unsupported arguments.
+    ``method``: the name of a file of ``methods/``, or a class. ``optimizer``: the model's optimizer, or a list.
+    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the mesh construct it. ValueError
+    in one line for unsupported arguments.
     """
 
     def __init__(
-        self, model: nn.Module, replicas: DeviceMesh, optimizer: Optimizer | Sequence[Optimizer], method: str,
-        *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
+        self, model: nn.Module, replicas: DeviceMesh, optimizer: Optimizer | Sequence[Optimizer],
+        method: str | type[Method], *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None,
+        **options: Any,
     ) -> None:  # fmt: skip
         _refuse_other_models(model)
         _refuse_other_meshes(model, replicas)
         refuse_sparse(model)
         trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         local = {name: p.to_local() for name, p in trained.items()}
+        refuse_inner(model, trained.values())
         refuse_second_hook(trained)
         comm = own_communicator(replicas.get_group(), next(model.parameters()).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)

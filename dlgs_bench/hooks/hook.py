@@ -25,13 +25,14 @@ from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
-from dlgs_bench.exchange.plugin import method_class, method_info
+from dlgs_bench.exchange.plugin import class_info, method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.groups import agreement, refuse_destroyed
-from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of
+from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, loaded_state, saved_state
+from dlgs_bench.hooks.wrappers import before_forward, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
 
 INTERRUPTED = "the last backward pass was interrupted, so the workers' exchanges no longer match; restart the job"
@@ -56,16 +57,18 @@ class Hook:
 
     def __init__(
         self, model: nn.Module, parameters: Mapping[str, Parameter], optimizer: Optimizer | Sequence[Optimizer],
-        comm: Communicator, method: str, options: dict[str, Any], bucket_cap_mb: float,
+        comm: Communicator, method: str | type[Method], options: dict[str, Any], bucket_cap_mb: float,
         scaler: torch.amp.GradScaler | None = None, ends: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._model, self._comm, self._scaler, self._scale = model, comm, scaler, 1.0
         self._handles: list[Removable] = []
         self._finalizer = released_with(self, comm, self._handles)
         with agreement(comm, "give every worker the same arguments") as same:
-            self.name, self.method, self.step = method, _made(method, options), 0
+            self.name, self.method = _made(method, options)
+            self.step = 0
             self._optimizers = listed_optimizers(optimizer)
             for one in self._optimizers:
+                refuse_stranger(one, model)
                 self._refuse_momentum(one)
             if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
                 raise ValueError(
@@ -75,7 +78,7 @@ class Hook:
             groups = self._grouped(bucket_cap_mb, ends)
             buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
             self._sizes = [bucket.size for bucket in buckets]
-            same |= arguments_of(method, self.method) | {"buckets": self._sizes, "scaler": scaler is not None}
+            same |= arguments_of(self.name, self.method) | {"buckets": self._sizes, "scaler": scaler is not None}
             same |= {f"parameter {n}": name for n, name in enumerate(parameters)}
         self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
@@ -291,6 +294,11 @@ class ParameterHook(Hook):
         for layer, parameter in enumerate(parameters):
             arrive = torch.compiler.disable(partial(arrived, layer))
             self._handles.append(parameter.register_post_accumulate_grad_hook(arrive))
+        self._handles.append(before_forward(self._model, weakly(self._check_forward)))
+
+    def _check_forward(self) -> None:
+        """ValueError in one line if somebody else exchanges the gradients of the forward pass that begins."""
+        refuse_outer(self._parameters)
 
     def _arrive(self, layer: int, parameter: Any) -> None:
         """Exchange a gradient."""
@@ -390,23 +398,37 @@ def plain_context(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _made(name: str, options: dict[str, Any]) -> Method:
-    """The method ``name`` with these parameters; ValueError in one line if it does not exchange gradients."""
-    method = checked_method(name, options)
-    if isinstance(method, LocalSteps):
-        raise ValueError(f"method: {name} exchanges weights, and a hook exchanges gradients; use LocalSteps")
-    return method
+def _made(method: str | type[Method], options: dict[str, Any]) -> tuple[str, Method]:
+    """A method's name, and the method; ValueError in one line if it does not exchange gradients."""
+    name, made = checked_method(method, options)
+    if isinstance(made, LocalSteps):
+        raise ValueError(
+            f"method: {name} exchanges weights, and a hook exchanges gradients; use "
+            "dlgs_bench.hooks.local_steps.LocalSteps"
+        )
+    return name, made
 
 
-def checked_method(name: str, options: dict[str, Any]) -> Method:
-    """The method in ``methods/<name>.py`` with these parameters; ValueError in one line if either is invalid."""
-    known = plugins.names("methods")
-    if name not in known:
-        raise ValueError(f"method: {name!r} is not a method{meant(str(name), known)}; {listed(known)}")
-    if wrong := wrong_options(name, method_info(name)["fields"], options):
+def checked_method(method: str | type[Method], options: dict[str, Any]) -> tuple[str, Method]:
+    """A method's name, and the method with these parameters; ValueError in one line if either is invalid.
+
+    ``method``: the name of a file in ``methods/``, or a class.
+    """
+    if isinstance(method, type) and issubclass(method, Method):
+        name, kind = method.__name__, method
+    else:
+        name, known = str(method), plugins.names("methods")
+        if name not in known:
+            raise ValueError(f"method: {name!r} is not a method{meant(name, known)}; {listed(known)}")
+        kind = method_class(name)
+    if wrong := wrong_options(name, class_info(kind, name)["fields"], options):
         raise ValueError(wrong)
+    # numpy's numbers would make the saved state unreadable
     plain = {key: float(value) if isinstance(value, float) else value for key, value in options.items()}
-    return method_class(name)(**plain)  # numpy's numbers would make the saved state unreadable
+    try:
+        return name, kind(**plain)
+    except ValueError as error:  # it begins with the name of the parameter
+        raise ValueError(f"{name}.{error}") from None
 
 
 def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
@@ -444,7 +466,10 @@ def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:
     first = next(iter(usable.values()))
     for name, p in usable.items():
         if hasattr(p, "to_local"):
-            raise ValueError(f"{name}: the parameter is sharded; use FSDPHook, or give a model that is not sharded")
+            raise ValueError(
+                f"{name}: the parameter is sharded; use dlgs_bench.hooks.fsdp.FSDPHook, or give a model that is not "
+                "sharded"
+            )
         if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise ValueError(f"{name}: {p.dtype} is not float32, bfloat16 or float16; convert the parameter")
         if p.device != first.device:

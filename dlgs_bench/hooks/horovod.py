@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
+from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
+from dlgs_bench.hooks.wrappers import refuse_inner
 
 
 class HorovodHook(ParameterHook):
-    """Exchanges the gradients of ``model`` by ``method``, a file of ``methods/``, in each backward pass:
+    """Exchanges the gradients of ``model`` by ``method`` in each backward pass:
 
         hook = HorovodHook(model, optimizer, "topk", ratio=0.01)
 
@@ -25,12 +27,12 @@ class HorovodHook(ParameterHook):
     DistributedDataParallel. So they can be clipped, skipped or accumulated over several passes. A parameter that a pass
     does not use has a gradient of zeros.
 
-    ``optimizer``: the model's optimizer, or a list. ``scaler``: the GradScaler that scales the loss, if there is one.
-    ValueError in one line for unsupported arguments.
+    ``method``: the name of a file of ``methods/``, or a class. ``optimizer``: the model's optimizer, or a list.
+    ``scaler``: the GradScaler that scales the loss, if there is one. ValueError in one line for unsupported arguments.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str | type[Method],
         *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
@@ -39,6 +41,7 @@ class HorovodHook(ParameterHook):
             _refuse_horovods(one)
         refuse_sparse(model)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        refuse_inner(model, parameters.values())
         refuse_second_hook(parameters)
         comm = Horovod(next(model.parameters(), torch.empty(0)).device)
         super().__init__(model, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler)

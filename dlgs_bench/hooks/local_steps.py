@@ -16,14 +16,16 @@ from dlgs_bench import exchange
 from dlgs_bench.buckets import split_evenly
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import single
-from dlgs_bench.exchange import StepContext
+from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.exchange import Method, StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, usable, weakly
-from dlgs_bench.hooks.optimizers import listed_optimizers
+from dlgs_bench.hooks.optimizers import listed_optimizers, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
+from dlgs_bench.hooks.wrappers import before_forward, refuse_inner, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
 
 
@@ -38,8 +40,8 @@ class LocalSteps:
                 sync.step()
 
     ``model``: a plain module, without DistributedDataParallel. ``optimizer``: the inner optimizer of each worker, or a
-    list. ``group``: the processes that take part, all unless given; without a process group there is one worker.
-    ``steps``: calls of ``step`` so far.
+    list. ``method``: the name of a file of ``methods/``, or a class. ``group``: the processes that take part, all
+    unless given; without a process group there is one worker. ``steps``: calls of ``step`` so far.
 
     Construction gives every worker the weights and buffers of rank 0. Afterwards the model's buffers, such as
     BatchNorm's statistics, are never exchanged. Shared weights, outer momentum and residuals are float32. ValueError in
@@ -47,7 +49,7 @@ class LocalSteps:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str,
+        self, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], method: str | type[Method],
         *, group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module) or isinstance(model, nn.parallel.DistributedDataParallel):
@@ -57,17 +59,21 @@ class LocalSteps:
         self._handles: list[RemovableHandle] = []
         self._finalizer = released_with(self, self._comm, self._handles)
         with agreement(self._comm, "give every worker the same arguments") as same:
-            made = checked_method(method, options)
+            self.name, made = checked_method(method, options)
             if not isinstance(made, exchange.LocalSteps):
                 raise ValueError(
-                    f"{method} exchanges gradients and has no local steps; give diloco or sparseloco, or a hook"
+                    f"method: {self.name} exchanges gradients and has no local steps; give diloco or sparseloco, or "
+                    "use dlgs_bench.hooks.ddp.DDPHook"
                 )
-            self.name, self.method, self.steps = method, made, 0
+            self.method, self.steps = made, 0
             self._optimizers = listed_optimizers(optimizer)
+            for one in self._optimizers:
+                refuse_stranger(one, model)
             parameters = usable({name: p for name, p in model.named_parameters() if p.requires_grad})
+            refuse_inner(model, parameters, among=self._ranks)
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
-            same |= arguments_of(method, made) | {"parameters": self._flat.sizes}
+            same |= arguments_of(self.name, made) | {"parameters": self._flat.sizes}
         self._lost = self._agreed = False
         self._replaced = self._take_weights(parameters, model)
         self._model, self._parameter_ids = model, {id(parameter) for parameter in parameters}
@@ -83,6 +89,7 @@ class LocalSteps:
         self._read()
         self._begin()  # stores the shared weights
         self._handles += [one.register_step_pre_hook(weakly(self._check_start)) for one in self._optimizers]
+        self._handles.append(before_forward(model, weakly(self._check_forward)))
 
     def _take_weights(self, parameters: list[nn.Parameter], model: nn.Module) -> bool:
         """Copy the weights of rank 0. Returns whether this worker had other weights."""
@@ -142,6 +149,10 @@ class LocalSteps:
                     "workers would drift apart; make LocalSteps after the parameter is in the model and unfrozen"
                 )
 
+    def _check_forward(self) -> None:
+        """ValueError in one line if workers would exchange the gradients of a forward pass before the first step."""
+        refuse_outer((parameter for parameter, _ in self._pairs), self._ranks)
+
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """Check the first step: warn if the state was not loaded, and refuse weights that have changed.
 
@@ -187,6 +198,11 @@ class LocalSteps:
         """
         self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
         self.method.load_state_dict(kept)
+
+    @property
+    def _ranks(self) -> list[int]:
+        """The workers' ranks among all processes. Other processes may share a worker's model by a wrapper."""
+        return dist.get_process_group_ranks(self._comm._group) if isinstance(self._comm, TorchDist) else []
 
     @property
     def _identity(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -26,6 +26,18 @@ def listed_optimizers(given: Optimizer | Sequence[Optimizer]) -> list[Optimizer]
         raise ValueError("optimizer: the list is empty; give the model's optimizers")
     inner = [getattr(one, "optimizer", one) for one in optimizers]  # what Accelerate has wrapped
     return [own if isinstance(own, Optimizer) else one for one, own in zip(optimizers, inner, strict=True)]
+
+
+def refuse_stranger(optimizer: Optimizer, model: nn.Module, where: str = "") -> None:
+    """ValueError in one line if no parameter of ``optimizer`` belongs to ``model``.
+
+    ``where``: the beginning of the message.
+    """
+    own = {id(p) for p in model.parameters()}
+    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        kind = type(optimizer).__qualname__
+        why = f"{kind} has no parameter of the model"
+        raise ValueError(f"{where}optimizer: {why}; make it from this model's parameters")
 
 
 def momentum_of(optimizer: Optimizer) -> str | None:

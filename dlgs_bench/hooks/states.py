@@ -1,6 +1,7 @@
 """Saved states: what each worker saves, and how a hook continues with the same or another number of workers."""
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -11,12 +12,11 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import Method
-from dlgs_bench.exchange.plugin import method_info
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
     """The arguments that must be the same on all workers, such as {"method": name, "topk.ratio": 0.1}."""
-    return {"method": name} | {f"{name}.{option}": value for option, value in _options(name, method).items()}
+    return {"method": name} | {f"{name}.{option}": value for option, value in _options(method).items()}
 
 
 def identity_of(
@@ -27,11 +27,12 @@ def identity_of(
     ``buckets``: their entries. ``layers``: the shapes of the parameters, in the order of the buckets.
     """
     worker = {"rank": comm.rank, "workers": comm.world_size}
-    return {"method": name, "options": _options(name, method), **worker, "buckets": buckets, "layers": layers}
+    return {"method": name, "options": _options(method), **worker, "buckets": buckets, "layers": layers}
 
 
-def _options(name: str, method: Method) -> dict[str, Any]:
-    return {option: getattr(method, option) for option in method_info(name)["fields"]}
+def _options(method: Method) -> dict[str, Any]:
+    """The parameters of a method with their values."""
+    return {f.name: getattr(method, f.name) for f in fields(method) if f.init} if is_dataclass(method) else {}
 
 
 def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method: Method) -> dict[str, tuple]:
@@ -108,36 +109,44 @@ def _redistributed(
 def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
     """ValueError in one line if a state is of another method, other parameters, another rank or other buckets."""
     saved = {"layers": here["layers"]} | saved  # older states have no layers
+    if saved["method"] != here["method"]:
+        raise ValueError(
+            f"state: saved by {saved['method']}, here is {here['method']}; load a state of {here['method']}"
+        )
     for name in sorted({*saved["options"], *here["options"]}):
-        values = [of["options"].get(name, "not set") for of in (saved, here)]
-        if saved["method"] == here["method"] and values[0] != values[1]:
-            was, now = values
+        was, now = (of["options"].get(name, "not set") for of in (saved, here))
+        if was != now:
             raise ValueError(f"state: saved by {here['method']} with {name}={was}, here it is {now}; give {name}={was}")
     shards = [of.get("shard", "not set") for of in (saved, here)]
     if shards[0] != shards[1]:
         raise ValueError(
             f"state: saved by shard {shards[0]}, here is shard {shards[1]}; load on every rank what it has saved"
         )
-    if saved["buckets"] == here["buckets"] and saved["layers"] != here["layers"]:
-        pairs = zip_longest(saved["layers"], here["layers"], fillvalue="missing")
-        number, (was, now) = next((n, pair) for n, pair in enumerate(pairs) if pair[0] != pair[1])
+    if saved["layers"] != here["layers"]:
+        number, was, now = _first_difference(saved["layers"], here["layers"])
         raise ValueError(
             f"state: layer {number}, counted from the output, is {was} in the state and {now} here; load the state of "
             "a model with these layers in this order"
         )
-    if saved | {"rank": here["rank"], "workers": here["workers"]} == here and saved["workers"] != here["workers"]:
+    if saved["buckets"] != here["buckets"]:
+        number, was, now = _first_difference(saved["buckets"], here["buckets"])
+        raise ValueError(
+            f"state: the size of bucket {number} is {was} in the state and {now} here; give the hook the bucket_cap_mb "
+            "with which the state was saved, and DistributedDataParallel too"
+        )
+    if saved["workers"] != here["workers"]:
         raise ValueError(
             f"state: {here['method']} was saved by {saved['workers']} worker(s), here are {here['workers']}; give the "
             "states of all of them and redistribute=True"
         )
-    if saved != here:
-        why = f"saved by {_named(saved)}; here is {_named(here)}"
-        raise ValueError(f"state: {why}; load a state of this method, rank and these buckets")
+    if saved["rank"] != here["rank"]:
+        raise ValueError(f"state: saved by rank {saved['rank']}, here is rank {here['rank']}; load what it has saved")
 
 
-def _named(identity: dict[str, Any]) -> str:
-    worker = f"rank {identity['rank']} of {identity['workers']}"
-    return f"{identity['method']}, {worker}, buckets of {identity['buckets']} entries"
+def _first_difference(saved: list, here: list) -> tuple[int, Any, Any]:
+    """The position of the first difference of two lists, and the two values there."""
+    pairs = zip_longest(saved, here, fillvalue="missing")
+    return next((n, was, now) for n, (was, now) in enumerate(pairs) if was != now)
 
 
 def _copied(value: Any, device: torch.device) -> Any:

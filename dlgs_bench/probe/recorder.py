@@ -25,6 +25,8 @@ from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.hooks.hook import refuse_second_hook
+from dlgs_bench.hooks.optimizers import refuse_stranger
+from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, PARTS, VERSION, check
@@ -169,6 +171,8 @@ class Recorder:
         if len(self._recorded) == self._steps:
             self.finish()
             return
+        if has_outer(self._parameters):
+            raise ValueError("record: model: a DistributedDataParallel around it is trained; give record that model")
         if not self._seen:  # a hook can be made in the context
             _refuse_other_exchanges(self._wrapped, self._optimizer)
         self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", False)
@@ -314,6 +318,7 @@ def _recordable(
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
         kind = type(optimizer).__qualname__
         raise ValueError(f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+    refuse_stranger(_stepping(optimizer), model, "record: ")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")
     if not path.absolute().parent.is_dir():
@@ -330,17 +335,12 @@ def _recordable(
             raise ValueError(f"record: methods: {name!r} is not a method{meant(name, known)}; {listed(known)}")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if isinstance(model, DistributedDataParallel):
-        names = {id(parameter): name for name, parameter in model.module.named_parameters()}
-        parameters = [p for p in parameters if names[id(p)] not in model.parameters_to_ignore]
+        parameters = list(exchanged_by(model).values())
     if not parameters:
         raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
     if any(hasattr(parameter, "placements") for parameter in parameters):
         raise ValueError("record: model: the parameters are sharded; record the job with DDP or on one process")
     _refuse_other_exchanges(model, optimizer)
-    own = set(map(id, parameters))
-    groups = getattr(_stepping(optimizer), "param_groups", None)
-    if groups and not any(id(p) in own for group in groups for p in group["params"]):
-        raise ValueError("record: optimizer: it updates no parameter of the model; give the model's optimizer")
     kinds = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters} - set(DTYPES))
     if kinds:
         raise ValueError(f"record: model: {kinds[0]} is not a supported dtype of gradients; use float32")
@@ -359,10 +359,8 @@ def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:
             "record: model: a hook exchanges its gradients, and a profile is of uncompressed training; record without "
             "the hook, or call its close first"
         ) from None
-    if any(isinstance(module, DistributedDataParallel) and module is not model for module in model.modules()):
-        raise ValueError(
-            "record: model: there is a DistributedDataParallel in it; give that model, and wrap a model only once"
-        )
+    inside = model.module if isinstance(model, DistributedDataParallel) else model
+    refuse_inner(inside, inside.parameters(), where="record: ")
     for exchange, _ in getattr(model, "_comm_hooks", ()):
         module, name = (getattr(exchange, key, "") for key in ("__module__", "__qualname__"))
         if not module.startswith(PLAIN_HOOKS) and exchange is not allreduce_hook:

@@ -1,0 +1,245 @@
+"""Mistakes around a hook or the probe that training hides: other wrappers, other optimizers, layers frozen too late.
+
+Each ends in one line before anything is exchanged. A legal script that resembles the mistake trains. test_hook_scripts
+makes the same mistakes on two ranks, and on Horovod.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.hooks.fsdp import FSDPHook
+from dlgs_bench.hooks.local_steps import LocalSteps
+from dlgs_bench.probe import record
+
+pytestmark = pytest.mark.unit
+OUTER = "model: a DistributedDataParallel around it sums the same gradients; remove the outer wrapper"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+
+def sgd(*models: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+
+
+def hooked(model: nn.Module, optimizer=None) -> DDPHook:
+    return DDPHook(model, optimizer or sgd(model), "topk", ratio=0.5)
+
+
+def backward(model: nn.Module) -> None:
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def refused(call: Callable[[], object]) -> str:
+    """The one-line error of ``call``."""
+    with pytest.raises(ValueError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def recorded(model: nn.Module, trained: nn.Module, path) -> None:
+    with record(model, sgd(model), path):
+        backward(trained)
+
+
+@pytest.mark.parametrize("name", ["", "0"])
+def test_ddp_within_the_model_is_refused_before_training(name, tmp_path):
+    model = nn.Sequential(DistributedDataParallel(nn.Linear(3, 4)), nn.Linear(4, 1)) if name else net()
+    inner = model if name else DistributedDataParallel(model)
+    model = DistributedDataParallel(inner)
+    which = f" ({name})" if name else ""
+    line = f"model: it contains a DistributedDataParallel{which}, which sums the same gradients; remove this wrapper"
+    assert refused(lambda: hooked(model)) == line
+    assert refused(lambda: recorded(model, model, tmp_path / "profile.json")) == f"record: {line}"
+
+
+def test_ddp_around_the_model_is_refused_in_the_forward_pass(tmp_path):
+    model = DistributedDataParallel(net())
+    before = DistributedDataParallel(model)
+    hook = hooked(model)
+    outers = (before, DistributedDataParallel(model), DistributedDataParallel(nn.Sequential(model)))
+    for outer in outers:  # named, since torch crashes if one is collected while a backward pass runs
+        assert refused(lambda outer=outer: backward(outer)) == OUTER
+    assert hook.step == 0 and all(p.grad is None for p in model.parameters())
+    backward(model)
+    assert hook.step == 1
+    for given in (net(), DistributedDataParallel(net())):
+        outer = DistributedDataParallel(given)
+        line = refused(lambda given=given, outer=outer: recorded(given, outer, tmp_path / "profile.json"))
+        assert line == "record: model: a DistributedDataParallel around it is trained; give record that model"
+
+
+def test_ddp_within_a_sharded_model_is_refused_and_around_it_torch_raises_an_error():
+    mesh, model = init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard")), net()
+    inner = DistributedDataParallel(net())
+    for one in (model, inner):
+        fully_shard(one, mesh=mesh["shard"])
+    line = "model: it contains a DistributedDataParallel, which sums the same gradients; remove this wrapper"
+    assert refused(lambda: FSDPHook(inner, mesh["rep"], sgd(inner), "topk", ratio=0.5)) == line
+    FSDPHook(model, mesh["rep"], sgd(model), "topk", ratio=0.5)
+    with pytest.raises(NotImplementedError):
+        DistributedDataParallel(model)
+
+
+class Student(nn.Module):
+    """A network that is trained by the outputs of another one, which is not a part of it."""
+
+    def __init__(self, teacher: nn.Module):
+        super().__init__()
+        self.net, self.teacher = net(), [teacher]
+
+    def forward(self, inputs):
+        return self.net(inputs) - self.teacher[0](inputs)
+
+
+def test_ddp_around_other_parameters_is_legal():
+    model, parts = DistributedDataParallel(net()), nn.Sequential(DistributedDataParallel(nn.Linear(3, 4)), net()[2])
+    hook = hooked(model)
+    backward(DistributedDataParallel(Student(model)))
+    assert hook.step == 1
+    ignored = [f"0.{name}" for name, _ in parts[0].named_parameters()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(parts, ignored)
+    outer = DistributedDataParallel(parts)
+    inner_hook, outer_hook = hooked(parts[0]), hooked(outer)
+    backward(outer)
+    assert inner_hook.step == outer_hook.step == 1
+
+
+def test_a_copy_of_a_model_with_a_hook_may_be_wrapped():
+    model, plain = DistributedDataParallel(net()), net()
+    hook, _sync = hooked(model), LocalSteps(plain, sgd(plain), "diloco")
+    for copied in (copy.deepcopy(plain), pickle.loads(pickle.dumps(plain)), copy.deepcopy(model)):
+        backward(DistributedDataParallel(copied))
+        assert all(p.grad is not None for p in copied.parameters())
+    assert hook.step == 0
+
+
+def test_a_scripted_model_may_have_a_hook():
+    model = torch.jit.script(net())
+    optimizer = sgd(model)
+    with LocalSteps(model, optimizer, "diloco", local_steps=1) as sync:
+        backward(model)
+        optimizer.step()
+        sync.step()
+        assert sync.steps == 1
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_gradients_of_passes_outside_the_hooks_model_are_refused_in_the_first_step(wrapped):
+    model = DistributedDataParallel(net())
+    optimizer = sgd(model)
+    hook = hooked(model, optimizer)
+    called = DistributedDataParallel(model.module) if wrapped else model.module
+    before = [p.detach().clone() for p in model.parameters()]
+    backward(called)
+    line = "model: the first gradients come from passes outside the model of the hook"
+    assert refused(optimizer.step).startswith(line)
+    assert hook.step == 0 and all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_first_step_on_a_local_pass_or_with_a_closure_is_legal():
+    model = DistributedDataParallel(net())
+    optimizer = sgd(model)
+    hook = hooked(model, optimizer)
+    with model.no_sync():
+        backward(model)
+    optimizer.step()
+    assert hook.step == 0
+    other = DistributedDataParallel(net())
+    backward(other)
+    closing, hook = sgd(other), hooked(other)
+    closing.step(lambda: backward(other))
+    assert hook.step == 1
+
+
+def test_layers_that_are_frozen_after_wrapping_are_refused_by_name():
+    model = DistributedDataParallel(net())
+    hook = hooked(model)
+    model.module[0].requires_grad_(False)
+    line = "0.bias: it was frozen after the model was wrapped, so DistributedDataParallel would wait for its gradient"
+    assert refused(lambda: backward(model)).startswith(line)
+    with torch.no_grad():
+        model(torch.ones(2, 3))
+    model.module[0].requires_grad_(True)
+    backward(model)
+    assert hook.step == 1
+
+
+@pytest.mark.parametrize("unfreeze", [False, True])
+def test_layers_that_are_frozen_or_unfrozen_between_wrapper_and_hook_are_refused(unfreeze):
+    plain = net()
+    plain[0].requires_grad_(not unfreeze)
+    model = DistributedDataParallel(plain)
+    plain[0].requires_grad_(unfreeze)
+    now, wrapped = (4, 2) if unfreeze else (2, 4)
+    line = f"model: {now} parameters require a gradient, and {wrapped} did when it was wrapped; freeze and unfreeze"
+    assert refused(lambda: hooked(model)).startswith(line)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_layers_may_be_frozen_if_ddp_finds_unused_parameters(early):
+    model = DistributedDataParallel(net(), find_unused_parameters=True)
+    hook = None if early else hooked(model)
+    model.module[0].requires_grad_(False)
+    hook = hook or hooked(model)
+    for _ in range(2):
+        backward(model)
+    assert hook.step == 2
+
+
+def test_a_model_may_be_frozen_while_another_one_trains_through_it():
+    critic = DistributedDataParallel(net())
+    hook = hooked(critic)
+    critic.requires_grad_(False)
+    generated = torch.ones(2, 3, requires_grad=True)
+    critic(generated).sum().backward()
+    assert generated.grad.any() and hook.step == 0
+    critic.requires_grad_(True)
+    backward(critic)
+    assert hook.step == 1
+
+
+def test_an_optimizer_of_another_model_is_refused(tmp_path):
+    model, plain, other = DistributedDataParallel(net()), net(), sgd(net())
+    mesh, sharded = init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard")), net()
+    early = sgd(sharded)  # fully_shard replaces the parameters
+    fully_shard(sharded, mesh=mesh["shard"])
+    line = "optimizer: SGD has no parameter of the model; make it from this model's parameters"
+    for call in (
+        lambda: hooked(model, other),
+        lambda: hooked(model, [sgd(model), other]),
+        lambda: FSDPHook(sharded, mesh["rep"], early, "none"),
+        lambda: LocalSteps(plain, other, "diloco"),
+    ):
+        assert refused(call) == line
+
+    def recorded_with_another() -> None:
+        with record(model, other, tmp_path / "profile.json"):
+            pass
+
+    assert refused(recorded_with_another) == f"record: {line}"
+
+
+def test_an_optimizer_of_several_models_or_of_some_layers_is_legal():
+    model = DistributedDataParallel(net())
+    hooked(model, [sgd(model.module[0], net()), sgd(model.module[2])])
+    LocalSteps(plain := net(), sgd(plain[2], net()), "diloco")
