@@ -119,7 +119,10 @@ def docstring(path: str) -> str:
 
 
 def commit() -> str:
-    """The commit of this project, with "+changes" if files differ from it; "unknown" without git or its history."""
+    """The commit of this project; "unknown" without git or its history.
+
+    "+changes" is added if files differ from the commit. Results and figures do not count: no run depends on them.
+    """
 
     def git(*arguments: str) -> str:
         try:
@@ -128,7 +131,7 @@ def commit() -> str:
             return ""
 
     name = abbreviated(git("rev-parse", "--verify", "HEAD"), len(git("rev-parse", "--short", "HEAD"))) or "unknown"
-    return name + ("+changes" if git("status", "--porcelain") else "")
+    return name + ("+changes" if git("status", "--porcelain", "--", ".", ":!results", ":!figures") else "")
 
 
 def abbreviated(digits: str, least: int) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
@@ -49,6 +50,17 @@ def test_no_table_reads_a_commit_as_a_number(digits):
     """This does not hold for every name: pandas crashes on 1e2147483648a."""
     name = fingerprint.abbreviated(digits, 7)
     assert pd.read_csv(StringIO(f"commit\n{name}\n"))["commit"].tolist() == [name]
+
+
+@pytest.mark.parametrize("path, changes", [("results/new.csv", ""), ("figures/new.svg", ""), ("new.py", "+changes")])
+def test_only_files_on_which_runs_depend_are_changes(tmp_path, monkeypatch, path, changes):
+    monkeypatch.setattr(fingerprint, "ROOT", tmp_path)
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run([*git, *command], check=True)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).touch()
+    assert "".join(fingerprint.commit().partition("+")[1:]) == changes
 
 
 def test_a_commit_has_as_few_digits_as_git_gives_it():
