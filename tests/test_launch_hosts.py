@@ -66,7 +66,7 @@ def launched(
 
 @every_engine
 def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, data, tmp_path):
-    spec, place = accuracy(engine, workers=3), over(hosts, 2, 1, data={"cifar10": str(data)})
+    spec, place = accuracy(engine, workers=3), over(hosts, 2, 1, data_root=str(data))
     there, here = (tmp_path / name for name in ("there", "here"))
     there.mkdir()
     process = launched(hosts, spec, place, there)
@@ -83,7 +83,7 @@ def test_a_run_on_two_hosts_has_the_bits_of_one_on_this_machine(engine, hosts, d
 def test_a_timed_run_on_two_hosts_is_timed_in_every_launch(engine, hosts, data, tmp_path):
     training, how = Training("resnet20", batch=8, lr_steps=()), Measurement(launches=2, blocks=2, repeats=1)
     spec = RunSpec("timing", training, Scheme("topk", options={"ratio": 0.1}), Cluster(engine), how)
-    process = launched(hosts, spec, over(hosts, 1, 1, data={"cifar10": str(data)}), tmp_path)
+    process = launched(hosts, spec, over(hosts, 1, 1, data_root=str(data)), tmp_path)
     said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 0, said + (tmp_path / "log").read_text()
     table = pd.read_csv(tmp_path / "run" / "iterations.csv")
@@ -100,7 +100,7 @@ def reported(folder: Path, process: subprocess.Popen) -> bool:
 
 @every_engine
 def test_a_rank_that_fails_on_another_host_ends_all_and_is_shown(engine, hosts, tmp_path):
-    place = over(hosts, 1, 1, data={"cifar10": ""})
+    place = over(hosts, 1, 1, data_root="")
     process = launched(hosts, accuracy(engine), place, tmp_path, *WORKER, "fails", "600")
     said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 1 and said.endswith("\nArithmeticError: broken on purpose\n"), said
@@ -120,7 +120,7 @@ def test_nothing_on_any_host_outlives_the_launcher(engine, end, leave_after_s, h
 
 @every_engine
 def test_a_run_that_is_asked_to_end_saves_on_all_hosts_and_goes_on(engine, hosts, data, tmp_path):
-    place = over(hosts, 1, 1, data={"cifar10": str(data)}, checkpoint_every_s=600, interface="eth0")
+    place = over(hosts, 1, 1, data_root=str(data), checkpoint_every_s=600, interface="eth0")
     spec = accuracy(engine, steps=400, planner="all")  # steps enough to be asked in time, and quick ones
     process = launched(hosts, spec, place, tmp_path)
     assert reported(tmp_path, process)
