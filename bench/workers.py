@@ -234,10 +234,11 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     note += f"{first['precision']}; {captions.setting(table)}; {captions.number_of_seeds(table)}"
     draw(last, names, folder, note)
     words = " ".join(CAPTION.split())
+    command = f"python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}"
+    command += f" --precision {first['precision']}"
     lines = [
         "# More workers at the same total batch",
-        f"`python bench/workers.py {folder.as_posix()} --steps {last['step'].max()}` trained these runs. The workers "
-        "are threads of one process, so this page contains no times.",
+        f"`{command}` trained these runs. The workers are threads of one process, so this page contains no times.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "

@@ -90,6 +90,7 @@ def test_the_gap_is_to_uncompressed_with_as_many_workers_and_the_same_seed():
 def test_the_page_says_what_was_trained(tmp_path):
     workers.write([record("none", 2, 0.5), record("topk", 2, 0.4), record("none", 4, 0.3)], tmp_path)
     page = (tmp_path / "README.md").read_text()
+    assert f"`python bench/workers.py {tmp_path} --steps 10 --precision float32` trained" in page
     assert "| Top-K | 40.0 (-10.0) | not run |" in " ".join(page.split())
     assert "a machine; no network; threads, 2 or 4 workers; 2026-11-26, commit abcdef0" in page.replace("\u00a0", " ")
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "workers.csv", "workers.svg"}
