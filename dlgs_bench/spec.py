@@ -173,6 +173,11 @@ class RunSpec:
         return self.kind not in ("exchanges", "sums")
 
     @property
+    def timed(self) -> bool:
+        """Whether the run measures times. Accuracy runs do not, nor does a hybrid that trains for some steps."""
+        return self.kind != "accuracy" and not self.training.train_steps
+
+    @property
     def processes(self) -> int:
         """The number of workers, and of servers or dedicated aggregators, which are the last ranks."""
         aggregators = self.scheme.streams["aggregators"] if self.scheme.streams.get("dedicated") else 0

@@ -163,7 +163,7 @@ def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path,
     that share cores slow each other's forward passes. These are not compared with the calibration, which had no such
     contention.
     """
-    if spec.kind == "accuracy" or spec.training.train_steps:
+    if not spec.timed:
         return None
     local = settings.by == "local"
     crowded = local and spec.processes * spec.cluster.threads > len(os.sched_getaffinity(0))

@@ -22,9 +22,7 @@ def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path
 
     ``gpus``: the GPUs of this machine that it may use. ``nodes.Refused`` if ``settings`` do not allow to start it.
     """
-    environment = os.environ | ENGINES[spec.cluster.engine].environment(
-        spec.cluster.threads, timed=spec.kind != "accuracy"
-    )
+    environment = os.environ | ENGINES[spec.cluster.engine].environment(spec.cluster.threads, spec.timed)
     if gpus:
         environment[VISIBLE] = ",".join(gpus)
     launcher = _launcher(spec, settings, program, environment)

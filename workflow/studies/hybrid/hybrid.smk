@@ -1,11 +1,9 @@
 # Hybrid parallelism compared with data-parallel training on the same samples.
-HYBRID_LEARNING = [
-    run
-    for run in of_kind("hybrid", "hybrid")
-    if SPECS[f"hybrid/{run}"].training.train_steps
-]
 HYBRID_TIMED = [
-    run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_LEARNING
+    run for run in of_kind("hybrid", "hybrid") if SPECS[f"hybrid/{run}"].timed
+]
+HYBRID_LEARNING = [
+    run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_TIMED
 ]
 if studied("hybrid"):
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
