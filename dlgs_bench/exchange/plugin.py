@@ -52,9 +52,9 @@ def class_info(cls: type[Method], name: str) -> dict:
             "or None if it does not conserve gradient + residual"
         )
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields: tuple[dataclasses.Field, ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    _check_declarations(cls, [f.name for f in fields if f.init])
-    required = [f.name for f in fields if f.init and f.default is f.default_factory is dataclasses.MISSING]
+    fields = parameters(cls)
+    _check_declarations(cls, [f.name for f in fields])
+    required = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     if set(required) <= {"ratio"}:
         cls(**dict.fromkeys(required, 0.1))  # an error in its constructor is found here instead of in a run
     return {
@@ -66,20 +66,25 @@ def class_info(cls: type[Method], name: str) -> dict:
         "baseline": cls.baseline,
         "uncompressed": cls.exact_when == {} and cls.baseline,
         "needs_sgd": cls.owns_momentum or cls.decay_joins_gradient,
-        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields if f.init},
+        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields},
     }
 
 
-def _check_declarations(cls: type[Method], parameters: list[str]) -> None:
+def parameters(cls: type[Method]) -> list[dataclasses.Field]:
+    """The parameters of a method: the fields that its constructor takes."""
+    return [f for f in dataclasses.fields(cls) if f.init] if dataclasses.is_dataclass(cls) else []
+
+
+def _check_declarations(cls: type[Method], names: list[str]) -> None:
     """ValueError in one line if a parameter has the name of a declaration or of a field of the state."""
     for base in cls.__mro__:
-        for name in parameters:
+        for name in names:
             if typing.get_origin(vars(base).get("__annotations__", {}).get(name)) is typing.ClassVar:
                 raise ValueError(
                     f"{cls.__name__}.{name}: a type makes it a parameter of the method; write `{name} = ...` without"
                 )
     for name in cls.state_fields():
-        if name in parameters:
+        if name in names:
             raise ValueError(
                 f"{cls.__name__}.{name}: a parameter is not a valid field of the state; write field(..., init=False)"
             )

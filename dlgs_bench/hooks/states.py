@@ -1,7 +1,6 @@
 """Saved states: what each worker saves, and how a hook continues with the same or another number of workers."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import Method
+from dlgs_bench.exchange.plugin import parameters
 
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def identity_of(
 
 def _options(method: Method) -> dict[str, Any]:
     """The parameters of a method with their values."""
-    return {f.name: getattr(method, f.name) for f in fields(method) if f.init} if is_dataclass(method) else {}
+    return {f.name: getattr(method, f.name) for f in parameters(type(method))}
 
 
 def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method: Method) -> dict[str, tuple]:
