@@ -29,7 +29,7 @@ from dlgs_bench.hooks.optimizers import refuse_stranger
 from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
-from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, PARTS, VERSION, check
+from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, ONE_EXCHANGE, PARTS, VERSION, check
 
 # Modules whose communication hooks of DistributedDataParallel leave the sum as it is. The first is the project's own,
 # for which ``refuse_second_hook`` answers: a hook that is closed stays registered.
@@ -282,10 +282,7 @@ class Recorder:
     def _report(self, job: dict, failed: dict[str, str]) -> None:
         """Report what the profile lacks. ``failed``: method -> why it was not measured."""
         if job["exchanges"] > 1:
-            _say(
-                f"{job['exchanges']} of {job['passes']} passes of a step exchange gradients, but predictions assume "
-                "one exchange per step; call no_sync in all passes except the last, and record again"
-            )
+            _say(f"{job['exchanges']} of {job['passes']} passes of a step exchange gradients, but {ONE_EXCHANGE}")
         for name, reason in failed.items():
             _say(f"methods: {name} is not measured: {reason}")
 

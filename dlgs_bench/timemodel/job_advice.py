@@ -19,7 +19,7 @@ from dlgs_bench.spec import UNCOMPRESSED
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
-from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES
+from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES, ONE_EXCHANGE
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import ALL_GATHER, FLOAT32_BYTES, Traffic
@@ -518,10 +518,7 @@ def _more_exchanges(job: Job) -> list[str]:
     if job.exchanges == 1 or job.passes == 1:
         return []
     number = f"{job.exchanges} of {job.passes}" if job.exchanges else f"1 or more of {job.passes}"
-    return [
-        f"{number} passes of a recorded step exchanged gradients, but predictions assume one exchange per step; call "
-        "no_sync in all passes except the last, and record again"
-    ]
+    return [f"{number} passes of a recorded step exchanged gradients, but {ONE_EXCHANGE}"]
 
 
 def explained_s(job_models: Sequence[JobModel]) -> float:

@@ -15,6 +15,9 @@ from dlgs_bench.errors import short_repr
 
 FORMAT, VERSION = "dlgs-bench profile", 3
 FEW_STEPS = 10  # medians over fewer recorded steps are uncertain
+ONE_EXCHANGE = (  # what follows if several passes of a recorded step exchanged gradients
+    "predictions assume one exchange per step; call no_sync in all passes except the last, and record again"
+)
 OPERATIONS = ("all-reduce", "all-gather", "message")
 PARTS = ("forward", "loss", "backward", "waiting", "optimizer", "other", "iteration")
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}  # bytes
