@@ -316,8 +316,8 @@ def compare(
 ) -> pd.DataFrame:
     """One row per comparison, from the tables of the studies.
 
-    ``points`` is None without the study ``sparse_dense``. ``hybrids`` and ``learning`` are None without the study
-    ``hybrid``.
+    ``points`` is None if the study ``sparse_dense`` did not run. ``hybrids`` and ``learning`` are None if the study
+    ``hybrid`` did not run.
     """
     sources: list[tuple[str, Iterable[dict]]]
     sources = [(OMNIREDUCE, omnireduce(sums, training, layers)), (HYBRID, halving_doubling(sums))]

@@ -128,7 +128,7 @@ class Head(HybridWorker):
 
     @property
     def accuracy(self) -> Tensor:
-        """The part of the samples of the last step whose class was right. It is no part of the step's time."""
+        """The fraction of the last step's samples that were classified correctly. The step's time excludes it."""
         return (self._scores.argmax(1) == self._targets).float().mean()
 
     def step(self) -> None:

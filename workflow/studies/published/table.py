@@ -4,8 +4,8 @@ A gap is the difference to the uncompressed run of the same source, model and op
 SGD). Accuracies of two sources are never compared. After ±: twice the standard error of a difference, from the number
 of test images and, if there are several seeds, from how much they differ. Differences that are smaller count as 0.
 Direction: whether the measured gap has the sign of the published gap. Order: how often both agree which of two rows of
-a source, model and optimizer is better. GRACE's accuracies are those of the best epoch; ours are after the last step.
-The columns note and not_measured of the CSV file say what differs from the source."""
+a source, model and optimizer is better. GRACE published the accuracy of the best epoch. Measured accuracies are of the
+last step. The columns note and not_measured of the CSV file contain what differs from the source."""
 
 from collections import Counter
 
