@@ -7,7 +7,7 @@ returns from other workers: a sum, or their messages. The network may carry more
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -28,10 +28,12 @@ class Transport:
     ``sent_bytes``, ``received_bytes``, ``sent_entries`` and ``traffic`` count what this worker sent and received since
     the last ``reset``. ``sent_entries`` is a tensor of shape (1,) if only the device has the count; to read it waits
     for the device.
+    ``gather``: starts an all-gather; by default the engine's.
     """
 
     def __init__(self, topology: Topology, comm: Communicator, wire: str = "indices") -> None:
         self.topology, self.comm, self._format = topology, comm, FORMATS[wire]
+        self.gather: Callable[..., Pending] = comm.start_allgather
         self.reset()
 
     def reset(self) -> None:
@@ -174,7 +176,7 @@ class FixedSizeSparseSum(Operation):
     def start(self, transport: CollectiveTransport, request: Sum) -> Pending:
         message = torch.cat([request.chosen.int(), request.values.view(torch.int32), request.indices.int()])
         transport.count(request.entries, message.nbytes, gathered=message.nbytes)
-        return transport.comm.start_allgather(message, equal=True)
+        return transport.gather(message, equal=True)
 
     def finish(self, transport: CollectiveTransport, request: Sum, received: list[Tensor]) -> Tensor:
         transport.received_bytes += _bytes_of_others(received, transport.comm.rank)
@@ -236,7 +238,7 @@ def _start_gather(transport: Transport, message: Tensor, entries: int | Tensor) 
     """Start an all-gather of a message whose length other workers do not have yet, so its length is sent, too."""
     sent = message.nbytes + HEADER_BYTES
     transport.count(entries, sent, gathered=sent)
-    return transport.comm.start_allgather(message)
+    return transport.gather(message)
 
 
 def _count_gathered(transport: Transport, messages: list[Tensor]) -> None:

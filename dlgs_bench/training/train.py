@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from dlgs_bench.comm import Communicator
+from dlgs_bench.comm.coalesced import CoalescedGathers
 from dlgs_bench.data import DataSet
 from dlgs_bench.exchange.driver import Exchange, LocalExchange
 from dlgs_bench.launch.liveness import Progress
@@ -52,7 +53,9 @@ def begin(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.device
     """The session of an accuracy run before its first step, and the exchange of its method."""
     session = Session(spec, comm, data, device)
     session.rows = {"points": [], "iterations": [], "sent": []}
-    return session, session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
+    exchange = session.prepare(spec.variant, make_method(spec.scheme.method, spec.scheme.options))
+    exchange.transport.gather = CoalescedGathers(comm).start  # no time is measured
+    return session, exchange
 
 
 def advance(session: Session, exchange: Exchange, total_steps: int) -> None:
