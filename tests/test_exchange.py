@@ -126,8 +126,8 @@ class Returns(Method):
 
 
 def test_what_a_method_returns_is_what_is_applied():
-    for found in step_of(Returns(lambda total: total * 2)):
-        assert found.tolist() == [6.0] * 4
+    for found in step_of(Returns(lambda total: total * torch.tensor([2.0, -2.0, 0.0, 1.0]))):
+        assert found.tolist() == [6.0, -6.0, 0.0, 3.0]
 
 
 @pytest.mark.parametrize("wrong", [lambda t: None, lambda t: t[:2], lambda t: t.double()], ids=["none", "short", "f64"])

@@ -128,6 +128,7 @@ def test_a_run_length_code_is_as_long_as_it_says(x, sent_bytes):
     assert coded(x).nbytes == sent_bytes
 
 
-def test_a_run_length_code_of_another_bucket_is_refused():
-    with pytest.raises(ValueError, match="a message of 10 entries does not fit a bucket of 12"):
-        RunLength.add(torch.zeros(12), coded(torch.ones(10)))
+@pytest.mark.parametrize("size", [9, 12])
+def test_a_run_length_code_of_another_bucket_is_refused(size):
+    with pytest.raises(ValueError, match=f"a message of 10 entries does not fit a bucket of {size}"):
+        RunLength.add(torch.zeros(size), coded(torch.ones(10)))
