@@ -52,22 +52,20 @@ class _Gathers:
     def _send(self) -> list[list[Tensor]]:
         """Send all tensors as bytes, in one message. It starts with their lengths, unless all ranks have the same."""
         parts = [tensor.view(torch.uint8) for tensor in self._tensors]
-        lengths = torch.tensor([part.numel() for part in parts], device=self._comm.device)
-        header = [] if self._equal else [lengths.view(torch.uint8)]
+        lengths = [part.numel() for part in parts]
+        header = [] if self._equal else [torch.tensor(lengths, device=self._comm.device).view(torch.uint8)]
         message = torch.cat([*header, *(pad(part, (0, -part.numel() % ALIGNMENT)) for part in parts)])
         received = self._comm.start_allgather(message, self._equal).wait()
         by_rank = [self._split(content, lengths) for content in received]
         return [list(answer) for answer in zip(*by_rank, strict=True)]
 
-    def _split(self, content: Tensor, lengths: Tensor) -> list[Tensor]:
-        """The tensors of one rank. ``lengths``: their bytes, shape (n,); another rank's message has its own."""
+    def _split(self, content: Tensor, lengths: list[int]) -> list[Tensor]:
+        """The tensors of one rank. ``lengths``: bytes of each tensor of this rank; another rank's are in its header."""
         if not self._equal:
-            header, content = content.tensor_split([lengths.nbytes])
-            lengths = header.view(torch.int64)
-        padded = content.split([n + -n % ALIGNMENT for n in lengths.tolist()])
-        return [
-            part[:n].view(tensor.dtype) for part, n, tensor in zip(padded, lengths.tolist(), self._tensors, strict=True)
-        ]
+            header, content = content.tensor_split([8 * len(lengths)])
+            lengths = header.view(torch.int64).tolist()
+        padded = content.split([n + -n % ALIGNMENT for n in lengths])
+        return [part[:n].view(t.dtype) for part, n, t in zip(padded, lengths, self._tensors, strict=True)]
 
 
 class _Gather:
