@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlgs_bench import fingerprint, plugins
+from dlgs_bench.fingerprint import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -61,6 +63,15 @@ def test_only_files_on_which_runs_depend_are_changes(tmp_path, monkeypatch, path
     (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).touch()
     assert "".join(fingerprint.commit().partition("+")[1:]) == changes
+
+
+def test_the_report_of_no_configuration_is_a_change():
+    of_all = [read(path.stem) for path in (ROOT / "config").glob("*.yaml")]
+    reports = {values["output"]["report"] for values in of_all if "report" in values.get("output", {})}
+    ignored = subprocess.run(["git", "check-ignore", *reports], cwd=ROOT, capture_output=True, text=True)
+    if ignored.returncode == 128:
+        pytest.skip("not a git checkout")
+    assert len(reports) > 3 and set(ignored.stdout.split()) == reports
 
 
 def test_a_commit_has_as_few_digits_as_git_gives_it():
