@@ -8,8 +8,8 @@ from conftest import METHODS, examples, exchange_of, gradients, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlgs_bench.comm.coalesced import CoalescedGathers
 from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange.coalesced import CoalescedGathers
 
 pytestmark = pytest.mark.unit
 

@@ -35,8 +35,14 @@ def join(*tensors: Tensor) -> Tensor:
 
 def split(message: Tensor, *like: Tensor) -> list[Tensor]:
     """The tensors of a message of ``join``, with the dtypes and shapes of ``like``."""
-    parts = message.split([tensor.nbytes for tensor in like])
-    return [p.clone().view(t.dtype).view(t.shape) for p, t in zip(parts, like, strict=True)]  # a clone is aligned
+    parts = cut(message, [tensor.nbytes for tensor in like], [tensor.dtype for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def cut(message: Tensor, lengths: list[int], dtypes: list[torch.dtype]) -> list[Tensor]:
+    """The tensors of a message of ``join`` as vectors, from the number of bytes and the dtype of each."""
+    parts = message.split(lengths)
+    return [part.clone().view(dtype) for part, dtype in zip(parts, dtypes, strict=True)]  # a clone is aligned
 
 
 def pack_indices(indices: Tensor) -> Tensor:

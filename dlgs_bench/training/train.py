@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from dlgs_bench.comm import Communicator
-from dlgs_bench.comm.coalesced import CoalescedGathers
 from dlgs_bench.data import DataSet
+from dlgs_bench.exchange.coalesced import CoalescedGathers
 from dlgs_bench.exchange.driver import Exchange, LocalExchange
 from dlgs_bench.launch.liveness import Progress
 from dlgs_bench.spec import LaunchSettings, RunSpec
