@@ -70,6 +70,19 @@ def test_exact_equals_brute_force_on_twelve_layers(shape):
         assert schedule(sizes, costs, exact(sizes, costs)).iteration_s == pytest.approx(best)
 
 
+@given(chains(longest=15))
+def test_the_papers_planner_is_algorithm_2_written_out(chain):
+    sizes, costs = chain
+    plan, group = [(layer, layer + 1) for layer in range(len(sizes))], 0
+    while group + 1 < len(plan):
+        merged = [*plan[:group], (plan[group][0], plan[group + 1][1]), *plan[group + 2 :]]
+        if schedule(sizes, costs, merged).iteration_s < schedule(sizes, costs, plan).iteration_s:
+            plan = merged
+        else:
+            group += 1
+    assert paper(sizes, costs) == plan
+
+
 def test_the_papers_planner_merges_only_if_the_iteration_gets_shorter():
     """If selection and communication cost nothing, merging changes nothing. If each message takes 1 s to start, it
     does."""

@@ -164,6 +164,7 @@ def _joined(names: Iterable[str]) -> str:
 
 def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, topology: Topology) -> RunSpec:
     counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width")}
+    counts["blocks"] = values["models"][model].get("blocks", counts["blocks"])
     return RunSpec(
         "timing",
         # Table 2 shows how long the recipe's epochs would take.

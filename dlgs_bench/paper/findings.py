@@ -11,7 +11,7 @@ from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
-from dlgs_bench.stats import Estimate
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate
 from dlgs_bench.topology import TOPOLOGIES
 
 TERMS = (
@@ -87,8 +87,9 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
         else:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
+            too_few = f"nothing is decided, because n is below {LEAST_BLOCKS}"
             others.append(
-                f"On {title} no method is significantly faster. "
+                f"On {title} {'no method is significantly faster' if best['enough'] else too_few}. "
                 f"The largest speed-up is {speedup} ({method}, {settings}).{half}"
             )
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []

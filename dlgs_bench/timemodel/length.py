@@ -13,8 +13,8 @@ from dlgs_bench import checksums
 from dlgs_bench.spec import RunSpec
 
 START_S = 8.0  # from the start of a run to its first step
-STEP = 1.3  # the time of a training step divided by the calibrated time of forward, backward and update
-BFLOAT16 = 0.75  # the time of a step in bfloat16 divided by the time in float32, on processors where it is faster
+STEP = 1.2  # the time of a training step divided by the calibrated time of forward, backward and update
+BFLOAT16 = 0.6  # the time of a step in bfloat16 divided by the time in float32, on processors where it is faster
 PARTS = 20  # a run trains a multiple of most_epochs / PARTS, so a small drift of the machine does not repeat runs
 
 

@@ -1,6 +1,8 @@
 """Planners, which merge layers to buckets by their costs: pure functions (sizes, costs) -> plan. No torch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +28,23 @@ def _merge_where(sizes: Sequence[int], better: Callable[[Plan, Plan], bool]) -> 
     return [*done, group]
 
 
+def _cached(costs: Costs) -> Costs:
+    """``costs`` that compute the cost of each number of entries once: greedy planners ask for the same groups often."""
+    sparsify, communicate, interference = map(cache, (costs.sparsify, costs.communicate, costs.interference))
+    return replace(costs, sparsify=sparsify, communicate=communicate, interference=interference)
+
+
 def paper(sizes: Sequence[int], costs: Costs) -> Plan:
     """Algorithm 2 of the paper: merge layer l into l - 1 if the iteration (eq. 7) gets shorter. Greedy, O(L^2)."""
+    costs = _cached(costs)
+    best_s = schedule(sizes, costs, [(j, j + 1) for j in range(len(sizes))]).iteration_s
 
-    def better(merged: Plan, separate: Plan) -> bool:
-        return schedule(sizes, costs, merged).iteration_s < schedule(sizes, costs, separate).iteration_s
+    def better(merged: Plan, _separate: Plan) -> bool:
+        nonlocal best_s  # the iteration with the plan so far, which is ``_separate``
+        merged_s = schedule(sizes, costs, merged).iteration_s
+        shorter = merged_s < best_s
+        best_s = min(best_s, merged_s)
+        return shorter
 
     return _merge_where(sizes, better)
 
@@ -38,6 +52,7 @@ def paper(sizes: Sequence[int], costs: Costs) -> Plan:
 def mg_wfbp(sizes: Sequence[int], costs: Costs) -> Plan:
     """MG-WFBP (Shi, Chu, Li, INFOCOM 2019): merge if waiting for the next layer's gradient costs less than the
     start-up of one communication."""
+    costs = _cached(costs)
     startup = costs.contended(0)
 
     def better(merged: Plan, separate: Plan) -> bool:
@@ -50,6 +65,7 @@ def mg_wfbp(sizes: Sequence[int], costs: Costs) -> Plan:
 
 def omgs(sizes: Sequence[int], costs: Costs) -> Plan:
     """OMGS-SGD (Shi et al., INFOCOM 2020): merge if the merged group waits less time than its communication saves."""
+    costs = _cached(costs)
 
     def better(merged: Plan, separate: Plan) -> bool:
         index = _first_difference(merged, separate)

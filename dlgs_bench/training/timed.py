@@ -19,7 +19,7 @@ from dlgs_bench.training.optimizer import TIMED_LR
 from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, decide, make_method
 
-PROBE_S = 1.0  # how long gradients are timed at the start of a run to measure the machine's speed
+PROBE_S = 2.0  # how long gradients are timed at the start of a run to measure the machine's speed
 
 
 def timing(
