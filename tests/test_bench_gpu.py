@@ -41,6 +41,7 @@ def archived(folder: Path) -> dict[str, str]:
         return {Path(member.name).name: tar.extractfile(member).read().decode() for member in tar if member.isfile()}
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_or_is_cut_keeps_its_output_and_the_next_ones_run(tmp_path, capfd):
     folder = tmp_path / "gpu"
     table, later = folder / "cut.csv", folder / "later.csv"
@@ -77,6 +78,7 @@ def runs(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_nothing_of_a_stage_is_left_running(tmp_path, monkeypatch):
     """The stage ignores SIGINT, and so does the process that it has started."""
     monkeypatch.setattr(gpu, "GRACE_S", 0.2)

@@ -85,6 +85,7 @@ def test_ratios_are_of_the_same_blocks():
 
 
 @pytest.mark.unit
+@pytest.mark.slow  # torchvision and six models: about 5 seconds on a fast machine
 @pytest.mark.parametrize("model", sorted({job.model for job in profiles.JOBS}))
 def test_every_model_fits_its_batches_which_are_new_in_each_step(model):
     feed = profiles_script.Feed(model, 2)
@@ -114,9 +115,10 @@ def test_ties_follow_from_the_ratios_of_the_kept_cases():
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("kept_set", ["reference-profiles", "reference-profiles-avx2"])
 @pytest.mark.parametrize("file", ["README.md", "docs/own-network.md", "dlgs_bench/advise.py", "results/README.md"])
-def test_texts_have_the_errors_of_the_kept_cases(file):
-    kept = pd.read_csv(ROOT / "results/reference-profiles/profiles.csv")
+def test_texts_have_the_errors_of_the_kept_cases(file, kept_set):
+    kept = pd.read_csv(ROOT / "results" / kept_set / "profiles.csv")
     errors, choices = 100 * kept["error"].abs(), profiles.first_choices(kept)["over_fastest"]
     text = re.sub(r'[\s"]+', " ", (ROOT / file).read_text())
     most, median = f"{errors.max():.0f} %", f"{errors.median():.0f} %"

@@ -17,6 +17,7 @@ THERE = Network(2, 1000.0)
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange(worlds):
     job_models = job_advice.models(load(RECORDED), ["topk"], slowdown=2.0)
     job = job_models[0].job
