@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlgs_bench.config import load as config
-from dlgs_bench.config import remaining, trials
+from dlgs_bench.config import trials
 from dlgs_bench.data import Shard, steps
+from dlgs_bench.launch import remaining
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel import estimate
 from dlgs_bench.timemodel.estimate import Phase, RunCost, TrialResult

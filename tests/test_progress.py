@@ -132,6 +132,13 @@ def test_a_damaged_record_counts_as_not_finished(tmp_path):
     assert progress.announce(tmp_path, RUNS).startswith("5 of 5 runs to do")
 
 
+def test_a_finished_run_of_another_configuration_counts_as_not_finished(tmp_path):
+    finish(tmp_path / "timing" / "a", TIMED, 60.0)
+    assert progress.announce(tmp_path, {"timing/a": TIMED}).startswith("0 of 1 runs")
+    longer = replace(TIMED, measurement=replace(TIMED.measurement, blocks=7))
+    assert progress.announce(tmp_path, {"timing/a": longer}).startswith("1 of 1 runs")
+
+
 def budgeted(budget_s: float) -> RunSpec:
     training = replace(TRAINED.training, train_steps=0, train_epochs=2, most_epochs=2)
     return replace(TRAINED, training=training, measurement=replace(TRAINED.measurement, budget_s=budget_s))

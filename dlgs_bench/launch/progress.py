@@ -9,6 +9,7 @@ from statistics import fmean
 
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.launch.lock import START
+from dlgs_bench.launch.remaining import record
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.timemodel import length
 
@@ -32,7 +33,7 @@ class _Queue:
     @classmethod
     def read(cls, folder: Path, runs: Mapping[str, RunSpec]) -> "_Queue":
         """The queue with the records of finished runs."""
-        walls = {name: _wall_s(folder / name) for name in runs}
+        walls = {name: _wall_s(record(folder / name, spec)) for name, spec in runs.items()}
         return cls(folder, runs, {name: wall for name, wall in walls.items() if wall is not None})
 
     @property
@@ -123,7 +124,7 @@ def spent(folder: Path) -> str:
     walls: dict[str, float] = {}
     for path in sorted(folder.rglob("run.json")):
         kind = path.parent.parent.name
-        walls[kind] = walls.get(kind, 0.0) + (_wall_s(path.parent) or 0.0)
+        walls[kind] = walls.get(kind, 0.0) + (_wall_s(_read(path)) or 0.0)
     return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
 
 
@@ -190,8 +191,7 @@ def _read(path: Path) -> dict | None:
         return None
 
 
-def _wall_s(folder: Path) -> float | None:
-    """The seconds that the run in a folder took, or None if it is not finished or its record is corrupt."""
-    run = _read(folder / "run.json")
+def _wall_s(run: dict | None) -> float | None:
+    """The seconds that a run with this record took, or None if there is no record or it is corrupt."""
     wall = run.get("wall_s") if isinstance(run, dict) else None
     return wall if isinstance(wall, float | int) else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dlgs_bench.config import remaining
+from dlgs_bench.launch import remaining
 from dlgs_bench.report import tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
