@@ -315,7 +315,8 @@ def factor(row: Row, names: Names, shared: Container[str] = ()) -> tuple[str, st
     settings += [] if pd.isna(row["refresh_every"]) else [f"s = {row['refresh_every']:g}"]
     settings += links(row)
     settings += [SETTINGS[key].format(row[key]) for key in SETTINGS if key not in shared and not pd.isna(row[key])]
-    settings.append(f"n = {row['blocks']} blocks{in_launches(row['launches'])}")
+    blocks = "block" if row["blocks"] == 1 else "blocks"
+    settings.append(f"n = {row['blocks']} {blocks}{in_launches(row['launches'])}")
     return Estimate(row["speedup"], row["speedup_low"], row["speedup_high"]).text(), ", ".join(settings)
 
 
