@@ -1,6 +1,7 @@
 """bench/profiles.py: errors and first choices from made-up measurements, a budget, and one tiny case on real ranks."""
 
 import json
+import math
 import re
 import sys
 import time
@@ -82,6 +83,16 @@ def test_ratios_are_of_the_same_blocks():
     seconds = {"a": [1.0, 2.0, 3.0], "b": [1.1, 2.2, 3.3]}
     assert profiles.ratio(seconds, "b", "a").value == pytest.approx(1.1)
     assert profiles.ratio(seconds, "b", "a").high == pytest.approx(1.1)
+
+
+@pytest.mark.unit
+def test_a_prediction_chooses_as_well_as_one_measured_block_or_does_not():
+    """In the first block "b" is the fastest, in the others "a" is, by more than 5 %; "c" is always close to "a"."""
+    seconds = {"a": [2.0, 1.0, 1.0], "b": [1.5, 2.0, 2.0], "c": [2.0, 1.04, 1.04]}
+    assert profiles.choices_hold(seconds, "a") == pytest.approx((1, 2 / 3))
+    assert profiles.choices_hold(seconds, "c") == pytest.approx((1, 2 / 3))
+    assert profiles.choices_hold(seconds, "b") == pytest.approx((0, 2 / 3))
+    assert all(map(math.isnan, profiles.choices_hold({name: own[:1] for name, own in seconds.items()}, "a")))
 
 
 @pytest.mark.unit
