@@ -337,11 +337,11 @@ def against_one_block(chosen: pd.DataFrame) -> list[str]:
     repeated = chosen.dropna(subset="predicted_choice_holds")
     if repeated.empty:
         return []
-    predicted, measured = (repeated[f"{by}_choice_holds"].mean() for by in ("predicted", "measured"))
+    predicted, measured = (100 * repeated[f"{by}_choice_holds"].mean() for by in ("predicted", "measured"))
     return [
         f"Measuring each method once does not always find a fast method either. In the {len(repeated)} cases with at "
-        f"least two blocks, the fastest method of one block is within 5 % of the fastest in the other blocks in "
-        f"{measured:.0%} of the choices, the predicted method in {predicted:.0%}."
+        "least two blocks, the fastest method of one block is within 5 % of the fastest in the other blocks in "
+        f"{measured:.0f} % of the choices, the predicted method in {predicted:.0f} %."
     ]
 
 
