@@ -36,6 +36,7 @@ STEADY = 2.0  # we read "thresholds differ little" as a density within this fact
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
 SHORT, NO_TIME = "trained too few epochs", "it took no time that a clock could show"
+TOO_FEW = f"n is below {LEAST_BLOCKS}"
 STEPS_OF_DENSITY = 100  # a shorter training shows the density at the start only
 
 
@@ -59,7 +60,7 @@ class Comparison:
 def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
     """The verdict on "above ``bound``", and the reason."""
     if not estimate.enough:
-        return UNKNOWN, f"n is below {LEAST_BLOCKS}"
+        return UNKNOWN, TOO_FEW
     if estimate.low > bound:
         return HOLDS, f"the interval lies above {bound:g}"
     if estimate.high < bound:
@@ -83,7 +84,7 @@ def at_most(differences: pd.Series, bound: float, **metadata: Any) -> Comparison
     """
     n, value = len(differences), float(differences.mean())
     if n < LEAST_BLOCKS:
-        return Comparison(**metadata, value=value, n=n, why=f"n is below {LEAST_BLOCKS}")
+        return Comparison(**metadata, value=value, n=n, why=TOO_FEW)
     margin = quantile_of_t(n - 1) * float(differences.std()) / n**0.5
     low, high = value - margin, value + margin
     verdict = UNKNOWN

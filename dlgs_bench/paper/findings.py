@@ -6,12 +6,12 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.paper import claims
-from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN
+from dlgs_bench.paper.claims import FAILS, HOLDS, TOO_FEW, UNKNOWN
 from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate
+from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import TOPOLOGIES
 
 TERMS = (
@@ -87,11 +87,8 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
         else:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
-            too_few = f"nothing is decided, because n is below {LEAST_BLOCKS}"
-            others.append(
-                f"On {title} {'no method is significantly faster' if best['enough'] else too_few}. "
-                f"The largest speed-up is {speedup} ({method}, {settings}).{half}"
-            )
+            why = "no method is significantly faster" if best["enough"] else f"nothing is decided, because {TOO_FEW}"
+            others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
