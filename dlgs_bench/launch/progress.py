@@ -192,6 +192,6 @@ def _read(path: Path) -> dict | None:
 
 
 def _wall_s(run: dict | None) -> float | None:
-    """The seconds that a run with this record took, or None if there is no record or it is corrupt."""
+    """The seconds that a run with this record took, or None if the record is missing or corrupt."""
     wall = run.get("wall_s") if isinstance(run, dict) else None
     return wall if isinstance(wall, float | int) else None
