@@ -1,6 +1,7 @@
 """Fences: who may import whom, what must agree with what."""
 
 import ast
+import importlib.metadata
 import json
 import re
 import runpy
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 import dlgs_bench
 
@@ -222,6 +225,15 @@ def test_conda_and_pip_pin_the_same_versions():
     assert builds == {"pytorch": "cuda*", "horovod": "cuda_mpi_openmpi_*"}
     locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.M))
     assert {n: locked[n] for n in pinned} == pinned
+
+
+def test_every_listed_package_installs_with_the_first_release_of_python_3_11():
+    """A resolver that runs on Python 3.11.7 may choose a package that 3.11.2, which Debian 12 ships, cannot install."""
+    listed = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.txt").read_text(), re.M)
+    installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions()}
+    needs = {n: installed[n].metadata["Requires-Python"] for n in listed if n in installed}
+    assert len(needs) > 100
+    assert not {n: rule for n, rule in needs.items() if rule and "3.11.0" not in SpecifierSet(rule)}
 
 
 def test_no_registry_address_and_no_large_file_is_committed():
