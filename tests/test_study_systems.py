@@ -40,7 +40,7 @@ def sums(**speedups: float) -> pd.DataFrame:
     rows = [
         shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
         | {"messages": {"halving-doubling": 4}.get(way, 6), "bound": 1.5 / density}
-        | spread("speedup", speedup if way == "omnireduce" else 1.0)
+        | {"streams": int(name[1]) * int(name[3])} | spread("speedup", speedup if way == "omnireduce" else 1.0)
         for name, speedup in speedups.items()
         for density in (1.0, 0.1)
         for way in ("omnireduce", "ring", "halving-doubling")
@@ -85,6 +85,11 @@ def test_shapes_are_compared_with_all_else_alike():
         for rest, value in (("in flight 1: 4", 3.0), ("in flight 4: 4", 0.5), ("aggregators 1: 4", 2.0),
                             ("aggregators 4: 4", pytest.approx(1 / 3)))
     }  # fmt: skip
+
+
+def test_options_that_give_a_small_tensor_no_more_streams_are_not_compared():
+    rows = omnireduce(sums(s1x1=1.0, s1x4=2.0, s4x1=3.0, s4x4=1.0).assign(streams=1), TRAINING, LAYERS)
+    assert not [row for row in rows if row["statement"].startswith(("As many", "More streams"))]
 
 
 @pytest.mark.parametrize("column, statement", [("fused", "Several blocks in a message"), ("block", "Larger blocks")])

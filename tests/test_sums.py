@@ -51,6 +51,7 @@ def check(rows: list[dict], shape: dict, ways: list[str]) -> None:
             mine = [contribution(rank, 995, 10, row["positions"], row["density"]) for rank in range(2)]
             sent = by_formula([numbers_of(tensor, 10) for tensor in mine], 995, **shape)
             assert (row["messages"], row["bytes"]) == tuple(map(max, zip(*sent, strict=True)))
+        assert row["streams"] == (2 if row["way"] == "omnireduce" else None)  # 100 blocks are enough for two
 
 
 def spec_of(shape: dict, engine: str = "horovod") -> RunSpec:
@@ -98,7 +99,7 @@ def test_the_table_and_the_figure_tell_where_aggregators_are(tmp_path, monkeypat
         spec = replace(spec, cluster=replace(spec.cluster, **links))
         rows = [
             {"positions": positions, "density": density, "way": way, "repeat": repeat, "messages": 3, "bytes": 100}
-            | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat}
+            | {"seconds": density * (1 if way == "omnireduce" else 2) + 0.001 * repeat, "streams": 2}
             for positions in ("random", "disjoint") for density in (0.4, 0.1) for way in ways for repeat in (1, 2)
         ]  # fmt: skip
         report.runs.write(f"sums/{name}", spec, sums=pd.DataFrame(rows))

@@ -102,7 +102,7 @@ def _workers(row: dict) -> str:
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
     """The rows that compare several aggregators with one, and the largest of each other option with the smallest.
 
-    A tenth of the blocks is not zero.
+    A tenth of the blocks is not zero. A small tensor may have no more streams with more of an option; it is left out.
     """
     rows = streamed[streamed["density"] == PUBLISHED[1][0]]
     questions = {
@@ -115,7 +115,8 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
         alike = [name for name in ("workers", "latency_ms", "dedicated", *SHAPE) if name != column]
         for case, own in rows.groupby(alike):
             least, most = (own.sort_values(column).iloc[end].to_dict() for end in (0, -1))
-            if least[column] < most[column]:
+            no_more = column in ("aggregators", "in_flight") and least["streams"] == most["streams"]
+            if least[column] < most[column] and not no_more:
                 shape = [(name, value) for name, value in zip(alike, case, strict=True) if name in SHAPE]
                 metadata = ", ".join(
                     [_processes(most), *(f"{name.replace('_', ' ')} {value}" for name, value in shape)]

@@ -10,7 +10,7 @@ from torch import Tensor
 from dlgs_bench.comm import Communicator, collectives
 from dlgs_bench.comm.blocks import nonzero_blocks
 from dlgs_bench.comm.collectives import sum_over_first
-from dlgs_bench.comm.collectives.omnireduce import message_of, read, streams
+from dlgs_bench.comm.collectives.omnireduce import message_of, read, stream_count, streams
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.spec import RunSpec
 
@@ -24,12 +24,15 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
     """The table ``sums``: the seconds of the slowest rank, and the most messages and bytes that a rank sent.
 
     One row per placement of the non-zero blocks (``positions``), density, way of summing and repeat. Messages and bytes
-    are empty for ``ENGINES_OWN``. The ways are timed in turns. A way that sends the same at every density is timed only
-    with full blocks. RuntimeError if two ways disagree. The run's streams are options of OmniReduce. Dedicated
-    aggregators are additional ranks, which wait while the other ways sum.
+    are empty for ``ENGINES_OWN``. ``streams`` is the number of streams, and empty for all but OmniReduce. The ways are
+    timed in turns. A way that sends the same at every density is timed only with full blocks. RuntimeError if two ways
+    disagree. The run's streams are options of OmniReduce. Dedicated aggregators are additional ranks, which wait while
+    the other ways sum.
     """
     shape, entries, workers = spec.scheme.streams, spec.measurement.largest_entries, spec.cluster.workers
     ways, cases = _ways(shape, workers, comm.world_size), list(_cases(workers, spec.measurement.brief))
+    options = {key: shape[key] for key in ("fused", "in_flight", "aggregators")}
+    count = stream_count(-(-entries // shape["block"]), **options)
     rows = []
     for done, (positions, density) in enumerate(cases, start=1):
         mine = contribution(comm.rank, entries, shape["block"], positions, density).to(device)
@@ -48,6 +51,7 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
                 if repeat:
                     metadata = {"positions": positions, "density": density, "way": way, "repeat": repeat}
                     messages, sent_bytes = (None, None) if way in ENGINES_OWN else most[1:]
+                    metadata |= {"streams": count if way == "omnireduce" else None}
                     rows.append(metadata | {"seconds": most[0], "messages": messages, "bytes": sent_bytes})
             if comm.rank >= workers:
                 continue

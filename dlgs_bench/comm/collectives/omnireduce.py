@@ -43,8 +43,7 @@ def streams(
 
     ``block``: entries in a block.
     ``fused``: columns of a stream's matrix, which is the largest number of blocks in a message.
-    ``in_flight``: streams per aggregator. There are fewer streams, but at least one in all, if the share of a stream
-    would be less than ``MESSAGES_EACH`` full messages.
+    ``in_flight``: streams per aggregator. A small tensor has fewer streams (``stream_count``).
     ``aggregators``: the number of aggregators, which are on ranks 0, 1, ...; by default, on all ranks.
     ``dedicated``: whether aggregators have dedicated ranks, the last ones. Then the other ranks are the workers. A
     dedicated aggregator passes a tensor for its shape and dtype only, and gets None for the streams of other
@@ -61,7 +60,7 @@ def streams(
     _check(world, tensor, block, aggregators, dedicated)
     workers = world - aggregators if dedicated else world
     blocks = _Blocks(tensor, block)
-    count = min(aggregators * in_flight, max(1, len(blocks) // (MESSAGES_EACH * fused)), len(blocks))
+    count = stream_count(len(blocks), fused, in_flight, aggregators)
     present = nonzero_blocks(tensor, block) if rank < workers else torch.zeros(len(blocks), dtype=torch.bool)
     result: list[PeerExchanges | None] = []
     for number in range(count):
@@ -74,6 +73,15 @@ def streams(
 
 def refuses(world: int) -> str | None:
     return None
+
+
+def stream_count(blocks: int, fused: int, in_flight: int, aggregators: int) -> int:
+    """The number of streams, over all aggregators, that sum a tensor of so many blocks.
+
+    There are ``in_flight`` for each aggregator, and fewer if the share of a stream would be less than ``MESSAGES_EACH``
+    full messages, but at least one in all. Then some aggregators may have none.
+    """
+    return min(aggregators * in_flight, max(1, blocks // (MESSAGES_EACH * fused)), blocks)
 
 
 def _check(world: int, tensor: Tensor, block: int, aggregators: int, dedicated: bool) -> None:

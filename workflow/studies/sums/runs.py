@@ -12,7 +12,7 @@ from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme
 from dlgs_bench.testbed import testbed
 
-WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0, "entries": 400_000}
+WIDE_AREA = {"rate_mbit": 50, "latency_ms": 50.0}
 
 
 def runs(values: dict) -> dict[str, RunSpec]:

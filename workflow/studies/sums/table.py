@@ -2,7 +2,8 @@
 
 Times are of the slowest rank, medians over repeats. Aggregators have shared hosts (each next to a worker) or dedicated
 hosts. With dedicated hosts, the engine's gather is left out, because it includes every process. Block: entries of a
-block. Fused: the largest number of blocks in a message. Streams each: streams of each aggregator. Positions: where the
+block. Fused: the largest number of blocks in a message. Streams: the number of streams of all aggregators together, which is
+small for a small tensor. Positions: where the
 blocks that are not zero are on different workers. Bound: the speed-up over a ring that the bytes on the busiest
 full-duplex link alone allow. With N workers and at least N dedicated aggregators it is 2 (N - 1) / N divided by the
 part of the blocks that are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators,
@@ -46,7 +47,7 @@ def of_run(path: Path) -> pd.DataFrame:
             summary.append(
                 {key: metadata[key] for key in ABOUT} | streams
                 | {"entries": spec.measurement.largest_entries, "positions": positions, "density": density, "way": way}
-                | {"seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
+                | {"streams": own["streams"].max(), "seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
                 | {"repeats": len(seconds)}
             )  # fmt: skip
@@ -65,7 +66,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Aggregators": f"{row['aggregators']} {'dedicated' if row['dedicated'] else 'shared'}",
             "Block": row["block"],
             "Fused": row["fused"],
-            "Streams each": row["in_flight"],
+            "Streams": int(row["streams"]),
             "Positions": row["positions"],
             "Density": f"{row['density']:g}",
             **{
