@@ -2,14 +2,13 @@
 
 Times are of the slowest rank, medians over repeats. Aggregators have shared hosts (each next to a worker) or dedicated
 hosts. With dedicated hosts, the engine's gather is left out, because it includes every process. Block: entries of a
-block. Fused: the largest number of blocks in a message. Streams: the number of streams of all aggregators together, which is
-small for a small tensor. Positions: where the
-blocks that are not zero are on different workers. Bound: the speed-up over a ring that the bytes on the busiest
-full-duplex link alone allow. With N workers and at least N dedicated aggregators it is 2 (N - 1) / N divided by the
-part of the blocks that are not zero on at least one worker (Fei et al., SIGCOMM 2021). If there are fewer aggregators,
-each sends more. An aggregator on a worker's host shares its link, but exchanges blocks with this worker without the
-link. The values are small integers, so all ways give the same bits; every repeat checks this. Most settings of the
-streams were timed in a few cases only."""
+block. Fused: the largest number of blocks in a message. Streams: the number of streams of all aggregators together,
+which is small for a small tensor. Positions: where the blocks that are not zero are on different workers. Bound: the
+speed-up over a ring that the bytes on the busiest full-duplex link alone allow. With N workers and at least N dedicated
+aggregators it is 2 (N - 1) / N divided by the part of the blocks that are not zero on at least one worker (Fei et al.,
+SIGCOMM 2021). If there are fewer aggregators, each sends more. An aggregator on a worker's host shares its link, but
+exchanges blocks with this worker without the link. The values are small integers, so all ways give the same bits; every
+repeat checks this. Most settings of the streams were timed in a few cases only."""
 
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def of_run(path: Path) -> pd.DataFrame:
             summary.append(
                 {key: metadata[key] for key in ABOUT} | streams
                 | {"entries": spec.measurement.largest_entries, "positions": positions, "density": density, "way": way}
-                | {"streams": own["streams"].max(), "seconds": seconds.median(), "messages": own["messages"].max(), "bytes": own["bytes"].max()}
+                | {"seconds": seconds.median()} | {key: own[key].max() for key in ("streams", "messages", "bytes")}
                 | {"speedup": gain.value, "speedup_low": gain.low, "speedup_high": gain.high, "bound": bound}
                 | {"repeats": len(seconds)}
             )  # fmt: skip
