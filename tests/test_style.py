@@ -6,8 +6,12 @@ import sys
 from itertools import pairwise
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.lines import Line2D
 
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style, tables
@@ -101,3 +105,13 @@ def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path
     assert done.returncode == 0, done.stderr
     for kind in ("svg", "png"):
         assert (tmp_path / f"here.{kind}").read_bytes() == (tmp_path / f"there.{kind}").read_bytes()
+
+
+@given(labels=st.lists(st.integers(1, 60), min_size=1, max_size=14), width=st.sampled_from([5.2, 7.2, 10.8]))
+def test_a_legend_is_as_wide_as_its_figure_at_most(labels, width):
+    words = "as many as workers, 8 x 256, " * 3
+    figure, _ = style.panels(1, width, 3.0)
+    style.legend(figure, [Line2D([], []) for _ in labels], [words[:length] for length in labels])
+    drawn = figure.legends[0].get_window_extent(figure.canvas.get_renderer()).width / figure.dpi
+    plt.close(figure)
+    assert drawn <= width

@@ -53,7 +53,8 @@ BOUND = {"color": "0.3", "linestyle": "--", "linewidth": 1, "label": "computing 
 MODEL = {"color": "0.3", "linewidth": 1, "label": "time model"}  # of all lines of predictions, in a legend
 PRINT_PER_INCH = 16  # characters of the small print per inch
 PRINT_POINTS = 8  # font size of the small print
-LEGEND_INCHES = 2.4  # width of an entry of the legend
+LEGEND_INCHES = 2.4  # width of an entry of the legend, if its label is not longer
+KEY_INCHES, LETTER_INCHES = 0.6, 0.067  # width of an entry without its label, and of a letter
 
 
 def colour(number: int) -> str:
@@ -116,8 +117,15 @@ def panels(number: int, width: float, height: float, most: int = 3) -> tuple[Fig
 
 
 def legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """Draw a legend above the panels, in as few rows as possible, with rows of about equal length."""
-    rows = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
+    """Draw a legend above the panels, in as few rows as fit its width, with rows of about equal length."""
+
+    def inches(columns: int) -> float:
+        split = np.array_split([KEY_INCHES + LETTER_INCHES * len(label) for label in labels], columns)
+        return sum(column.max() for column in split)
+
+    most = min(len(labels), max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
+    most = next((n for n in range(most, 1, -1) if inches(n) <= figure.get_figwidth()), 1)
+    rows = -(-len(labels) // most)
     columns = -(-len(labels) // rows)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
 
