@@ -8,7 +8,7 @@ from conftest import documented
 from fsdp_script import LR, STEPS, built, loss_of, observed
 from world import World
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENTRIES = sum(p.numel() for p in built().parameters())
 
 
