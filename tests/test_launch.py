@@ -211,7 +211,9 @@ launch(RunSpec.from_json(spec), LaunchSettings(), Path(folder, "run"), Path(fold
 def going_on(folder: Path, leave_after_s: float, engine: str = "torch_dist") -> subprocess.Popen:
     """A launcher as a process of its own, whose ranks go on for ever."""
     arguments = [run_spec(engine).to_json(), str(folder), *WORKER, "goes on", f"{leave_after_s}"]
-    return subprocess.Popen([sys.executable, "-c", LAUNCHER, *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
+    # Below nohup, tests ignore SIGHUP, and so would all that they start.
+    command = ["env", "--default-signal=HUP", sys.executable, "-c", LAUNCHER, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.engine
