@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
 
@@ -108,6 +108,7 @@ def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path
 
 
 @given(labels=st.lists(st.integers(1, 60), min_size=1, max_size=14), width=st.sampled_from([5.2, 7.2, 10.8]))
+@example(labels=[1, 1, 1, 1, 1, 63, 63, 1, 1], width=9.6)  # three columns of three labels are wider than four columns
 def test_a_legend_is_as_wide_as_its_figure_at_most(labels, width):
     words = "as many as workers, 8 x 256, " * 3
     figure, _ = style.panels(1, width, 3.0)

@@ -123,10 +123,9 @@ def legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> 
         split = np.array_split([KEY_INCHES + LETTER_INCHES * len(label) for label in labels], columns)
         return sum(column.max() for column in split)
 
-    most = min(len(labels), max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
-    most = next((n for n in range(most, 1, -1) if inches(n) <= figure.get_figwidth()), 1)
-    rows = -(-len(labels) // most)
-    columns = -(-len(labels) // rows)
+    fewest = -(-len(labels) // max(2, int(figure.get_figwidth() / LEGEND_INCHES)))
+    every = [-(-len(labels) // rows) for rows in range(fewest, len(labels) + 1)]
+    columns = next((n for n in every if inches(n) <= figure.get_figwidth()), 1)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
 
 
