@@ -210,6 +210,11 @@ CONDA_NAMES = {"pytorch": "torch", "snakemake-minimal": "snakemake"}
 TOOLS = {"ruff", "snakefmt", "mypy", "coverage", "accelerate", "lightning", "transformers", "mkdocs-material"}
 
 
+def locked() -> dict[str, str]:
+    """The version of every package in ``requirements.txt``."""
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.M))
+
+
 def test_conda_and_pip_pin_the_same_versions():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
@@ -223,15 +228,14 @@ def test_conda_and_pip_pin_the_same_versions():
     assert {name for name in versions if name not in pinned} == {"python", "cuda-version"}
     builds = dict(entry.split("=")[::2] for entry in conda if entry.count("=") == 2)
     assert builds == {"pytorch": "cuda*", "horovod": "cuda_mpi_openmpi_*"}
-    locked = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements.txt").read_text(), re.M))
-    assert {n: locked[n] for n in pinned} == pinned
+    listed = locked()
+    assert {n: listed[n] for n in pinned} == pinned
 
 
 def test_every_listed_package_installs_with_the_first_release_of_python_3_11():
     """A resolver that runs on Python 3.11.7 may choose a package that 3.11.2, which Debian 12 ships, cannot install."""
-    listed = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.txt").read_text(), re.M)
     installed = {canonicalize_name(d.metadata["Name"]): d for d in importlib.metadata.distributions()}
-    needs = {n: installed[n].metadata["Requires-Python"] for n in listed if n in installed}
+    needs = {n: installed[n].metadata["Requires-Python"] for n in locked() if n in installed}
     assert len(needs) > 100
     assert not {n: rule for n, rule in needs.items() if rule and "3.11.0" not in SpecifierSet(rule)}
 

@@ -70,7 +70,7 @@ def test_only_where_shapes_decide_do_the_buckets_of_a_calibration_follow_the_con
 
 
 def samples(launch_budget_s: float | None) -> pd.DataFrame:
-    """The samples of one calibration, which may take so long."""
+    """The samples of one calibration with this budget."""
     spec = calibration("topk", "resnet20", ratio=0.1)
     spec = replace(spec, measurement=replace(spec.measurement, repeats=2, largest={spec.scheme.label: LARGEST}))
     place = LaunchSettings(launch_budget_s=launch_budget_s)

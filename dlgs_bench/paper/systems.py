@@ -102,7 +102,8 @@ def _workers(row: dict) -> str:
 def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
     """The rows that compare several aggregators with one, and the largest of each other option with the smallest.
 
-    A tenth of the blocks is not zero. A small tensor may have no more streams with more of an option; it is left out.
+    A tenth of the blocks is not zero. More aggregators or streams in flight are left out if a tensor is so small that
+    it has no more streams with them.
     """
     rows = streamed[streamed["density"] == PUBLISHED[1][0]]
     questions = {

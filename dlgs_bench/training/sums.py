@@ -31,8 +31,7 @@ def sums(spec: RunSpec, comm: Communicator, data: None, device: torch.device, re
     """
     shape, entries, workers = spec.scheme.streams, spec.measurement.largest_entries, spec.cluster.workers
     ways, cases = _ways(shape, workers, comm.world_size), list(_cases(workers, spec.measurement.brief))
-    options = {key: shape[key] for key in ("fused", "in_flight", "aggregators")}
-    count = stream_count(-(-entries // shape["block"]), **options)
+    count = stream_count(-(-entries // shape["block"]), shape["fused"], shape["in_flight"], shape["aggregators"])
     rows = []
     for done, (positions, density) in enumerate(cases, start=1):
         mine = contribution(comm.rank, entries, shape["block"], positions, density).to(device)

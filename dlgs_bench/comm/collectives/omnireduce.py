@@ -76,10 +76,10 @@ def refuses(world: int) -> str | None:
 
 
 def stream_count(blocks: int, fused: int, in_flight: int, aggregators: int) -> int:
-    """The number of streams, over all aggregators, that sum a tensor of so many blocks.
+    """The number of streams of all aggregators together, for a tensor of ``blocks`` blocks.
 
-    There are ``in_flight`` for each aggregator, and fewer if the share of a stream would be less than ``MESSAGES_EACH``
-    full messages, but at least one in all. Then some aggregators may have none.
+    Each aggregator has ``in_flight`` streams. If the share of a stream would be less than ``MESSAGES_EACH`` full
+    messages, there are fewer, but at least one in all. Then some aggregators may have none.
     """
     return min(aggregators * in_flight, max(1, blocks // (MESSAGES_EACH * fused)), blocks)
 
