@@ -9,7 +9,8 @@ import hashlib
 import os
 import subprocess
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -72,18 +73,7 @@ def digest(path: Path) -> str:
     The fields in ``spec.py`` do not count: each spec has their values, and a new field has its default in all specs.
     Defaults must not change, because specs do not contain them; a test checks this.
     """
-    if path.suffix != ".py":
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    tree = _tree(path)
-    for node in ast.walk(tree):
-        if path == SPEC and isinstance(node, ast.ClassDef):
-            node.body = [item for item in node.body if not isinstance(item, ast.AnnAssign)] or [ast.Pass()]
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    return _source(path).digest if path.suffix == ".py" else _short(path.read_bytes())
 
 
 @cache
@@ -102,20 +92,14 @@ def imports(path: Path, within: Path = ROOT) -> frozenset[Path]:
 @cache
 def _imported(file: Path) -> list[Path]:
     """The project's files that a file imports directly, also from its own folder, and their packages' __init__.py."""
-    names = []
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.ImportFrom):
-            names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names]
-        elif isinstance(node, ast.Import):
-            names += [a.name for a in node.names]
-    modules = {tuple(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)}
+    modules = {tuple(name.split(".")[: i + 1]) for name in _source(file).names for i in range(name.count(".") + 1)}
     bases = [root.joinpath(*module) for module in modules for root in (ROOT, file.parent)]
     return [p for base in bases for p in (base.with_suffix(".py"), base / "__init__.py") if p.exists()]
 
 
 def docstring(path: str) -> str:
     """The docstring of a file of this project; the file is not executed."""
-    return ast.get_docstring(_tree(ROOT / path)) or ""
+    return _source(ROOT / path).docstring
 
 
 def commit() -> str:
@@ -143,8 +127,44 @@ def abbreviated(digits: str, least: int) -> str:
     return next((digits[:n] for n in lengths if not set(digits[:n]).isdisjoint("abcdf")), digits)
 
 
-def _tree(path: Path) -> ast.Module:
-    """The syntax tree of a file. One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees
-    of all threads, and raises SystemError if another thread has changed it."""
+@dataclass(frozen=True)
+class _Source:
+    """What is read from a Python file: a digest of its statements, its docstring, and the names that it imports."""
+
+    digest: str
+    docstring: str
+    names: tuple[str, ...]
+
+
+@cache
+def _source(path: Path) -> _Source:
+    """One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees of all threads, and raises
+    SystemError if another thread has changed it."""
     with READING:
-        return ast.parse(path.read_bytes())  # in the encoding that Python reads it in
+        tree = ast.parse(path.read_bytes())  # in the encoding that Python reads it in
+    docstring, names = ast.get_docstring(tree) or "", []
+    for node in (tree, *_statements(tree)):
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{a.name}" if node.module else a.name for a in node.names]
+        elif isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+        if path == SPEC and isinstance(node, ast.ClassDef):
+            node.body = [item for item in node.body if not isinstance(item, ast.AnnAssign)] or [ast.Pass()]
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return _Source(_short(ast.dump(tree).encode()), docstring, tuple(names))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements within a node, at any depth, and the handlers and cases that hold some of them."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for one in getattr(node, block, ()):
+            yield one
+            yield from _statements(one)
+
+
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]

@@ -35,7 +35,34 @@ def interrupted():
 def test_threads_may_read_code_at_the_same_time(interrupted):
     files = sorted(fingerprint.PACKAGE.rglob("*.py"))[:10] * 10  # half as many fail without the lock
     with ThreadPoolExecutor(4) as pool:
-        assert len(list(pool.map(fingerprint.digest.__wrapped__, files))) == 100
+        assert len(list(pool.map(fingerprint._source.__wrapped__, files))) == 100
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "if a:\n {}",
+        "if a:\n pass\nelse:\n {}",
+        "for a in b:\n pass\nelse:\n {}",
+        "while a:\n {}",
+        "with a:\n {}",
+        "try:\n pass\nexcept a:\n {}",
+        "try:\n pass\nexcept a:\n pass\nelse:\n {}",
+        "try:\n pass\nfinally:\n {}",
+        "match a:\n case b:\n  {}",
+        "class A:\n def b(self):\n  async def c():\n   {}",
+    ],
+)
+def test_an_import_counts_wherever_it_stands_and_words_do_not(tmp_path, around):
+    file = tmp_path / "a.py"
+    (tmp_path / "b.py").write_text("words = 'import a'")
+    for statement in ("import b", "from b import words"):
+        file.write_text(around.format(statement))
+        assert fingerprint.imports.__wrapped__(file, tmp_path) == {file, tmp_path / "b.py"}
+        fingerprint._imported.cache_clear()
+        fingerprint._source.cache_clear()
+    assert fingerprint.imports.__wrapped__(tmp_path / "b.py", tmp_path) == {tmp_path / "b.py"}
 
 
 @given(st.text("0123456789e", min_size=7, max_size=12), st.text("0123456789abcdef", max_size=20))
