@@ -74,9 +74,10 @@ def file_of(kind: str, name: str) -> str:
 
 def describe(kind: str, name: str) -> dict:
     """The description that ``dlgs_bench.describe`` makes of a plug-in; ValueError in one line if it cannot be used."""
-    if name not in names(kind):
-        raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
-    describe_all([(kind, name)])
+    if (kind, name) not in _descriptions:
+        if name not in names(kind):
+            raise ValueError(f"no file {file_of(kind, name)}; known: {', '.join(names(kind))}")
+        describe_all([(kind, name)])
     described = _descriptions[kind, name]
     if "error" in described:
         raise ValueError(f"{file_of(kind, name)} cannot be used: {described['error']}")

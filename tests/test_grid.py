@@ -107,7 +107,8 @@ def test_a_scheme_that_takes_turns_is_the_run_that_it_would_be_alone():
     values = config.load(read("quick"), "c").values
     for model in values["models"]:
         for topology in grid.topologies_of(values, model):
-            alone = {spec.scheme.label: spec for spec in grid.timed_variants(values, model, topology)}
+            run = grid.uncompressed_run(values, model, topology)
+            alone = {spec.scheme.label: spec for spec in grid.timed_variants(values, run)}
             name = next(n for n in grid.timing(values) if n.startswith(f"timing/{model}-") and topology.name in n)
             spec = grid.timing(values)[name]
             members = {label: replace(one, measurement=alone[label].measurement)

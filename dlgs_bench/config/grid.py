@@ -4,8 +4,8 @@
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from dlgs_bench import plugins
@@ -93,8 +93,9 @@ def _timing(values: dict) -> dict[str, RunSpec]:
     all_runs = {}
     for model in values["models"]:
         for topology in topologies_of(values, model):
-            first, *dense = bucketings(values, _timing_run(values, variant(UNCOMPRESSED, {}), model, None, topology))
-            every = timed_variants(values, model, topology)
+            run = uncompressed_run(values, model, topology)
+            first, *dense = bucketings(values, run)
+            every = timed_variants(values, run)
             shared = [spec for spec in every if spec.variant in values["timing"]["together"]]
             # A run that times n of m schemes has n / m of the budget.
             usual = 1 + len(dense) + len(shared or every)
@@ -121,14 +122,14 @@ def _budget_s(values: dict, model: str) -> float:
     return values["models"][model].get("budget_s", budget_s) if budget_s else 0
 
 
-def timed_variants(values: dict, model: str, topology: Topology) -> list[RunSpec]:
-    """A timing run of each variant, ratio and bucketing that the topology supports, without uncompressed."""
+def timed_variants(values: dict, run: RunSpec) -> list[RunSpec]:
+    """``run`` with each variant, ratio and bucketing that its topology supports, without uncompressed."""
     return [
         spec
         for one in chosen(values).values()
-        if one.name != UNCOMPRESSED and topology.supports(one.description["sum_kind"])
+        if one.name != UNCOMPRESSED and run.topology.supports(one.description["sum_kind"])
         for ratio in ratios(values, one, "timing")
-        for spec in bucketings(values, _timing_run(values, one, model, ratio, topology))
+        for spec in bucketings(values, replace(run, scheme=_scheme(values, one, "timing", ratio, run.topology)))
     ]
 
 
@@ -162,14 +163,15 @@ def _joined(names: Iterable[str]) -> str:
     return f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _timing_run(values: dict, one: Variant, model: str, ratio: float | None, topology: Topology) -> RunSpec:
+def uncompressed_run(values: dict, model: str, topology: Topology) -> RunSpec:
+    """The timing run of uncompressed alone."""
     counts = {key: values["timing"][key] for key in ("launches", "blocks", "repeats", "width")}
     counts["blocks"] = values["models"][model].get("blocks", counts["blocks"])
     return RunSpec(
         "timing",
         # Table 2 shows how long the recipe's epochs would take.
         _timed(values, model, epochs=values["models"][model]["epochs"]),
-        _scheme(values, one, "timing", ratio, topology),
+        _scheme(values, variant(UNCOMPRESSED, {}), "timing", None, topology),
         _cluster(values, topology),
         Measurement(**counts),
     )
@@ -184,38 +186,42 @@ def with_schemes(first: RunSpec, others: list[RunSpec]) -> RunSpec:
 
 def timed_with(spec: RunSpec, first: RunSpec) -> dict:
     """The fields of the scheme of ``spec`` that differ from the scheme of ``first``, for ``Scheme.timed_with``."""
-    own, base = ({f.name: getattr(one.scheme, f.name) for f in fields(Scheme)} for one in (spec, first))
+    own, base = vars(spec.scheme), vars(first.scheme)
     always = ("method", "variant", "options")
     return {key: value for key, value in own.items() if key in always or value != base[key]}
 
 
-def calibrations(values: dict, existing: Mapping[str, RunSpec] | None = None) -> dict[str, RunSpec]:
+def calibrations(*configurations: dict) -> dict[str, RunSpec]:
     """The calibrations of layers per model, and of exchanges per timing run. A new method adds only its exchanges.
 
-    ``existing``: calibrations that are also returned. What they measure is not measured again.
+    ``configurations``: each with all its values. What one of them measures is not measured again for the next.
     """
-    specs, merging = dict(existing or {}), Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
-    exchanged = (spec for spec in specs.values() if spec.kind == "exchanges")
-    calibrated = {timing_name(member) for spec in exchanged for member in spec.members.values()}
-    for name, run in timing(values).items():
-        model, host = run.training.model, _without_links(run.cluster)
-        layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
-        specs[f"layers/{layers_name(layers)}"] = layers
-        members: dict[str, RunSpec] = {}
-        for member in run.members.values():
-            members.setdefault(exchange_name(member), member)  # the first bucketing represents the others
-        new = [member for own, member in members.items() if own not in calibrated]
-        calibrated |= set(members)
-        if new:
-            first, *others = [_exchanges(member) for member in new]
-            largest = {member.scheme.label: largest_bucket(member) for member in new}
-            budget_s = values["timing"]["calibration_budget_s"]
-            counts = Measurement(repeats=3, largest=largest, budget_s=budget_s)
-            spec = replace(with_schemes(first, others), measurement=counts)
-            name = name.replace("timing/", "exchanges/")
-            names = (name, *(f"{name}-{number}" for number in range(2, len(specs) + 3)))
-            specs[next(free for free in names if free not in specs)] = spec
+    specs: dict[str, RunSpec] = {}
+    calibrated: set[str] = set()
+    for values in configurations:
+        merging = Scheme(bucket_bytes=values["bucket_bytes"], planner=values["planner"])
+        for name, run in timing(values).items():
+            model, host = run.training.model, _without_links(run.cluster)
+            layers = RunSpec("layers", _timed(values, model), merging, host, Measurement(repeats=12, budget_s=LAYERS_S))
+            specs[f"layers/{layers_name(layers)}"] = layers
+            members: dict[str, RunSpec] = {}
+            for member in run.members.values():
+                members.setdefault(exchange_name(member), member)  # the first bucketing represents the others
+            new = [member for own, member in members.items() if own not in calibrated]
+            calibrated |= set(members)
+            if new:
+                name = name.replace("timing/", "exchanges/")
+                names = (name, *(f"{name}-{number}" for number in range(2, len(specs) + 3)))
+                specs[next(free for free in names if free not in specs)] = _exchanges_of(values, new)
     return specs
+
+
+def _exchanges_of(values: dict, timed: list[RunSpec]) -> RunSpec:
+    """The calibration of the exchanges of these timed schemes in one run."""
+    first, *others = map(_exchanges, timed)
+    largest = {member.scheme.label: largest_bucket(member) for member in timed}
+    counts = Measurement(repeats=3, largest=largest, budget_s=values["timing"]["calibration_budget_s"])
+    return replace(with_schemes(first, others), measurement=counts)
 
 
 def _exchanges(run: RunSpec) -> RunSpec:
@@ -306,14 +312,18 @@ def timing_name(spec: RunSpec) -> str:
     It consists of the model, variant, ratio, topology, workers and links, and of each of these parts that is not usual:
     compiled selection, bucketing, collective and latency.
     """
-    compiled = "-compiled" if spec.scheme.options.get("selection") == "compiled" else ""
     merged = f"-{spec.scheme.bucketing}" if spec.scheme.bucketing else ""
-    return _on_its_network(spec, f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}{merged}")
+    return _on_its_network(spec, f"{_timed_name(spec)}{merged}")
 
 
 def exchange_name(spec: RunSpec) -> str:
     """The name of the calibration of a scheme's exchanges, which is equal for all its bucketings."""
-    return timing_name(replace(spec, scheme=replace(spec.scheme, bucketing="")))
+    return _on_its_network(spec, _timed_name(spec))
+
+
+def _timed_name(spec: RunSpec) -> str:
+    compiled = "-compiled" if spec.scheme.options.get("selection") == "compiled" else ""
+    return f"{spec.training.model}-{spec.variant}{compiled}{_at(spec)}"
 
 
 def run_name(spec: RunSpec, name: str) -> str:

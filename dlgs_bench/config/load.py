@@ -69,9 +69,7 @@ def load(values: dict, where: str) -> Config:
     values, warning = _with_network(_with_precisions(values))
     warning = "; ".join(filter(None, (old_names, warning, variants.unused(values), checks.untimed_variants(values))))
     try:
-        calibrations = grid.calibrations(values)
-        for one in studies.changed(values):
-            calibrations = grid.calibrations(one, calibrations)
+        calibrations = grid.calibrations(values, *studies.changed(values))
         runs, of_studies = grid.expand(values), studies.runs(values)
         for study, own in ({"": runs} | of_studies).items():
             if why := checks.needs_sgd(own):
