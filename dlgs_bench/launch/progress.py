@@ -17,6 +17,8 @@ QUEUE = "queue.json"
 ANNOUNCED = "announced.json"
 REST_S = 45.0  # the time of plans, tables and figures
 OF_BUDGET = 0.8  # the fraction of its budget that a training run is expected to take before its model is calibrated
+# The time of a workflow on fast and slow machines, divided by the estimate before a calibration.
+FAST, SLOW = 0.75, 1.5
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,13 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     left = queue.left
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
-    announced = {"begun": time.monotonic(), "machine": _machine(), "expected_s": round(expected_s, 1)}
-    announced |= {"corrected_s": None} if queue.calibrating else {}
+    announced = {"begun": time.monotonic(), "machine": _machine()}
+    announced |= {"calibrating": True} if queue.calibrating else {"expected_s": round(expected_s, 1)}
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
-    words = f"{len(left)} of {len(runs)} runs to do, about {clock(expected_s)} for {len(expected)} of them"
+    about = f"about {clock(expected_s)}"
+    if queue.calibrating:
+        about = f"about {max(1, int(FAST * expected_s / 60))} to {-int(-SLOW * expected_s // 60)} min"
+    words = f"{len(left)} of {len(runs)} runs to do, {about} for {len(expected)} of them"
     if len(expected) < len(left):
         return words + "; the others are estimated after calibrations and similar runs"
     return words + ("; a better estimate follows when the models are calibrated" if queue.calibrating else "")
@@ -87,20 +92,20 @@ def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
         expected |= dict.fromkeys(alike, spent_s + own_left_s) | {own: own_left_s}
     left_s = sum(filter(None, expected.values()))
     if not queue.calibrating:
-        _correct(folder / ANNOUNCED, left_s + REST_S)
+        _expect(folder / ANNOUNCED, left_s + REST_S)
     done = f"{len(queue.walls)}/{len(queue.runs)} runs done"
     return f"[{done}, {'at least' if None in expected.values() else 'about'} {clock(left_s)} left] "
 
 
-def _correct(path: Path, left_s: float) -> None:
-    """Keep the first estimate after the calibration of the models, if the announced estimate was made before it.
+def _expect(path: Path, left_s: float) -> None:
+    """Keep the first estimate after the calibration of the models, if the workflow began with this calibration.
 
     A run on another machine than the workflow keeps none, since their clocks are not compared.
     """
     announced = _read(path) or {}
-    if announced.get("corrected_s", 0) is None and announced.get("machine") == _machine():
-        corrected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
-        write_atomically(path, json.dumps(announced | {"corrected_s": corrected_s}).encode())
+    if "expected_s" not in announced and announced.get("machine") == _machine():
+        expected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
+        write_atomically(path, json.dumps(announced | {"expected_s": expected_s}).encode())
 
 
 def _machine() -> str:
@@ -109,14 +114,17 @@ def _machine() -> str:
 
 
 def against_announced(folder: Path) -> str:
-    """The time that was expected at the start and after the calibration, and the time that it took, in words."""
+    """The time that was expected, and the time that it took, in words.
+
+    If the workflow calibrated its models, it is the time that was expected after this calibration.
+    """
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
-    took_s = time.monotonic() - announced["begun"]
-    corrected_s = announced.get("corrected_s")
-    corrected = f", after the calibration {clock(corrected_s)}" if corrected_s else ""
-    return f"expected {clock(announced['expected_s'])}{corrected}, took {clock(took_s)}"
+    took_s, expected_s = time.monotonic() - announced["begun"], announced.get("expected_s")
+    after = " after the calibration" if announced.get("calibrating") else ""
+    expected = f"expected {clock(expected_s)}{after}, " if expected_s else ""
+    return f"{expected}took {clock(took_s)}"
 
 
 def spent(folder: Path) -> str:
