@@ -138,6 +138,7 @@ def main(engine: str, size: int, path: str) -> None:
         variables = ENGINES[engine].on_hosts(["127.0.0.1"] * size, "lo", port, first_line)
         ranks = [fork.Process(target=serve, args=(engine, path, own)) for own in variables]
         gc.freeze()  # the ranks do not examine what was imported
+        gc.set_threshold(50_000, 20, 20)
         gc.enable()
         for rank in ranks:
             rank.start()
