@@ -291,6 +291,7 @@ def test_a_breakdown_has_a_bar_for_each_run_and_marks_a_disturbed_one_as_the_tab
     assert "DLGS, s = 32, ratio 0.1" in text
 
 
+@pytest.mark.slow
 def test_prediction_finds_the_calibration_of_every_run(report):
     inputs = {"timing": report.runs.every("timing", "groups.csv"), "layers": report.runs.every("layers", "layers.csv")}
     inputs["samples"] = report.runs.every("exchanges", "samples.csv")
@@ -375,6 +376,7 @@ def test_a_timeline_for_every_kind_of_topology(report):
         assert "waiting for communication and slower workers" in text and "non-overlapped" not in text
 
 
+@pytest.mark.slow
 def test_fits_of_every_variant(report):
     model, variants = report.runs.models[0], ("none", "topk", "dlgs", "qsgd")  # with and without a ratio
     folders = (report.runs.root / "exchanges").glob(f"{model}-*-ps-weights")
@@ -387,6 +389,7 @@ def test_fits_of_every_variant(report):
     assert residuals["residual_s"].abs().max() < 1e-2
 
 
+@pytest.mark.slow
 def test_the_map_and_the_rates_show_every_model(report):
     calibration = [path for kind in ("layers", "exchanges") for path in report.runs.every(kind, "run.json")]
     prediction = report.folder / "map-prediction.csv"

@@ -186,6 +186,7 @@ def test_one_row_a_variant_with_what_it_sends_learns_and_takes(report):
     assert "VGG16, against QSGD" in shown and "at 100, 200 Mb/s (s)" in shown
 
 
+@pytest.mark.slow
 def test_its_pictures_show_every_variant_at_every_rate(report):
     report.table("studies/methods/table.py", "methods", report.params, **report.files)
     inputs = Items(accuracy=report.files["accuracy"], table=report.folder / "methods.csv")
