@@ -50,7 +50,7 @@ def test_entries_of_at_least_the_threshold_of_their_piece(parts, with_nan):
 @examples(4)
 def test_the_largest_of_a_row_are_what_sorting_finds_and_of_equals_the_first(many, length, k, seed, ties):
     rows = torch.randn(many, length, generator=torch.Generator().manual_seed(seed))
-    rows = (rows * 2).round() if ties else rows
+    rows = (rows * 2).round() * 0.7 if ties else rows  # the last bit of float32(0.7) is 1
     places = magnitudes.largest_in_rows(rows, k)
     # A stable sort keeps the order of equals.
     order = rows.abs().sort(dim=1, descending=True, stable=True).indices
