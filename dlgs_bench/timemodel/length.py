@@ -14,6 +14,7 @@ from dlgs_bench.spec import RunSpec
 
 START_S = 8.0  # from the start of a run to its first step
 STEP = 1.2  # the time of a training step divided by the calibrated time of forward, backward and update
+TIMED = 1.5  # the same for a timed step, which also exchanges over slowed links: 1.1 to 2.9 for the paper's models
 BFLOAT16 = 0.6  # the time of a step in bfloat16 divided by the time in float32, on processors where it is faster
 PARTS = 20  # a run trains a multiple of most_epochs / PARTS, so a small drift of the machine does not repeat runs
 
@@ -48,7 +49,7 @@ class Speed:
         """Seconds of a timing run with the fewest blocks, if each scheme has one phase."""
         measurement = spec.measurement
         steps = len(spec.members) * measurement.blocks * measurement.repeats
-        return measurement.launches * (START_S + steps * self.step_s(spec))
+        return measurement.launches * (START_S + steps * TIMED * self.trained_sample_s * spec.training.batch)
 
     def epochs(self, spec: RunSpec) -> float:
         """The epochs that fit into the run's budget: a multiple of ``most_epochs / PARTS``, at least one part."""
