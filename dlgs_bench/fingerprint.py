@@ -129,7 +129,7 @@ def abbreviated(digits: str, least: int) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """What is read from a Python file: a digest of its statements, its docstring, and the names that it imports."""
+    """A Python file: the digest of its statements, its docstring, and the names that it imports."""
 
     digest: str
     docstring: str
@@ -138,8 +138,11 @@ class _Source:
 
 @cache
 def _source(path: Path) -> _Source:
-    """One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees of all threads, and raises
-    SystemError if another thread has changed it."""
+    """What a Python file holds.
+
+    One thread at a time makes a tree: Python 3.11 has one recursion counter for the trees of all threads, and raises
+    SystemError if another thread has changed it.
+    """
     with READING:
         tree = ast.parse(path.read_bytes())  # in the encoding that Python reads it in
     docstring, names = ast.get_docstring(tree) or "", []

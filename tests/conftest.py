@@ -47,7 +47,7 @@ sys.path.insert(0, str(ROOT))
 gc.disable()  # until the tests begin: nothing that is imported or collected before is garbage
 
 import torch  # noqa: E402
-from world import World  # noqa: E402
+from world import RARELY, World  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.data.fetch import cifar10, imagenet100  # noqa: E402
@@ -162,12 +162,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByFile:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Exclude imported objects from garbage collection: each collection would scan them for a good part of a second.
-
-    Collections are rare, too. With Python's thresholds they take a tenth of the time of all tests.
-    """
+    """Exclude imported objects from garbage collection: each collection would scan them for a good part of a second."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(*RARELY)
     gc.enable()
 
 

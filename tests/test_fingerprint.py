@@ -55,14 +55,13 @@ def test_threads_may_read_code_at_the_same_time(interrupted):
     ],
 )
 def test_an_import_counts_wherever_it_stands_and_words_do_not(tmp_path, around):
-    file = tmp_path / "a.py"
-    (tmp_path / "b.py").write_text("words = 'import a'")
-    for statement in ("import b", "from b import words"):
+    imported = tmp_path / "b.py"
+    imported.write_text("words = 'import a'")
+    for name, statement in (("a.py", "import b"), ("c.py", "from b import words")):
+        file = tmp_path / name
         file.write_text(around.format(statement))
-        assert fingerprint.imports.__wrapped__(file, tmp_path) == {file, tmp_path / "b.py"}
-        fingerprint._imported.cache_clear()
-        fingerprint._source.cache_clear()
-    assert fingerprint.imports.__wrapped__(tmp_path / "b.py", tmp_path) == {tmp_path / "b.py"}
+        assert fingerprint.imports(file, tmp_path) == {file, imported}
+    assert fingerprint.imports(imported, tmp_path) == {imported}
 
 
 @given(st.text("0123456789e", min_size=7, max_size=12), st.text("0123456789abcdef", max_size=20))

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 
@@ -61,15 +62,17 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
     announced = {"begun": time.monotonic(), "machine": _machine()}
-    announced |= {"calibrating": True} if queue.calibrating else {"expected_s": round(expected_s, 1)}
-    (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
-    about = f"about {clock(expected_s)}"
     if queue.calibrating:
-        about = f"about {max(1, int(FAST * expected_s / 60))} to {-int(-SLOW * expected_s // 60)} min"
-    words = f"{len(left)} of {len(runs)} runs to do, {about} for {len(expected)} of them"
+        announced["calibrating"] = True
+        about = f"{max(1, int(FAST * expected_s / 60))} to {ceil(SLOW * expected_s / 60)} min"
+        later = "; a better estimate follows when the models are calibrated"
+    else:
+        announced["expected_s"] = round(expected_s, 1)
+        about, later = clock(expected_s), ""
+    (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     if len(expected) < len(left):
-        return words + "; the others are estimated after calibrations and similar runs"
-    return words + ("; a better estimate follows when the models are calibrated" if queue.calibrating else "")
+        later = "; the others are estimated after calibrations and similar runs"
+    return f"{len(left)} of {len(runs)} runs to do, about {about} for {len(expected)} of them{later}"
 
 
 def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
@@ -167,7 +170,7 @@ def _alike(spec: RunSpec) -> tuple[str, str]:
 
 
 def _least_s(queue: _Queue, spec: RunSpec) -> float:
-    """A lower bound of the time of a timing run, from the calibration of its model's layers; 0 without calibration."""
+    """The time of a timing run with its fewest blocks, from the calibration of its model's layers; 0 without one."""
     speed = _speed(queue, spec)
     return speed.timing_s(spec) if speed and spec.kind == "timing" else 0.0
 
