@@ -2,49 +2,41 @@
 
     python bench/workers.py results/reference-workers --steps 1564
 
-The workers are threads of one process and add gradients in rank order. There is no network, and nothing is timed. Every
-run trains ResNet-20 with the recipe of the long training runs, whose schedule is scaled to the steps. A stopped run
-continues from its last checkpoint, and a finished run is not repeated. The table, the figure and the page are written
-after every run.
+Every run trains ResNet-20 with the recipe of the long training runs, whose schedule is scaled to the steps. There may
+be more workers than cores, so nothing is timed. A stopped run continues from its last checkpoint, and a finished run is
+not repeated. The table, the figure and the page are written after every run.
 """
 
 import argparse
-import json
-import shutil
 import sys
-from collections.abc import Iterator
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn
-import torch
 import yaml
 
-from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
-from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
-from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.fingerprint import ROOT
+from dlgs_bench.launch.__main__ import clean_up_when_ended
+from dlgs_bench.launch.launcher import launch
+from dlgs_bench.plugins import describe
 from dlgs_bench.report import captions, style
-from dlgs_bench.report.load_runs import last_points, with_uncompressed
+from dlgs_bench.report.load_runs import last_points, read_points, with_uncompressed
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import LaunchSettings, Measurement, RunSpec
-from dlgs_bench.training.checkpoint import identity
-from dlgs_bench.training.results import provenance
-from dlgs_bench.training.train import accuracy
 
-CPU = torch.device("cpu")
 RUNS = Path("results/runs/workers")
+COLUMNS = ("run", "model", "variant", "ratio", "workers", "batch", "total_batch", "seed", "precision", "engine")
+COLUMNS += ("network", "machine", "date", "commit", "epoch", "step", "sent_bytes", "train_loss", "train_accuracy")
+COLUMNS += ("test_loss", "test_accuracy", "density", "vnmse")
 METHODS = ("none", "topk", "lags", "dlgs")
 WORKERS = (2, 4, 8, 16)
 TOTAL_BATCH, RATIO = 64, 0.01
@@ -81,81 +73,20 @@ def name_of(spec: RunSpec) -> str:
     return f"{spec.variant}-{spec.cluster.workers}workers-seed{spec.training.seed}"
 
 
-class Report:
-    """Shows how far a run is."""
-
-    def __init__(self, title: str):
-        self._title = title
-
-    def __call__(self, done: int, total: int) -> None:
-        if done == total or done % max(1, total // 10) == 0:
-            self.say(f"step {done} of {total}")
-
-    def say(self, text: str) -> None:
-        print(f"{self._title}: {text}", flush=True)
+def train(spec: RunSpec, folder: Path, settings: LaunchSettings) -> None:
+    """Write the files of a run to ``folder``, unless the finished run is there. SystemExit if it fails."""
+    if (folder / "run.json").exists() and RunSpec.in_folder(folder) == spec:
+        return
+    log = folder.with_name(f"{folder.name}.log")
+    if status := launch(spec, replace(settings, checkpoints=f"{folder}-checkpoints"), folder, log):
+        sys.exit(status)
 
 
-class Quiet(Report):
-    """The report of a rank that shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-
-def train(spec: RunSpec, data: DataSet, folder: Path, every_s: float) -> dict[str, Any]:
-    """The record of a run, which ``folder`` keeps; from there if the run has finished, else from its checkpoint."""
-    record = folder / "run.json"
-    if record.exists() and (result := json.loads(record.read_text(encoding="utf-8")))["identity"] == identity(spec):
-        return result
-    settings = LaunchSettings(checkpoints=str(folder / "checkpoints"), checkpoint_every_s=every_s)
-
-    def work(comm) -> dict[str, Any]:
-        report = (Quiet if comm.rank else Report)(folder.name)
-        return accuracy(spec, comm, copy(data), CPU, report, settings)  # a copy shares the images
-
-    rows = run_workers(spec.cluster.workers, work)[0]
-    origin = provenance(spec) | {"network": "no"}
-    result = {"identity": identity(spec), "spec": json.loads(spec.to_json()), "provenance": origin}
-    result["points"] = points(rows)
-    folder.mkdir(parents=True, exist_ok=True)
-    record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return result
-
-
-def points(rows: dict[str, Any]) -> list[dict[str, float]]:
-    """The points of the curve, with the mean density since the point before and the error in the point's step."""
-    steps = pd.DataFrame(rows["iterations"]).set_index("step")
-    result, before = [], 0
-    for point in rows["points"]:
-        step = point["step"]
-        own = {"density": steps["density"].loc[before + 1 : step].mean()}
-        own["vnmse"] = steps["squared_error"].loc[step] / steps["squared_mean"].loc[step]
-        result.append(point | own)
-        before = step
-    return result
-
-
-def tidy(records: list[dict[str, Any]]) -> pd.DataFrame:
+def tidy(folders: list[Path]) -> pd.DataFrame:
     """One row for each point of each run."""
-    return pd.DataFrame(row for record in records for row in _rows(record))
-
-
-def _rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    spec, origin = RunSpec.from_dict(record["spec"]), record["provenance"]
-    training, workers = spec.training, spec.cluster.workers
-    run = {
-        "run": name_of(spec),
-        "model": training.model,
-        "variant": spec.variant,
-        "ratio": spec.ratio,
-        "workers": workers,
-    }
-    run |= {"batch": training.batch, "total_batch": training.batch * workers, "seed": training.seed}
-    run |= {"precision": training.precision, "engine": "threads", "network": origin["network"]}
-    run |= {"machine": origin["machine"], "date": origin["date"][:10], "commit": origin["commit"]}
-    for point in record["points"]:
-        yield run | point
+    points = read_points([folder / "points.csv" for folder in folders])
+    points = points.assign(total_batch=points["batch"] * points["workers"])
+    return points.assign(vnmse=points["squared_error"] / points["squared_mean"])[list(COLUMNS)]
 
 
 def ends(table: pd.DataFrame) -> pd.DataFrame:
@@ -223,11 +154,10 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     plt.close(figure)
 
 
-def write(records: list[dict[str, Any]], folder: Path) -> None:
-    """The table as CSV, the figure, and the page with both."""
+def write(table: pd.DataFrame, folder: Path) -> None:
+    """The table of all points as CSV, the figure, and the page with both."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = tidy(records)
-    names = Names({method: method_info(method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
+    names = Names({method: describe("methods", method)["title"] for method in METHODS}, {"resnet20": "ResNet-20"})
     table.to_csv(folder / "workers.csv", index=False, float_format="%.6g")
     last, first = ends(table), table.iloc[0]
     note = f"ResNet-20, CIFAR-10, ratio {RATIO:g}, {last['step'].max()} steps of {TOTAL_BATCH} samples in "
@@ -238,7 +168,7 @@ def write(records: list[dict[str, Any]], folder: Path) -> None:
     command += f" --precision {first['precision']}"
     lines = [
         "# More workers at the same total batch",
-        f"`{command}` trained these runs. The workers are threads of one process, so this page contains no times.",
+        f"`{command}` trained these runs. Up to 16 workers share the machine's cores, so this page contains no times.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "
@@ -263,12 +193,14 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     if uneven := [n for n in asked.workers if n < 1 or TOTAL_BATCH % n]:
         parser.error(f"--workers: {uneven[0]} does not divide the total batch of {TOTAL_BATCH}; give one that does")
-    torch.set_num_threads(1)
-    data, records = Cifar10(asked.data, CPU), []
+    clean_up_when_ended()
+    settings = LaunchSettings(data_root=str(asked.data), checkpoint_every_s=asked.checkpoint_every_s)
+    folders = []
     for seed, workers, method in product(asked.seeds, asked.workers, asked.methods):
         spec = spec_of(method, workers, seed, asked.steps, asked.precision)
-        records.append(train(spec, data, RUNS / name_of(spec), asked.checkpoint_every_s))
-        write(records, asked.folder)
+        folders.append(RUNS / name_of(spec))
+        train(spec, folders[-1], settings)
+        write(tidy(folders), asked.folder)
     return 0
 
 
