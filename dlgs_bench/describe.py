@@ -1,8 +1,8 @@
 """Prints descriptions of plug-ins as JSON: python -m dlgs_bench.describe [<kind>/<name> ...].
 
 The workflow starts it as a separate process, since it imports torch and the plug-ins (see ``plugins.describe``). Each
-plug-in is loaded in a fork. So a plug-in that ends Python, hangs or changes torch's defaults does not affect the
-others. The description of a plug-in that cannot be loaded is its error in one line.
+plug-in is loaded in a fork, as many at a time as there are cores. So a plug-in that ends Python, hangs or changes
+torch's defaults does not affect the others. If a plug-in cannot be loaded, its description is its error in one line.
 """
 
 import contextlib
@@ -13,9 +13,11 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +39,7 @@ MODEL = {
 }
 NOTICE_S = 10.0  # after this time a line on standard error names the plug-in that is being described
 LIMIT_S = 900.0  # for one plug-in
+FORKING = threading.Lock()  # no fork inherits the pipe of another, which would then not end
 # The module with the slowest imports of a kind: Numba for methods, and what torch imports with the first meta tensor.
 SHARED = {"methods": "dlgs_bench.exchange.magnitudes", "models": "torch._dynamo"}
 
@@ -203,19 +206,20 @@ def _line_of(error: BaseException, kind: str, name: str) -> str:
 
 def in_fork(kind: str, name: str, limit_s: float = LIMIT_S) -> dict:
     """The description of a plug-in, which is loaded in a fork. Its output is discarded."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if not process:
-        with contextlib.suppress(BaseException):
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(nowhere, stream)
-            sys.argv = [plugins.file_of(kind, name)]
-            text = described(kind, name).encode()
-            while text:
-                text = text[os.write(writing, text) :]
-        os._exit(0)
-    os.close(writing)
+    with FORKING:
+        reading, writing = os.pipe()
+        process = os.fork()
+        if not process:
+            with contextlib.suppress(BaseException):
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                for stream in (0, 1, 2):
+                    os.dup2(nowhere, stream)
+                sys.argv = [plugins.file_of(kind, name)]
+                text = described(kind, name).encode()
+                while text:
+                    text = text[os.write(writing, text) :]
+            os._exit(0)
+        os.close(writing)
     text, waited = _read(reading, f"{plugins.file_of(kind, name)}", limit_s)
     if waited is not None:
         os.kill(process, signal.SIGKILL)
@@ -270,8 +274,9 @@ def main(requested: list[str]) -> None:
     pairs = [tuple(plugin.split("/", 1)) for plugin in requested] or every()
     import_shared(kind for kind, _ in pairs)
     descriptions: dict[str, dict] = {kind: {} for kind in DESCRIBE}
-    for kind, name in pairs:
-        descriptions[kind][name] = in_fork(kind, name)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for (kind, name), one in zip(pairs, pool.map(in_fork, *zip(*pairs, strict=True)), strict=True):
+            descriptions[kind][name] = one
     json.dump(descriptions, sys.stdout)
 
 

@@ -31,8 +31,10 @@ class Block(nn.Module):
         return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
-class ResNet20(nn.Module):
-    def __init__(self) -> None:
+class ResNet(nn.Module):
+    """Three stages of ``blocks`` blocks each, so 6 blocks + 2 layers with weights."""
+
+    def __init__(self, blocks: int) -> None:
         super().__init__()
         self.conv, self.bn = conv3x3(3, 16), nn.BatchNorm2d(16)
         widths = [(16, 16, 1), (16, 32, 2), (32, 64, 2)]
@@ -40,7 +42,7 @@ class ResNet20(nn.Module):
             *(
                 Block(inputs if i == 0 else outputs, outputs, stride if i == 0 else 1)
                 for inputs, outputs, stride in widths
-                for i in range(3)
+                for i in range(blocks)
             )
         )
         self.fc = nn.Linear(64, 10)
@@ -50,8 +52,8 @@ class ResNet20(nn.Module):
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
 
-def build() -> nn.Module:
-    model = ResNet20()
+def build(blocks: int = 3) -> nn.Module:
+    model = ResNet(blocks)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight)

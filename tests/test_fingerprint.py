@@ -139,7 +139,7 @@ def every(*kinds: str) -> set[str]:
     [
         ("methods/topk.py", {"methods/topk"}),
         ("methods/lags.py", {"methods/lags", "methods/lags_adaptive"}),
-        ("models/resnet20.py", {"models/resnet20", "models/resnet20_100"}),
+        ("models/resnet20.py", {"models/resnet20", "models/resnet20_100", "models/resnet8"}),
         ("dlgs_bench/data/text.py", every("models")),
         ("dlgs_bench/training/build.py", every("models")),
         ("dlgs_bench/comm/collectives/__init__.py", every("collectives")),

@@ -263,7 +263,7 @@ def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, 
     iterations = pd.DataFrame({"iteration_s": [0.9, 0.9], "computing_s": 0.5} | kinds)
     sent = pd.DataFrame({"rank": [0, 1], "part": ["backbone", "head"], "kind": "features", "messages": 1, "bytes": 9})
     ours = RunSpec("hybrid", replace(learnt, batch=8), scheme, cluster)
-    of_4 = replace(cluster, workers=4, rates_mbit=(8.0,) * 4)
+    of_4, eight = (replace(cluster, workers=n, rates_mbit=(8.0,) * n) for n in (4, 8))
     report.runs.write("hybrid/ours", ours, iterations=iterations, sent=sent)
     times = {"iteration_s": [2.0, 2.0], "communication_s": 1.5, "forward_s": 0.2, "sent_bytes": 9, "received_bytes": 9}
     timed = (spec for spec in studied({"models": {"resnet20": 4}, "workers": [2]}).values() if spec.kind == "timing")
@@ -279,6 +279,7 @@ def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, 
             f"timing/{scheme.topology}", RunSpec("timing", learnt, scheme, cluster), iterations=rows, groups=groups
         )
     report.runs.write("hybrid/more", replace(ours, cluster=of_4), iterations=iterations, sent=sent)
+    report.runs.write("hybrid/most", replace(ours, cluster=eight), iterations=iterations, sent=sent)
     inputs = {kind: report.runs.every(kind, "iterations.csv") for kind in ("hybrid", "timing")}
     table, shown = report.table("studies/hybrid/table.py", "hybrid", **inputs)
     rows = table[table["workers"] == 2].set_index("way")
@@ -289,7 +290,9 @@ def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, 
     of_4 = table[table["workers"] == 4].set_index("way")
     assert of_4["repeats"].to_dict() == {"hybrid": 2, "ring": 0, "halving-doubling": 0, "server, weights": 0}
     assert of_4.loc["server, weights", "predicted_s"] == pytest.approx(0.2 + 8 * whole * mb, rel=1e-4)
-    of_8 = table[table["workers"] == 8].set_index("way")
+    of_8 = table[(table["workers"] == 8) & (table["repeats"] == 0)].set_index("way")
+    by_8 = table[(table["workers"] == 8) & (table["repeats"] > 0)]
+    assert by_8["way"].tolist() == ["hybrid"] and by_8["iteration_s"].tolist() == [0.9]
     features = 8 * 129 * mb  # there with the class, and back
     assert found["hybrid"] == pytest.approx(0.5 + features, rel=1e-4)
     assert found["ring"] == pytest.approx(0.2 + whole * mb, rel=1e-4)
@@ -300,9 +303,10 @@ def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, 
         [by_hybrid, 0.2 + 1.75 * whole * mb, 1.5 + 1.75 * whole * mb, 0.2 + 16 * whole * mb], rel=1e-4
     )
     assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
-    assert shown.count("| 8, predicted") == 4 and "nan" not in shown
+    assert shown.count("| 8, predicted") == 4 and shown.count("| ResNet-20 | 8 ") == 1 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
-    assert "8 workers, hybrid" in text and "predicted" in text  # the diamond is in the legend
+    assert "8 workers, hybrid" in text and "8 nodes, hybrid" in text and "4 nodes, ring" in text
+    assert "predicted" in text  # the diamond is in the legend
 
 
 def test_the_legend_leaves_out_parts_that_are_too_short_to_be_seen():

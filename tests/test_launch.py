@@ -273,6 +273,15 @@ def test_a_run_ends_with_its_workflow(tmp_path, capsys):
     assert nothing_left(tmp_path)
 
 
+@pytest.mark.engine
+def test_a_run_without_a_workflow_outlives_the_parent_of_its_launcher(tmp_path, monkeypatch):
+    parent = subprocess.Popen(["true"])
+    parent.wait()
+    monkeypatch.setattr("dlgs_bench.launch.launcher.os.getppid", lambda: parent.pid)
+    assert start(tmp_path, "ends", workflow=os.getpid()) == 1
+    assert start(tmp_path, "ends") == 0
+
+
 @pytest.fixture
 def clock(monkeypatch) -> list[float]:
     """The time in seconds that liveness sees, to be set."""

@@ -75,10 +75,14 @@ def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_
 
 def test_a_run_without_an_estimate_tells_what_it_and_runs_like_it_will_take(tmp_path):
     runs = {"accuracy/a-none": TRAINED, "accuracy/a-topk": replace(TRAINED, scheme=Scheme("topk"))}
-    progress.announce(tmp_path, runs)
+    words = progress.announce(tmp_path, runs)
+    assert words == "2 of 2 runs to do; their time is estimated after the first of them"
     run = tmp_path / "accuracy" / "a-none"
-    assert progress.whole(run, 40.0) == f"[0/2 runs done, at least {progress.clock(0)} left] "
+    assert progress.whole(run, 40.0) == "[0/2 runs done] "
+    assert "estimate" not in progress.against_announced(tmp_path)
     assert progress.whole(run, 40.0, 20.0) == f"[0/2 runs done, about {progress.clock(20 + 60)} left] "
+    first = progress.clock(20 + 60 + progress.REST_S)
+    assert progress.against_announced(tmp_path).endswith(f"; the first estimate of all runs was {first}")
     finish(run, TRAINED, 60.0)
     for known in (run, tmp_path / "accuracy" / "another"):
         assert progress.whole(known, 60.0, 5.0) == f"[1/2 runs done, about {progress.clock(60)} left] "
@@ -96,22 +100,22 @@ def test_a_calibration_on_other_data_says_nothing_about_training(tmp_path):
     assert "for 3 of them; the others" in progress.announce(tmp_path, runs)
 
 
-def test_the_first_estimate_after_the_calibration_is_what_was_expected(tmp_path):
+def test_the_first_estimate_of_all_runs_is_compared_with_the_time_it_took(tmp_path):
     """A timing run with 3 schemes and 2 blocks of 5 repeats makes at least 3 * 10 steps, which take 150 ms each."""
     scheme = Scheme("none", timed_with={"topk": {"method": "topk"}, "dlgs": {"method": "dlgs"}})
     timed = replace(TIMED, training=TRAINED.training, scheme=scheme)
     timed = replace(timed, measurement=Measurement(launches=4, blocks=2, repeats=5, budget_s=20.0))
     runs = {"calibration/layers/a": LAYERS, "timing/a": timed}
     assert progress.announce(tmp_path, runs).endswith("; a better estimate follows when the models are calibrated")
-    assert progress.against_announced(tmp_path).startswith("took ")
+    assert progress.against_announced(tmp_path) == progress.clock(0)
     calibrate(tmp_path)
     least_s = 4 * (length.START_S + 3 * 10 * 0.15)
     assert progress.whole(tmp_path / "timing" / "a", 0.0) == f"[1/2 runs done, about {progress.clock(least_s)} left] "
     finish(tmp_path / "timing" / "a", timed, 50.0)
     progress.whole(tmp_path / "timing" / "a", 0.0)
-    expected, took = progress.against_announced(tmp_path).split(", ")
-    assert expected == f"expected {progress.clock(least_s + progress.REST_S)} after the calibration"
-    assert took.startswith("took 0:0")
+    took, expected = progress.against_announced(tmp_path).split("; ")
+    assert expected == f"the first estimate of all runs was {progress.clock(least_s + progress.REST_S)}"
+    assert took.startswith("0:0")
     assert "better" not in progress.announce(tmp_path, runs)  # the model is calibrated
 
 
@@ -121,9 +125,9 @@ def test_a_run_on_another_machine_does_not_read_the_clock_of_the_workflow(tmp_pa
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(progress, "_machine", lambda: "another")
         progress.whole(tmp_path / "timing" / "a", 0.0)
-    assert "expected" not in progress.against_announced(tmp_path)
+    assert "estimate" not in progress.against_announced(tmp_path)
     progress.whole(tmp_path / "timing" / "a", 0.0)
-    assert " after the calibration, took " in progress.against_announced(tmp_path)
+    assert "estimate" in progress.against_announced(tmp_path)
 
 
 def test_a_damaged_record_counts_as_not_finished(tmp_path):
@@ -156,7 +160,8 @@ def test_a_training_with_a_budget_is_estimated_from_the_budget_and_then_from_the
     assert speed.epochs(budgeted(20.0)) == 0.9  # 99 of 200 steps fit
     after = 2 * (length.START_S + 90 * 0.12 + 0.01) + rest_s
     assert progress.announce(tmp_path, runs) == f"4 of 5 runs to do, about {progress.clock(after)} for 4 of them"
-    assert progress.against_announced(tmp_path).startswith(f"expected {progress.clock(after)}, took 0:0")
+    first = f"; the first estimate of all runs was {progress.clock(after)}"
+    assert progress.against_announced(tmp_path).endswith(first)
 
 
 def test_a_training_in_bfloat16_gets_more_epochs_from_the_same_budget(tmp_path):

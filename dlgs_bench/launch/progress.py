@@ -62,17 +62,19 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
     announced = {"begun": time.monotonic(), "machine": _machine()}
+    if not queue.calibrating and len(expected) == len(left):
+        announced["expected_s"] = round(expected_s, 1)
+    (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
+    about, later = clock(expected_s), ""
     if queue.calibrating:
-        announced["calibrating"] = True
         about = f"{max(1, int(FAST * expected_s / 60))} to {ceil(SLOW * expected_s / 60)} min"
         later = "; a better estimate follows when the models are calibrated"
-    else:
-        announced["expected_s"] = round(expected_s, 1)
-        about, later = clock(expected_s), ""
-    (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     if len(expected) < len(left):
         later = "; the others are estimated after calibrations and similar runs"
-    return f"{len(left)} of {len(runs)} runs to do, about {about} for {len(expected)} of them{later}"
+    to_do = f"{len(left)} of {len(runs)} runs to do"
+    if left and not expected:
+        return f"{to_do}; their time is estimated after the first of them"
+    return f"{to_do}, about {about} for {len(expected)} of them{later}"
 
 
 def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
@@ -93,15 +95,17 @@ def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
     elif own in expected and own_left_s is not None:
         alike = [name for name in queue.left if _alike(queue.runs[name]) == _alike(queue.runs[own])]
         expected |= dict.fromkeys(alike, spent_s + own_left_s) | {own: own_left_s}
-    left_s = sum(filter(None, expected.values()))
-    if not queue.calibrating:
+    left_s, some_unknown = sum(filter(None, expected.values())), None in expected.values()
+    if not queue.calibrating and not some_unknown:
         _expect(folder / ANNOUNCED, left_s + REST_S)
     done = f"{len(queue.walls)}/{len(queue.runs)} runs done"
-    return f"[{done}, {'at least' if None in expected.values() else 'about'} {clock(left_s)} left] "
+    if some_unknown and not left_s:
+        return f"[{done}] "
+    return f"[{done}, {'at least' if some_unknown else 'about'} {clock(left_s)} left] "
 
 
 def _expect(path: Path, left_s: float) -> None:
-    """Keep the first estimate after the calibration of the models, if the workflow began with this calibration.
+    """Keep the first estimate of all runs, if the workflow began without one.
 
     A run on another machine than the workflow keeps none, since their clocks are not compared.
     """
@@ -117,17 +121,13 @@ def _machine() -> str:
 
 
 def against_announced(folder: Path) -> str:
-    """The time that was expected, and the time that it took, in words.
-
-    If the workflow calibrated its models, it is the time that was expected after this calibration.
-    """
+    """The time that the workflow took, and the time that was expected when all runs could first be estimated."""
     announced = _read(folder / ANNOUNCED)
     if not announced:
         return ""
     took_s, expected_s = time.monotonic() - announced["begun"], announced.get("expected_s")
-    after = " after the calibration" if announced.get("calibrating") else ""
-    expected = f"expected {clock(expected_s)}{after}, " if expected_s else ""
-    return f"{expected}took {clock(took_s)}"
+    expected = f"; the first estimate of all runs was {clock(expected_s)}" if expected_s else ""
+    return f"{clock(took_s)}{expected}"
 
 
 def spent(folder: Path) -> str:

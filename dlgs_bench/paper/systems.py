@@ -259,9 +259,14 @@ def _larger(gains: Gains) -> Iterator[dict]:
 
 
 def _decay(gains: Gains, parallel: set[int]) -> Iterator[dict]:
-    fewest, most = (pick(workers for _, workers in gains) for pick in (min, max))
-    for model in dict.fromkeys(model for model, _ in gains if fewest < most):
-        if not {(model, fewest), (model, most)} <= gains.keys():
+    """Per model, the gain with the most workers divided by the gain with the fewest; with several numbers of workers
+    whose backbone is data-parallel, the fewest of these."""
+    for model in dict.fromkeys(model for model, _ in gains):
+        numbers = {workers for of, workers in gains if of == model}
+        if len(numbers & parallel) > 1:
+            numbers &= parallel
+        fewest, most = min(numbers), max(numbers)
+        if fewest == most:
             continue
         (small, n), (large, m) = gains[model, fewest], gains[model, most]
         where = f"{model}: gain with {most} workers divided by the gain with {fewest}"

@@ -7,8 +7,8 @@ Gradients: the backbone's in hybrids, otherwise the whole model's; the time is w
 backward. In hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with ImageNet's head takes
 images of 32 x 32 pixels, because few cores train it: its backbone computes 49 times less than on images of 224 x 224.
 Predicted: the computation of the same row, plus the time of the bytes on the busiest link at its rate, which
-data-parallel workers send while backward still runs. Rows of 8 workers, and of ways that would take too long here, are
-predicted only, for dedicated nodes: each worker computes as long as with the fewest workers here."""
+data-parallel workers send while backward still runs. Rows of "predicted" workers, 8 of them and ways that would take
+too long here, are for dedicated nodes: each worker computes as long as with the fewest workers here."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -105,17 +105,20 @@ def data_parallel(path: Path, spec: RunSpec, rows: pd.DataFrame, entries: pd.Ser
 
 
 def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
-    """Predicted rows, for each model and way that was not measured with a number of workers.
+    """Rows predicted for dedicated nodes, for each model and way: of ``PREDICTED`` workers, and of each number of
+    workers that was measured, but not with this way.
 
-    The numbers are all measured numbers and ``PREDICTED``. The prediction is from the row with the fewest workers.
+    The prediction is from the row with the fewest workers, which has no prediction itself.
     """
     seen = {(row["model"], row["way"], row["workers"]) for row, _ in measured}
     numbers = {PREDICTED} | {workers for _, _, workers in seen}
+    fewest = {}
     for row, predict in sorted(measured, key=lambda one: one[0]["workers"]):
-        for workers in numbers:
-            if (case := (row["model"], row["way"], workers)) not in seen:
-                seen.add(case)
-                metadata = {key: row[key] for key in (*ABOUT, "title", "way")}
+        fewest.setdefault((row["model"], row["way"]), (row, predict))
+    for (model, way), (row, predict) in fewest.items():
+        metadata = {key: row[key] for key in (*ABOUT, "title", "way")}
+        for workers in numbers - {row["workers"]}:
+            if workers == PREDICTED or (model, way, workers) not in seen:
                 samples = row["samples"] // row["workers"] * workers
                 yield metadata | {"workers": workers, "samples": samples, "repeats": 0, "predicted_s": predict(workers)}
 
@@ -127,10 +130,17 @@ def iteration(row: dict) -> str:
     return f"{row['iteration_s'] * 1e3:.0f}" if row["repeats"] else ""
 
 
+def ring_s(rings: dict[tuple[str, int, bool], float], row: dict) -> float:
+    """The seconds of the ring that a row is compared with: measured or predicted as the row itself, if there is one."""
+    case, measured = (row["title"], row["workers"]), row["repeats"] > 0
+    return rings.get((*case, measured), rings.get((*case, not measured), float("nan")))
+
+
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    case = ["title", "workers"]
     times = table["iteration_s"].fillna(table["predicted_s"])
-    rings = table.assign(time_s=times)[table["way"] == "ring"].set_index(case)["time_s"]
+    measured = table["repeats"] > 0
+    rings = table.assign(time_s=times, measured=measured)[table["way"] == "ring"]
+    rings = rings.set_index(["title", "workers", "measured"])["time_s"].to_dict()
     return pd.DataFrame(
         {
             "Model": row["title"],
@@ -139,7 +149,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Samples": row["samples"],
             "Iteration (ms)": iteration(row),
             "Predicted (ms)": tables.number(row["predicted_s"] * 1e3),
-            "Against ring": f"{rings[row['title'], row['workers']] / time_s:.2f}",
+            "Against ring": f"{ring_s(rings, row) / time_s:.2f}",
             **{name: tables.number(row[part] * 1e3) for name, part in zip(SHOWN, PARTS, strict=True)},
             "Most sent by": row["sender"] if row["repeats"] else "",
             "Messages": f"{row['messages']:.0f}" if row["repeats"] else "",
@@ -158,7 +168,8 @@ def main(snakemake: Script) -> None:
     rows = [row | {"predicted_s": predict(row["workers"])} for row, predict in measured]
     table = pd.DataFrame([*rows, *predicted_rows(measured)])
     order = {column: list(dict.fromkeys(table[column])).index for column in ("model", "way")}
-    table = table.sort_values(["model", "workers", "way"], key=lambda c: c.map(order.get(c.name, int)))
+    order["repeats"] = lambda repeats: repeats == 0
+    table = table.sort_values(["model", "workers", "repeats", "way"], key=lambda c: c.map(order.get(c.name, int)))
     data = ", ".join(sorted(set(map(data_title, rows))))
     n = "n counts iterations; brackets: the 95 % interval of a repeat."
     caption = f"{captions.of_script(snakemake)} Data: {data}. {captions.setting(table[table['repeats'] > 0])}. {n}"
