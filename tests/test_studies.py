@@ -33,6 +33,10 @@ def test_studies_are_made(tiny_source, tmp_path):
     for row in iterations:
         parts = sum(float(row[part]) for part in MEASURED)  # eq. 2, plus optimizer and other
         assert parts == pytest.approx(float(row["iteration_s"]), rel=0.01)
+    headers = {path.name: path.read_text().partition("\n")[0].split(",") for path in results.glob("*.csv")}
+    measured = {name: columns for name, columns in headers.items() if "machine" in columns}
+    assert "sums.csv" in measured or testbed.why_unavailable()
+    assert not {name for name, columns in measured.items() if not {"date", "commit"} <= set(columns)}
     rows = rows_of(results / "prediction.csv")
     assert {row["variant"] for row in rows} == {"none", "topk", "dlgs"}
     assert all(float(r["predicted_s"]) > 0 and float(r["measured_s"]) > 0 for r in rows)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import run_metadata
+from dlgs_bench.report.load_runs import WHEN, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
 from dlgs_bench.spec import RunSpec
@@ -33,7 +33,7 @@ Measured = tuple[dict, Callable[[int], float]]  # a row, and the seconds of an i
 PARTS = ("computing_s", "features_s", "columns_s", "input_gradients_s", "gradients_s")
 SHOWN = ("Computing (ms)", "Features (ms)", "Columns (ms)", "Input gradients (ms)", "Gradients (ms)")
 ABOUT = ("model", "data_title", "stand_in", "machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit")
-ABOUT += ("measured_mbit", "latency_ms", "disturbed")
+ABOUT += ("measured_mbit", "latency_ms", "disturbed", *WHEN)
 
 
 def common(path: Path, way: str, rows: pd.DataFrame, samples: int) -> dict:

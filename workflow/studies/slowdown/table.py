@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import run_metadata
+from dlgs_bench.report.load_runs import WHEN, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 from dlgs_bench.timemodel.slowdown import Nodes
 
-ABOUT = ("data_title", "stand_in", "machine", "engine", "workers", "network")  # of a calibration, in the table
+ABOUT = ("data_title", "stand_in", "machine", "engine", "workers", "network", *WHEN)  # of a calibration
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:

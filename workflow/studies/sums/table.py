@@ -15,14 +15,14 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import run_metadata
+from dlgs_bench.report.load_runs import WHEN, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.timemodel.links import streamed_bound
 
 ABOUT = ("machine", "network", "engine", "workers", "rate_mbit", "fastest_mbit", "measured_mbit")
-ABOUT += ("latency_ms", "round_trip_ms", "disturbed")
+ABOUT += ("latency_ms", "round_trip_ms", "disturbed", *WHEN)
 SHAPE = ["dedicated", "aggregators", "block", "fused", "in_flight"]
 UNION = {  # the density of blocks on at least one of n ranks, by the density on each rank
     "random": lambda n, d: 1 - (1 - d) ** n,
