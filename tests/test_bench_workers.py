@@ -27,6 +27,7 @@ def test_every_number_of_workers_has_the_same_total_batch_and_schedule():
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_finished_run_is_not_repeated_and_its_points_are_tidy(data, tmp_path, monkeypatch):
     spec = workers.spec_of("topk", 2, 0, steps=3, precision="float32")
     spec = replace(spec, measurement=replace(spec.measurement, evaluations=2, test_samples=20, final_test_samples=40))

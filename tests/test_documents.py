@@ -47,7 +47,9 @@ def module_of(code: str, name: str, monkeypatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("page", "number"), [("docs/add-a-model.md", 0), ("docs/own-network.md", 1)])
+@pytest.mark.parametrize(
+    ("page", "number"), [pytest.param("docs/add-a-model.md", 0, marks=pytest.mark.slow), ("docs/own-network.md", 1)]
+)
 def test_the_model_of_a_page_can_be_built_and_trained(page, number, monkeypatch):
     module_of(blocks(page, "python")[number], "models.documented", monkeypatch)
     described = describe.model("documented")

@@ -68,7 +68,7 @@ def test_a_script_without_compression_is_the_plain_one(engine, script, worlds):
             assert all(map(torch.equal, ours, plain))
 
 
-@every_engine
+@horovod_is_slow
 @examples(0.75)
 @given(script=scripts)
 @example(script=BAD_AND_UNUSED)

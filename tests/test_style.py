@@ -92,6 +92,7 @@ style.save(figure, "a note", SimpleNamespace(output=output))
 SETTINGS = "text.usetex: True\nfont.size: 23\nlines.linewidth: 9\naxes.facecolor: red\nsvg.fonttype: none\n"
 
 
+@pytest.mark.slow
 def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path, monkeypatch):
     """This process and a process of a user with other settings draw the same figure."""
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "here")])

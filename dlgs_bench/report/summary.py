@@ -143,7 +143,8 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
         for name, quantity in (("iteration_s", seconds), ("dense_s", dense_seconds), ("speedup", speedups))
     }
     row = {key: first.get(key, float("nan")) for key in ABOUT} | _columns(estimates)
-    row |= {"blocks": len(by_block(own)), "launches": len(by_launch(by_block(own)))}
+    blocks = repeats.values(run, seconds)
+    row |= {"blocks": len(blocks), "launches": len(by_launch(blocks))}
     row["enough"] = estimates["speedup"].enough
     steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))
     row["epoch_s"] = row["iteration_s"] * steps
