@@ -10,7 +10,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from comm_parts import answered, in_flight, numbers, summed
-from conftest import CLASSES, METHODS, exchange_steps, gradients, make
+from support import CLASSES, METHODS, exchange_steps, gradients, make
 
 from dlgs_bench.comm import Communicator, connect
 from dlgs_bench.topology import TOPOLOGIES, Topology

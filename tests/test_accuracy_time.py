@@ -5,9 +5,9 @@ import runpy
 
 import pandas as pd
 import pytest
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 from test_claims import timing_run
 from test_findings import whole
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import CPU, ROOT
+from support import CPU, ROOT
 
 from dlgs_bench.data import Shard
 

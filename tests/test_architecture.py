@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from support import ROOT
 
 import dlgs_bench
 

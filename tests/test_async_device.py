@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import at, exchange_of, exchange_steps, gradients, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import at, exchange_of, exchange_steps, gradients, make, one_step
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from dlgs_bench.comm import thread

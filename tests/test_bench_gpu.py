@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from conftest import CPU, ROOT, read, rows_of, until
+from support import CPU, ROOT, read, rows_of, until
 
 sys.path.insert(0, str(ROOT / "bench"))
 import gpu

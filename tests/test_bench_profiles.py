@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 import torch
-from conftest import ROOT
+from support import ROOT
 from torch.nn import functional as F
 
 sys.path.insert(0, str(ROOT / "bench"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 import workers

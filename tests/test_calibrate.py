@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import CLASSES, CPU, METHODS, read
+from support import CLASSES, CPU, METHODS, read
 
 from dlgs_bench import plugins
 from dlgs_bench.comm.local import run_workers

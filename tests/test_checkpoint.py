@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import NEEDS, PATIENCE_S, ROOT, checkpointed, numbers, until
 from equal_worker import go_on, session_of
+from support import NEEDS, PATIENCE_S, ROOT, checkpointed, numbers, until
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import (

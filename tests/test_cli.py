@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import METHODS, ROOT
+from support import METHODS, ROOT
 
 from dlgs_bench import __version__, cli, list_methods
 

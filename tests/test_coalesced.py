@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import METHODS, examples, exchange_of, gradients, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import METHODS, examples, exchange_of, gradients, make, one_step
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange.coalesced import CoalescedGathers

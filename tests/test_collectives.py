@@ -6,9 +6,9 @@ from functools import partial
 import lockstep
 import pytest
 import torch
-from conftest import examples, watched
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import examples, watched
 
 from dlgs_bench import plugins
 from dlgs_bench.comm import collectives

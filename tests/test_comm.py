@@ -24,8 +24,8 @@ from comm_parts import (
     seen,
     summed,
 )  # fmt: skip
-from conftest import NEEDS
 from hybrid_parts import ROWS
+from support import NEEDS
 from test_hybrid import compare
 from test_omnireduce import by_formula, numbers_of
 from world import World

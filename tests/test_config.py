@@ -8,9 +8,9 @@ import os
 import re
 
 import pytest
-from conftest import ROOT, clone, python_in, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import ROOT, clone, python_in, read
 
 from dlgs_bench import plugins
 from dlgs_bench.config import checks, files

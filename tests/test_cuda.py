@@ -12,7 +12,7 @@ import cuda_worker
 import pandas as pd
 import pytest
 import torch
-from conftest import ENVIRONMENT, METHODS, ROOT, exchange_of, exchange_steps, gradients, make, numbers, one_step
+from support import ENVIRONMENT, METHODS, ROOT, exchange_of, exchange_steps, gradients, make, numbers, one_step
 from test_async_device import KNOWN
 from test_launch_hosts import accuracy
 from test_models import MODELS, built, samples

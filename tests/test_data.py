@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT
 
 from dlgs_bench import data as datasets
 from dlgs_bench.data import DataSet, Shard, evaluation_indices, steps, training_indices

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from conftest import METHODS, ROOT, read
+from support import METHODS, ROOT, read
 
 from dlgs_bench import exchange, plugins
 

@@ -15,7 +15,7 @@ import lockstep
 import pytest
 import torch
 import yaml
-from conftest import ROOT, read
+from support import ROOT, read
 
 from dlgs_bench import describe
 from dlgs_bench.config import load as config

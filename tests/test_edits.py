@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from conftest import ROOT, read
+from support import ROOT, read
 
 from dlgs_bench import fingerprint
 from dlgs_bench.config import load as config

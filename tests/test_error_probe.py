@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest import CPU
 from equal_worker import small_model
+from support import CPU
 from test_server import Images
 
 from dlgs_bench.comm.local import run_workers

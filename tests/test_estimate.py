@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
+from support import read
 
 from dlgs_bench.config import load as config
 from dlgs_bench.config import trials

@@ -11,7 +11,7 @@ from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, exchange_steps, gradients, make, needs_horovod
+from support import PATIENCE_S, ROOT, exchange_steps, gradients, make, needs_horovod
 
 from dlgs_bench.comm.local import run_workers
 

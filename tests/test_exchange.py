@@ -5,9 +5,9 @@ import random
 
 import pytest
 import torch
-from conftest import CPU, at, examples, exchange_of, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, at, examples, exchange_of, make, one_step
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Gather, Max, Method, PeerExchange, Sum

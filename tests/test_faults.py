@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, read, until
+from support import PATIENCE_S, ROOT, checkpointed, every_engine, launch_tiny, read, until
 
 from dlgs_bench import engines
 from dlgs_bench.config import load as config

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import exchange_of, gradients, make, one_step
+from support import exchange_of, gradients, make, one_step
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange.fidelity import bits_per_entry, vnmse

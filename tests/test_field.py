@@ -5,7 +5,7 @@ import math
 import sys
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 import field

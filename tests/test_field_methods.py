@@ -6,9 +6,9 @@ from functools import reduce
 
 import pytest
 import torch
-from conftest import at, examples, exchange_of, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import at, examples, exchange_of, make, one_step
 from torch import Tensor
 
 from dlgs_bench.comm.collectives import HEADER_BYTES

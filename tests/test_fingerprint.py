@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
+from support import read
 
 from dlgs_bench import fingerprint, plugins
 from dlgs_bench.fingerprint import ROOT

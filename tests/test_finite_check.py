@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, every_engine
 from equal_worker import session_of
+from support import PATIENCE_S, ROOT, every_engine
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.launch.liveness import Ended

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import PATIENCE_S, ROOT
+from support import PATIENCE_S, ROOT
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.engines import ENGINES

@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from conftest import documented
 from fsdp_script import LR, STEPS, built, loss_of, observed
+from support import documented
 from world import World
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

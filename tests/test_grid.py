@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from conftest import read
+from support import read
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import assign_buckets

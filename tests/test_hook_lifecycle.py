@@ -7,7 +7,7 @@ import hook_lifecycle as script
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import every_engine, horovod_is_slow
+from support import every_engine, horovod_is_slow
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -3,7 +3,7 @@
 import hook_parts as parts
 import pytest
 import torch
-from conftest import horovod_is_slow
+from support import horovod_is_slow
 from test_hook_scripts import EXCHANGED, OPTIONS, equal, few_or_others
 
 pytestmark = [pytest.mark.engine, horovod_is_slow]

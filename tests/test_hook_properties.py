@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import every_engine, examples, horovod_is_slow
 from hook_habits import HEADS, WORKERS, alone, play
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import examples, horovod_is_slow
 
 pytestmark = pytest.mark.engine
 RATIO = 0.2

@@ -6,7 +6,7 @@ What the scripts do is in hook_parts.py. The right result is that of the script 
 import hook_parts as parts
 import pytest
 import torch
-from conftest import CLASSES, METHODS, horovod_is_slow, options_of
+from support import CLASSES, METHODS, horovod_is_slow, options_of
 
 from dlgs_bench.exchange import LocalSteps
 from dlgs_bench.exchange.feedback import ErrorFeedback

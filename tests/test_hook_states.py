@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import hook_states as script
 import pytest
 import torch
-from conftest import documented
+from support import documented
 from test_hook_scripts import EXCHANGED, OPTIONS
 from world import World
 

@@ -4,7 +4,7 @@ import hook_wrappers as script
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import NEEDS, every_engine
+from support import NEEDS, every_engine
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.hooks.ddp import DDPHook

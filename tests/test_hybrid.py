@@ -8,10 +8,10 @@ import lockstep
 import pandas as pd
 import pytest
 import torch
-from conftest import CPU, read
 from hybrid_parts import ROWS, STEPS, TRAINING, WIDTHS, batch, small, trained
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, read
 from test_report import Items, Report
 from test_server import Images, Silent
 from torch import nn

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CPU, ROOT, make_imagenet, until
 from PIL import Image
+from support import CPU, ROOT, make_imagenet, until
 
 from dlgs_bench.data import Shard, normalise, training_indices
 from dlgs_bench.data.fetch import DataError

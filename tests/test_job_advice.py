@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, examples, refused_by
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT, examples, refused_by
 
 from dlgs_bench import advise
 from dlgs_bench.timemodel import advice, job_advice

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 import torch
-from conftest import CPU
+from support import CPU
 from test_server import Images
 
 from dlgs_bench.comm.local import run_workers

@@ -5,9 +5,9 @@ import subprocess
 import pandas as pd
 import psutil
 import pytest
-from conftest import ROOT, until
 from hypothesis import given
 from hypothesis import strategies as st
+from support import ROOT, until
 from test_testbed import here, holds_any, hosts, inside, median_of_five, networks, quick, within  # noqa: F401
 
 from dlgs_bench.config import grid

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import PATIENCE_S
+from support import PATIENCE_S
 
 from dlgs_bench.report import tables
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PATIENCE_S, ROOT, every_engine, horovod_is_slow, of_run, until
+from support import PATIENCE_S, ROOT, every_engine, horovod_is_slow, of_run, until
 
 from dlgs_bench import fingerprint
 from dlgs_bench.engines import ENGINES

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import ssh_hosts
 import yaml
-from conftest import PATIENCE_S, ROOT, checkpointed, every_engine, numbers, of_run, until
+from support import PATIENCE_S, ROOT, checkpointed, every_engine, numbers, of_run, until
 
 from dlgs_bench.launch.launcher import launch
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 from hypothesis import given
 from hypothesis import strategies as st
+from support import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 
 from dlgs_bench.config import launching
 from dlgs_bench.config import load as config

@@ -6,10 +6,10 @@ from functools import cache
 import pandas as pd
 import pytest
 import torch
-from conftest import CPU, at, examples, exchange_steps, make
 from equal_worker import Noise, go_on
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, at, examples, exchange_steps, make
 from torch import Tensor
 
 from dlgs_bench import plugins

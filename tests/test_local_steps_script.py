@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from conftest import documented
 from local_steps_script import CASES, EVERY, STEPS, STOP, Odd, adamw, built, inner_step, observed, trained
+from support import documented
 
 from dlgs_bench.hooks.local_steps import LocalSteps
 

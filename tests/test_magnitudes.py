@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from dlgs_bench.exchange import magnitudes
 from dlgs_bench.exchange.quantisation import ends

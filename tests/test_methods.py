@@ -12,9 +12,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import CLASSES, METHODS, at, examples, exchange_of, exchange_steps, gradients, make, one_step, sgd
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CLASSES, METHODS, at, examples, exchange_of, exchange_steps, gradients, make, one_step, sgd
 
 from dlgs_bench import plugins
 from dlgs_bench.comm.collectives import HEADER_BYTES

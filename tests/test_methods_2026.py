@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from conftest import at, examples, exchange_of, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import at, examples, exchange_of, make, one_step
 from test_field_methods import mean, run, shares
 
 from dlgs_bench import plugins

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import CPU
 from equal_worker import Noise
+from support import CPU
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DOCUMENTED, PATIENCE_S, ROOT, copy_project, documented_method, python_in
+from support import DOCUMENTED, PATIENCE_S, ROOT, copy_project, documented_method, python_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 

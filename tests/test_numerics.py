@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import CLASSES, CPU, SPARSIFIERS, at, exchange_steps, make
+from support import CLASSES, CPU, SPARSIFIERS, at, exchange_steps, make
 
 from dlgs_bench.buckets import num_entries
 from dlgs_bench.comm import collectives

@@ -6,9 +6,9 @@ from itertools import chain
 import lockstep
 import pytest
 import torch
-from conftest import METHODS, examples, exchange_of, exchange_steps, gradients, make, one_step, watched
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import METHODS, examples, exchange_of, exchange_steps, gradients, make, one_step, watched
 
 from dlgs_bench.comm.blocks import nonzero_blocks
 from dlgs_bench.comm.collectives import PeerExchange

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import at, examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import at, examples
 
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.plugin import method_class

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU
 
 from dlgs_bench.exchange.packing import (
     add_signs,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from conftest import PATIENCE_S
+from support import PATIENCE_S
 from test_claims import accuracy_runs
 from test_findings import NAMES, cell
 

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from dlgs_bench.buckets import assign_buckets, fill, merge_all, merge_up_to, per_layer, split_evenly
 from dlgs_bench.timemodel.planner import TOLERANCE, adaptive_ratios, exact, mg_wfbp, omgs, paper, planners

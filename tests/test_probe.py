@@ -13,10 +13,10 @@ from unittest import mock
 import jsonschema
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, examples, horovod_is_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from probe_parts import compiled_outside, ddp_settings, exchanges_of, plain, refusals, trained, with_and_without
+from support import PATIENCE_S, ROOT, examples, horovod_is_slow
 
 from dlgs_bench.probe import mirror, record
 from dlgs_bench.probe.marks import Marks

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from conftest import CPU, examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, examples
 from torch import Tensor
 
 from dlgs_bench.exchange.quantisation import compiled_backend, decode, encode, ends, norms, subtract, torch_backend

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from conftest import ROOT, refused_by
+from support import ROOT, refused_by
 
 from dlgs_bench import rehearse
 from dlgs_bench.testbed import testbed

@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from conftest import ROOT
+from support import ROOT
 
 from dlgs_bench.config import load as config
 from dlgs_bench.config.renamed import renamed

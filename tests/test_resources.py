@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, read, snakemake
+from support import ENVIRONMENT, ROOT, TINY, read, snakemake
 
 from dlgs_bench.config import grid, launching
 from dlgs_bench.config import load as config

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of, snakemake, until
+from support import ENVIRONMENT, PATIENCE_S, TINY, clone, launch_tiny, rows_of, snakemake, until
 
 from dlgs_bench import checksums
 from dlgs_bench.launch.__main__ import main

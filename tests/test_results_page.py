@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT
+from support import ROOT
 from test_page import browse, browser
 
 sys.path.insert(0, str(ROOT / "setup"))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import examples
 
 from dlgs_bench.exchange import selection
 from dlgs_bench.exchange.selection import Threshold, TopK, compiled_backend

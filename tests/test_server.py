@@ -5,7 +5,7 @@ import functools
 import equal_worker  # noqa: F401 - has the model "small"
 import pytest
 import torch
-from conftest import CPU
+from support import CPU
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Gather

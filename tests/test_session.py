@@ -7,8 +7,8 @@ import io
 import psutil
 import pytest
 import torch
-from conftest import CPU, METHODS, make
 from equal_worker import Noise, go_on, session_of
+from support import CPU, METHODS, make
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.data.cifar10 import Cifar10

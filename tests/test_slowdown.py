@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from conftest import read
 from hypothesis import given
 from hypothesis import strategies as st
+from support import read
 
 from dlgs_bench import plugins
 from dlgs_bench.config import load as config

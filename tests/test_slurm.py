@@ -11,7 +11,7 @@ import psutil
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import (
+from support import (
     ENVIRONMENT,
     PATIENCE_S,
     ROOT,

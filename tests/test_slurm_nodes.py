@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import slurm_node
 import ssh_hosts
-from conftest import ENVIRONMENT, WORKFLOW_TIMEOUT_S, alone, clone, needs_horovod, snakemake
+from support import ENVIRONMENT, WORKFLOW_TIMEOUT_S, alone, clone, needs_horovod, snakemake
 from test_slurm import SLURM, accuracy, logs, needs_plugin, needs_slurm, the_same
 
 GRID = ["--configfile", "config/tiny.yaml", "--config", "methods=[none, dlgs]", "timing={ratios: [0.1]}", "workers=3"]

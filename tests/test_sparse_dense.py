@@ -4,9 +4,9 @@ from itertools import chain
 
 import pytest
 import torch
-from conftest import examples, exchange_of, exchange_steps, gradients, make, one_step
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples, exchange_of, exchange_steps, gradients, make, one_step
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange.wire import FORMATS

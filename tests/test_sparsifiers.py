@@ -4,9 +4,9 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from conftest import CLASSES, SPARSIFIERS, at, examples, exchange_steps, gradients, make
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CLASSES, SPARSIFIERS, at, examples, exchange_steps, gradients, make
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Estimator

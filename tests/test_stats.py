@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU
 from test_server import Images
 
 from dlgs_bench.comm.local import run_workers

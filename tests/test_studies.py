@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakemake
+from support import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakemake
 
 from dlgs_bench.report.summary import MEASURED
 from dlgs_bench.testbed import testbed

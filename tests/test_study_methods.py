@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import CLASSES, METHODS, make, read
 from report_runs import CLUSTER, VARIANTS, Runs, Scheme, describe
+from support import CLASSES, METHODS, make, read
 from test_report import Items, Report
 
 from dlgs_bench import plugins

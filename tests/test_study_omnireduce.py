@@ -4,8 +4,8 @@ import sys
 
 import pandas as pd
 import pytest
-from conftest import CPU, read
 from report_runs import CLUSTER, Scheme, describe
+from support import CPU, read
 from test_report import Items, Report
 from test_server import Images
 

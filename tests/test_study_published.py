@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import ROOT, read, rows_of
+from support import ROOT, read, rows_of
 from test_report import Items, Report
 
 from dlgs_bench import plugins

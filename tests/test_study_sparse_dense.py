@@ -6,10 +6,10 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from conftest import CPU, make, read
 from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import Scheme, describe
+from support import CPU, make, read
 from test_report import Items, Report
 from test_server import Images
 

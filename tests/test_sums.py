@@ -6,9 +6,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from conftest import CPU, read
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, read
 from test_omnireduce import by_formula, numbers_of
 from test_report import Items, Report
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
+from support import PATIENCE_S, ROOT, every_engine, needs_horovod, read, until
 
 from dlgs_bench.config import load as config
 from dlgs_bench.engines import ENGINES

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import CPU
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU
 from test_server import Images
 
 from dlgs_bench import checksums

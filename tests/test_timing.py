@@ -4,9 +4,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import CPU, make
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CPU, make
 from test_server import Images
 
 from dlgs_bench.comm.local import run_workers

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, clone
+from support import ENVIRONMENT, ROOT, clone
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

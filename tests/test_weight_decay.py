@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from conftest import CLASSES, CPU, METHODS
 from equal_worker import Noise
+from support import CLASSES, CPU, METHODS
 from torch import nn
 from torch.nn import functional as F
 

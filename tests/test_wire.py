@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support import examples
 
 from dlgs_bench.exchange.wire import FORMATS, RunLength, Smallest
 

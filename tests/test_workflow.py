@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import (
+from support import (
     ENVIRONMENT,
     ROOT,
     TINY,

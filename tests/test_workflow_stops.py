@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ENVIRONMENT, ROOT, SMOKE, TINY, snakemake, until
+from support import ENVIRONMENT, ROOT, SMOKE, TINY, snakemake, until
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 

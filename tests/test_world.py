@@ -3,7 +3,7 @@
 import psutil
 import pytest
 import world_parts
-from conftest import every_engine
+from support import every_engine
 from world import World
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
