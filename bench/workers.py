@@ -27,6 +27,7 @@ from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.launch.__main__ import clean_up_when_ended
 from dlgs_bench.launch.launcher import launch
+from dlgs_bench.launch.remaining import record
 from dlgs_bench.plugins import describe
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.load_runs import last_points, read_points, with_uncompressed
@@ -75,10 +76,9 @@ def name_of(spec: RunSpec) -> str:
 
 def train(spec: RunSpec, folder: Path, settings: LaunchSettings) -> None:
     """Write the files of a run to ``folder``, unless the finished run is there. SystemExit if it fails."""
-    if (folder / "run.json").exists() and RunSpec.in_folder(folder) == spec:
+    if record(folder, spec) and (folder / "points.csv").exists():
         return
-    log = folder.with_name(f"{folder.name}.log")
-    if status := launch(spec, replace(settings, checkpoints=f"{folder}-checkpoints"), folder, log):
+    if status := launch(spec, settings, folder, folder.with_name(f"{folder.name}.log")):
         sys.exit(status)
 
 
@@ -168,7 +168,7 @@ def write(table: pd.DataFrame, folder: Path) -> None:
     command += f" --precision {first['precision']}"
     lines = [
         "# More workers at the same total batch",
-        f"`{command}` trained these runs. Up to 16 workers share the machine's cores, so this page contains no times.",
+        f"`{command}` trained these runs. Workers share the machine's cores, so this page contains no times.",
         shown(last, names).to_markdown(index=False, disable_numparse=True),
         "Test accuracy in percent after the last step, over the whole test set. In brackets: the difference to "
         f"uncompressed with as many workers, in points. {note}. [Every point of every curve](workers.csv), with the "

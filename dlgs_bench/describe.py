@@ -39,7 +39,8 @@ MODEL = {
 }
 NOTICE_S = 10.0  # after this time a line on standard error names the plug-in that is being described
 LIMIT_S = 900.0  # for one plug-in
-FORKING = threading.Lock()  # no fork inherits the pipe of another, which would then not end
+FORK_LOCK = threading.Lock()  # without it, a fork could inherit the write end of another's pipe, which then ends late
+FORKS: set[int] = set()  # the processes that describe a plug-in now
 # The module with the slowest imports of a kind: Numba for methods, and what torch imports with the first meta tensor.
 SHARED = {"methods": "dlgs_bench.exchange.magnitudes", "models": "torch._dynamo"}
 
@@ -206,7 +207,7 @@ def _line_of(error: BaseException, kind: str, name: str) -> str:
 
 def in_fork(kind: str, name: str, limit_s: float = LIMIT_S) -> dict:
     """The description of a plug-in, which is loaded in a fork. Its output is discarded."""
-    with FORKING:
+    with FORK_LOCK:
         reading, writing = os.pipe()
         process = os.fork()
         if not process:
@@ -220,10 +221,12 @@ def in_fork(kind: str, name: str, limit_s: float = LIMIT_S) -> dict:
                     text = text[os.write(writing, text) :]
             os._exit(0)
         os.close(writing)
+        FORKS.add(process)
     text, waited = _read(reading, f"{plugins.file_of(kind, name)}", limit_s)
     if waited is not None:
         os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
+    FORKS.discard(process)
     if waited is not None:
         return {"error": f"it was not described after {waited:.0f} s; make import and build() faster"}
     try:
@@ -275,8 +278,14 @@ def main(requested: list[str]) -> None:
     import_shared(kind for kind, _ in pairs)
     descriptions: dict[str, dict] = {kind: {} for kind in DESCRIBE}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for (kind, name), one in zip(pairs, pool.map(in_fork, *zip(*pairs, strict=True)), strict=True):
-            descriptions[kind][name] = one
+        try:
+            for (kind, name), one in zip(pairs, pool.map(in_fork, *zip(*pairs, strict=True)), strict=True):
+                descriptions[kind][name] = one
+        except BaseException:  # a plug-in may ignore the signal that ends this process
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in FORKS:
+                os.kill(process, signal.SIGKILL)
+            raise
     json.dump(descriptions, sys.stdout)
 
 

@@ -253,7 +253,7 @@ class LaunchSettings:
     ``data_root``: the folder of data sets.
     ``hang_timeout_s``: a rank without progress for this time counts as hung.
     ``workflow``: the process on this machine that waits for the run. If it or the launcher's parent ends, the run is
-    stopped. 0: there is no workflow.
+    stopped. 0: no process is watched.
     ``checkpoints``, ``checkpoint_every_s``: the folder of the run's checkpoints, and the interval between them.
     ``launch_budget_s``: the seconds of its budget that the run spends in this launch; None: the run has no budget.
     ``by``: the way of starting processes: "local" on this machine, "ssh" on ``hosts``, or "slurm" on the nodes of the

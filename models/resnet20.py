@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Three stages of ``blocks`` blocks each, so 6 blocks + 2 layers with weights."""
+    """Three stages of ``blocks`` blocks each: ``6 * blocks + 2`` layers with weights."""
 
     def __init__(self, blocks: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ResNet-8 for images of 16x16, a smaller and faster sibling of ResNet-20: 75,290 parameters.
+"""ResNet-8 for images of 16x16, a smaller and faster variant of ResNet-20: 75,290 parameters.
 
 It halves both sides of a 32x32 image first, by the means of 2x2 pixels. Forward and backward take a thirteenth of
 ResNet-20's multiply-adds.

@@ -48,6 +48,21 @@ def test_a_set_agrees_with_itself_in_every_row(tmp_path):
     assert compare.sentence(both).startswith("3 of 3 speed-ups differ by less than 15 % (median difference 0 %)")
 
 
+def test_a_speed_up_of_a_disturbed_run_is_shown_and_not_counted(tmp_path):
+    table = compare.read(results(tmp_path / "a"))
+    disturbed = table.assign(
+        disturbed=table["disturbed"].astype(object).where(table["variant"] != "dlgs", "other work")
+    )
+    for one, other in ((table, disturbed), (disturbed, table)):
+        both = compare.join_sets(one, other)
+        said = compare.sentence(both)
+        assert said.startswith("2 of 2 speed-ups") and said.endswith(" 1 speed-ups of disturbed runs are not counted.")
+        agree = compare.shown(both).set_index("Method")["Agree"]
+        assert [method.split(",")[0] for method in agree.index[agree == "disturbed"]] == ["dlgs"]
+    every = compare.join_sets(table.assign(disturbed="other work"), table)
+    assert compare.sentence(every) == "3 speed-ups of disturbed runs are not counted."
+
+
 def test_another_batch_is_another_measurement(tmp_path):
     one, other = compare.read(results(tmp_path / "a")), compare.read(results(tmp_path / "b"))
     assert compare.join_sets(one, other.assign(batch=8)).empty

@@ -305,7 +305,7 @@ def test_the_table_shows_what_was_predicted_next_to_what_was_measured(tmp_path, 
     assert of_8[["iteration_s", "computing_s", "bytes"]].isna().all(axis=None) and (of_8["repeats"] == 0).all()
     assert shown.count("| 8, predicted") == 4 and shown.count("| ResNet-20 | 8 ") == 1 and "nan" not in shown
     text = report.figure("studies/hybrid/figure.py", "figure", Items(table=tmp_path / "hybrid.csv"))
-    assert "8 workers, hybrid" in text and "8 nodes, hybrid" in text and "4 nodes, ring" in text
+    assert "8 workers, hybrid" in text and "8 dedicated, hybrid" in text and "4 dedicated, ring" in text
     assert "predicted" in text  # the diamond is in the legend
 
 

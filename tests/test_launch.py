@@ -274,11 +274,12 @@ def test_a_run_ends_with_its_workflow(tmp_path, capsys):
 
 
 @pytest.mark.engine
-def test_a_run_without_a_workflow_outlives_the_parent_of_its_launcher(tmp_path, monkeypatch):
-    parent = subprocess.Popen(["true"])
-    parent.wait()
+def test_a_run_without_a_workflow_outlives_the_parent_of_its_launcher(tmp_path, monkeypatch, capsys):
+    parent = subprocess.Popen(["sleep", "1"])
     monkeypatch.setattr("dlgs_bench.launch.launcher.os.getppid", lambda: parent.pid)
-    assert start(tmp_path, "ends", workflow=os.getpid()) == 1
+    assert start(tmp_path, "goes on", leave_after_s=600, workflow=os.getpid()) == 1
+    assert capsys.readouterr().err.endswith("the workflow has ended, stopped\n")
+    assert parent.wait() == 0
     assert start(tmp_path, "ends") == 0
 
 

@@ -1,10 +1,14 @@
 """What users write into ``models/mine.py`` trains as in plain PyTorch, or is one line when it is described."""
 
 import json
+import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType, SimpleNamespace
 
@@ -430,6 +434,35 @@ def test_a_file_that_ends_python_is_named_and_touches_no_other(tmp_path, monkeyp
         assert re.search(said, described[name]["error"]), described[name]
     assert described["sound"]["parameters"] == 130
     assert "is float64, not float32" in described["noisy"]["error"]
+
+
+def test_plug_ins_are_described_at_the_same_time_and_end_by_themselves(monkeypatch):
+    """A fast fork, started while a slow one runs, does not wait for it, nor the other way round."""
+    monkeypatch.setattr(describe, "described", lambda kind, name: time.sleep({"slow": 1.5, "fast": 0.1}[name]) or "{}")
+    ended = {}
+    with ThreadPoolExecutor(2) as pool:
+        begun = time.monotonic()
+
+        def timed(name: str) -> None:
+            assert describe.in_fork("models", name) == {}
+            ended[name] = time.monotonic() - begun
+
+        list(pool.map(timed, ("slow", "fast")))
+    assert ended["fast"] < ended["slow"] and not describe.FORKS
+
+
+def test_an_interrupt_ends_forks_that_ignore_it(monkeypatch):
+    def described(kind: str, name: str) -> str:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(600)
+
+    monkeypatch.setattr(describe, "described", described)
+    monkeypatch.setattr(describe, "import_shared", lambda kinds: None)
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        describe.main(["models/one", "models/two", "models/three", "models/four"])
+    assert time.monotonic() - begun < 60 and not describe.FORKS
 
 
 def test_somebody_reads_what_takes_long_to_describe(capfd, monkeypatch):

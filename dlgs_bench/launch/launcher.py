@@ -248,7 +248,8 @@ def _role(spec: RunSpec, rank: int) -> str:
 def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say: RunLogger) -> str | None:
     """Wait until the processes end, and print their progress. Return why they must be stopped earlier, or None."""
     try:
-        above = [psutil.Process(pid) for pid in (os.getppid(), settings.workflow) if settings.workflow]
+        pids = {os.getppid(), settings.workflow} - {0} if settings.workflow else set()
+        above = [psutil.Process(pid) for pid in pids]
     except psutil.NoSuchProcess:
         return WORKFLOW_GONE
     first: tuple[float, int] | None = None  # the time and the steps of the first report

@@ -73,7 +73,7 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
         later = "; the others are estimated after calibrations and similar runs"
     to_do = f"{len(left)} of {len(runs)} runs to do"
     if left and not expected:
-        return f"{to_do}; their time is estimated after the first of them"
+        return f"{to_do}; their time is estimated while they run"
     return f"{to_do}, about {about} for {len(expected)} of them{later}"
 
 
@@ -81,7 +81,8 @@ def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
     """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``.
 
     ``own_left_s``: the time left by the run's own speed. It counts for a run that has no estimate, and for unfinished
-    runs of the same kind and model. The time that a run takes beyond its estimate is not taken from the other runs.
+    runs of the same kind and model. The time that a run takes beyond its estimate is not taken from the other runs. No
+    time is stated while no unfinished run has an estimate.
     """
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
     specs = _read(folder / QUEUE) if folder else None

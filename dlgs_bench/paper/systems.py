@@ -259,8 +259,10 @@ def _larger(gains: Gains) -> Iterator[dict]:
 
 
 def _decay(gains: Gains, parallel: set[int]) -> Iterator[dict]:
-    """Per model, the gain with the most workers divided by the gain with the fewest; with several numbers of workers
-    whose backbone is data-parallel, the fewest of these."""
+    """Per model, the gain with the most workers divided by the gain with the fewest.
+
+    If several numbers of workers have a data-parallel backbone, only these count.
+    """
     for model in dict.fromkeys(model for model, _ in gains):
         numbers = {workers for of, workers in gains if of == model}
         if len(numbers & parallel) > 1:

@@ -22,7 +22,7 @@ from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
 NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
-VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit"]
+VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit", "disturbed"]
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     Columns of ``one`` end in ``_a``, columns of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by the
     speed-up in a. ``close``: whether the factor between them is below ``NEAR``. ``inside_a``, ``inside_b``: whether the
-    other set's speed-up lies in this set's interval.
+    other set's speed-up lies in this set's interval. ``disturbed``: whether one of the two runs was disturbed.
     """
     both = one.merge(other, on=[*SAME, "swept_mbit"], suffixes=("_a", "_b"))
     both = both[both["variant"] != "none"].reset_index(drop=True)
@@ -55,7 +55,7 @@ def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         both[f"inside_{own}"] = both[f"speedup_{others}"].between(
             both[f"speedup_low_{own}"], both[f"speedup_high_{own}"]
         )
-    return both
+    return both.assign(disturbed=both[["disturbed_a", "disturbed_b"]].notna().any(axis=1))
 
 
 def shown(both: pd.DataFrame) -> pd.DataFrame:
@@ -76,13 +76,18 @@ def shown(both: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(both: pd.DataFrame) -> str:
-    """A sentence with the number of rows that agree."""
+    """Sentences with the numbers of rows that agree, and of disturbed rows, which do not count."""
+    disturbed, both = both["disturbed"].sum(), both[~both["disturbed"]]
+    left_out = f"{disturbed} speed-ups of disturbed runs are not counted." if disturbed else ""
+    if both.empty:
+        return left_out
     n, off = len(both), np.exp(np.abs(np.log(both["quotient"])).median()) - 1
-    return (
+    counts = (
         f"{both['close'].sum()} of {n} speed-ups differ by less than {100 * (NEAR - 1):.0f} % (median difference "
         f"{100 * off:.0f} %). {both['inside_a'].sum()} speed-ups of B lie in A's intervals, {both['inside_b'].sum()} "
         "speed-ups of A in B's intervals."
     )
+    return f"{counts} {left_out}".rstrip()
 
 
 def _method(row: dict) -> str:
@@ -103,6 +108,8 @@ def _speedup(row: dict, which: str) -> str:
 
 
 def _agreement(row: dict) -> str:
+    if row["disturbed"]:
+        return "disturbed"
     if row["inside_a"] and row["inside_b"]:
         return "yes"
     if row["inside_a"] or row["inside_b"]:

@@ -1,8 +1,8 @@
 """Hybrid parallelism: the parts of an iteration with hybrid parallelism and with data-parallel training of the same
 samples; one panel per model. In hybrids, half of the workers hold the fully connected layers, cut by columns, and half
 hold the backbone. All workers share the cores of one machine. VGG16 with ImageNet's head takes images of 32 x 32
-pixels. Diamonds: predicted times; a diamond without a bar is predicted for nodes that have one worker each. The legend
-leaves out parts that are too short to be seen."""
+pixels. Diamonds: predicted times; a diamond without a bar is predicted for dedicated nodes. The legend leaves out parts
+that are too short to be seen."""
 
 import math
 
@@ -51,7 +51,7 @@ def draw(axes: Axes, rows: pd.DataFrame) -> None:
         whole, high = (row["predicted_s"],) * 2 if math.isnan(whole) else (whole, high)
         text = f"  {'→ ' if whole > shown_s else ''}{whole:.3g} s"
         axes.text(min(high, shown_s), y, text, va="center", fontsize=7.5)
-    nodes = rows["repeats"].map(lambda repeats: "workers" if repeats else "nodes")
+    nodes = rows["repeats"].map(lambda repeats: "workers" if repeats else "dedicated")
     axes.set_yticks(range(len(rows)), rows["workers"].astype(str) + " " + nodes + ", " + rows["way"])
     axes.tick_params(axis="y", labelsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)

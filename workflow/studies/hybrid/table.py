@@ -7,8 +7,8 @@ Gradients: the backbone's in hybrids, otherwise the whole model's; the time is w
 backward. In hybrids nothing overlaps. Sent: by the process that sends the most bytes. VGG16 with ImageNet's head takes
 images of 32 x 32 pixels, because few cores train it: its backbone computes 49 times less than on images of 224 x 224.
 Predicted: the computation of the same row, plus the time of the bytes on the busiest link at its rate, which
-data-parallel workers send while backward still runs. Rows of "predicted" workers, 8 of them and ways that would take
-too long here, are for dedicated nodes: each worker computes as long as with the fewest workers here."""
+data-parallel workers send while backward still runs. Rows marked "predicted" are for dedicated nodes: 8 workers, and
+ways that would take too long here. Each worker computes as long as with the fewest workers here."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -108,7 +108,7 @@ def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
     """Rows predicted for dedicated nodes, for each model and way: of ``PREDICTED`` workers, and of each number of
     workers that was measured, but not with this way.
 
-    The prediction is from the row with the fewest workers, which has no prediction itself.
+    The prediction is from the row with the fewest workers. It is left out for this number of workers itself.
     """
     seen = {(row["model"], row["way"], row["workers"]) for row, _ in measured}
     numbers = {PREDICTED} | {workers for _, _, workers in seen}
@@ -130,17 +130,12 @@ def iteration(row: dict) -> str:
     return f"{row['iteration_s'] * 1e3:.0f}" if row["repeats"] else ""
 
 
-def ring_s(rings: dict[tuple[str, int, bool], float], row: dict) -> float:
-    """The seconds of the ring that a row is compared with: measured or predicted as the row itself, if there is one."""
-    case, measured = (row["title"], row["workers"]), row["repeats"] > 0
-    return rings.get((*case, measured), rings.get((*case, not measured), float("nan")))
-
-
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     times = table["iteration_s"].fillna(table["predicted_s"])
-    measured = table["repeats"] > 0
-    rings = table.assign(time_s=times, measured=measured)[table["way"] == "ring"]
-    rings = rings.set_index(["title", "workers", "measured"])["time_s"].to_dict()
+    # A measured row is compared with a measured ring, a predicted row with a predicted ring.
+    cases = list(zip(table["title"], table["workers"], table["repeats"] > 0, strict=True))
+    rings = {case: time_s for case, way, time_s in zip(cases, table["way"], times, strict=True) if way == "ring"}
+    own_rings = [rings.get(case) for case in cases]
     return pd.DataFrame(
         {
             "Model": row["title"],
@@ -149,7 +144,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Samples": row["samples"],
             "Iteration (ms)": iteration(row),
             "Predicted (ms)": tables.number(row["predicted_s"] * 1e3),
-            "Against ring": f"{ring_s(rings, row) / time_s:.2f}",
+            "Against ring": f"{ring_s / time_s:.2f}" if ring_s else "",
             **{name: tables.number(row[part] * 1e3) for name, part in zip(SHOWN, PARTS, strict=True)},
             "Most sent by": row["sender"] if row["repeats"] else "",
             "Messages": f"{row['messages']:.0f}" if row["repeats"] else "",
@@ -157,7 +152,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "n": row["repeats"],
             "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
-        for row, time_s in zip(table.to_dict("records"), times, strict=True)
+        for row, time_s, ring_s in zip(table.to_dict("records"), times, own_rings, strict=True)
     )
 
 
