@@ -283,8 +283,9 @@ def main(requested: list[str]) -> None:
                 descriptions[kind][name] = one
         except BaseException:  # a plug-in may ignore the signal that ends this process
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in FORKS:
-                os.kill(process, signal.SIGKILL)
+            for process in tuple(FORKS):  # forks that end meanwhile are removed from the set
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             raise
     json.dump(descriptions, sys.stdout)
 

@@ -278,7 +278,8 @@ def copy_tiny(folder: Path, methods: Iterable[str] = METHODS) -> Path:
     return folder
 
 
-# What the first workflow in a copy would find out, and each copy of it again. The models are those of the fast tests.
+# Describes plug-ins and tries the engine once, so that no workflow in a copy repeats it. The models are those of the
+# fast tests.
 LOOK_AT_PLUG_INS = """
 from dlgs_bench import plugins
 from dlgs_bench.config import checks

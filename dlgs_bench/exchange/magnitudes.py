@@ -99,7 +99,7 @@ def _indices_at_least(vector: np.ndarray, thresholds: np.ndarray, ends: np.ndarr
 def _kth_largest(magnitudes: np.ndarray, k: int) -> int:
     """The largest number that at least k magnitudes reach, found bit by bit.
 
-    Numba would compile ``numpy.partition`` for 10 seconds, and it is no faster on random rows of up to 4096 entries.
+    Numba takes 10 seconds to compile ``numpy.partition``, which is not faster on random rows of up to 4096 entries.
     """
     found = 0
     for bit in range(30, -1, -1):

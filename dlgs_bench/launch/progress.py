@@ -65,15 +65,15 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     if not queue.calibrating and len(expected) == len(left):
         announced["expected_s"] = round(expected_s, 1)
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
+    to_do = f"{len(left)} of {len(runs)} runs to do"
+    if left and not expected:
+        return f"{to_do}; their time is estimated while they run"
     about, later = clock(expected_s), ""
     if queue.calibrating:
         about = f"{max(1, int(FAST * expected_s / 60))} to {ceil(SLOW * expected_s / 60)} min"
         later = "; a better estimate follows when the models are calibrated"
     if len(expected) < len(left):
         later = "; the others are estimated after calibrations and similar runs"
-    to_do = f"{len(left)} of {len(runs)} runs to do"
-    if left and not expected:
-        return f"{to_do}; their time is estimated while they run"
     return f"{to_do}, about {about} for {len(expected)} of them{later}"
 
 

@@ -112,9 +112,8 @@ def predicted_rows(measured: list[Measured]) -> Iterator[dict]:
     """
     seen = {(row["model"], row["way"], row["workers"]) for row, _ in measured}
     numbers = {PREDICTED} | {workers for _, _, workers in seen}
-    fewest = {}
-    for row, predict in sorted(measured, key=lambda one: one[0]["workers"]):
-        fewest.setdefault((row["model"], row["way"]), (row, predict))
+    most_first = sorted(measured, key=lambda one: -one[0]["workers"])
+    fewest = {(row["model"], row["way"]): (row, predict) for row, predict in most_first}
     for (model, way), (row, predict) in fewest.items():
         metadata = {key: row[key] for key in (*ABOUT, "title", "way")}
         for workers in numbers - {row["workers"]}:
