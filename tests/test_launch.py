@@ -163,6 +163,16 @@ def test_a_run_that_stays_disturbed_is_marked(measure):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("launch_s, repeats", [(20, 2), (30, 1), (44, 1), (46, 0)])
+def test_a_launch_is_repeated_within_the_budget_and_a_short_one_once_beyond_it(launch_s, repeats):
+    spec = replace(run_spec(), measurement=Measurement(budget_s=60 if launch_s == 20 else 50))
+    done = 0
+    while launcher._may_repeat(spec, done, launch_s, (done + 1) * launch_s):
+        done += 1
+    assert done == repeats
+
+
+@pytest.mark.unit
 def test_ranks_that_share_cores_are_not_held_against_the_calibration(measure):
     assert measure("1,2", "1,2", cores=1) == ("launch,block,slowdown,forward_s\n1,1,1,2\n2,1,1,2\n", "", 2)
 

@@ -29,6 +29,7 @@ OBSERVED = ("iterations.csv", "layers.csv")  # tables whose rows differ between 
 MIN_FREE_BYTES = 2**16  # with less space, the disk counts as full
 SAVE_GRACE_S = 30  # for an accuracy run that was asked to end: it ends its step, evaluates and saves
 MAX_RETRIES = 2  # of the disturbed launches of a run
+SHORT_S = 45  # a launch of at most this length is repeated once, even if the budget is spent
 WORKFLOW_GONE = "the workflow has ended"
 RUN = [sys.executable, "-m", "dlgs_bench.training.run"]
 
@@ -125,7 +126,7 @@ def _launch(
                 if status:
                     return status
                 trouble = _trouble(spec, settings, others.fraction(), part, forward_s)
-                if trouble and retries < MAX_RETRIES and _fits_again(spec, begun_s, say.spent_s()):
+                if trouble and _may_repeat(spec, retries, say.spent_s() - begun_s, say.spent_s()):
                     retries += 1
                     say(f"{trouble}: measured once more")
                     shutil.rmtree(part)
@@ -150,10 +151,11 @@ def _launch_budget_s(spec: RunSpec, spent_s: float, launched: int) -> float | No
     return max(0.0, left_s / (spec.measurement.launches - launched))
 
 
-def _fits_again(spec: RunSpec, begun_s: float, ended_s: float) -> bool:
-    """Whether the budget, if there is one, has time for another launch that takes as long as the last launch."""
+def _may_repeat(spec: RunSpec, retries: int, launch_s: float, spent_s: float) -> bool:
+    """Whether a disturbed launch of ``launch_s`` seconds is repeated. ``spent_s``: the seconds of the run until now."""
     budget_s = spec.measurement.budget_s
-    return not budget_s or ended_s + (ended_s - begun_s) <= budget_s
+    fits = not budget_s or spent_s + launch_s <= budget_s
+    return retries < MAX_RETRIES and (fits or (not retries and launch_s <= SHORT_S))
 
 
 def _trouble(spec: RunSpec, settings: LaunchSettings, others: float, part: Path, forward_s: float | None) -> str | None:
