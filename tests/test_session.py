@@ -141,20 +141,27 @@ def test_variants_in_turns_do_not_share_momentum():
     assert run_workers(2, work) == [[0.0, 0.9, 0.0]] * 2
 
 
-@pytest.mark.parametrize("calibrated_s, slower, asked", [(0.5, 2.0, [0.5]), (2.0, 0.5, [2.0]), (0.0, 1.0, [])])
-def test_links_in_proportion_follow_what_the_machine_computes_when_the_run_begins(
-    calibrated_s, slower, asked, monkeypatch
-):
-    said = []
-    monkeypatch.setattr(timed.link_rates, "scale", said.append)
+@pytest.mark.parametrize("calibrated_s", [0.5, 2.0, 0.0])
+def test_links_in_proportion_follow_what_the_workers_compute(calibrated_s, monkeypatch):
+    """At every moment, links x computing is as in the calibration, and all processes know the same slowdown."""
+    rates = [100.0]
+    monkeypatch.setattr(timed.link_rates, "scale", lambda factor: rates.append(rates[-1] * factor))
     monkeypatch.setattr(timed, "PROBE_S", 0.0)
 
     def work(comm):
         spec = RunSpec("timing", Training("resnet20"), cluster=Cluster(calibrated_s=calibrated_s))
         session = Session(spec, comm, Noise(), CPU)
-        one_s = iter([9.0] if comm.rank else [0.4])  # of backward: what rank 0 says decides
+        backward_s = iter([0.5, 0.7, 9.0] if comm.rank else [0.1, 7.0, 0.3])  # medians 0.7 and 0.3
         session.local_gradient = lambda: None
-        session.clock.stop = lambda: {"forward_s": 0.6, "backward_s": next(one_s)}
-        return timed.scale_links(session)
+        session.clock.stop = lambda: {"forward_s": 0.5, "backward_s": next(backward_s)}
+        links = timed.ProportionalLinks(session)
+        slowdowns = [links.slowdown]
+        for factor in (2, 2, 0.5):  # the machine becomes slower, and then faster
+            links.follow([0.25 * factor, 9.0, 0.0] if comm.rank else [0.75 * factor] * 3)
+            slowdowns.append(links.slowdown)
+        return slowdowns
 
-    assert run_workers(2, work)[0] == pytest.approx(slower) and said == pytest.approx(asked)
+    first, second = run_workers(2, work)
+    slower = [s / (calibrated_s or 1) for s in (1.0, 2.0, 2.0, 0.5)] if calibrated_s else [1.0] * 4
+    assert first == second == pytest.approx(slower)
+    assert rates[1:] == pytest.approx([100 / s for s in slower] if calibrated_s else [])

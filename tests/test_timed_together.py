@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +19,7 @@ from dlgs_bench.fingerprint import ROOT, behind_run
 from dlgs_bench.report.load_runs import read_members
 from dlgs_bench.report.summary import MEASURED, summarise
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
+from dlgs_bench.training import timed
 from dlgs_bench.training.timed import timing
 
 pytestmark = pytest.mark.unit
@@ -62,6 +64,25 @@ def test_every_block_times_every_variant_in_every_phase(tables):
     assert turns == [(b, *turn) for b in (1, 2) for turn in [("none", "step", 1), ("topk-0.1", "step", 1), *others]]
     sent = {row["variant"]: row["sent_bytes"] for row in tables["iterations"]}
     assert sent["none"] == 2 * sent["cast"] and sent["topk-0.1"] < sent["cast"]
+
+
+def test_links_are_set_again_after_each_block_but_the_last(monkeypatch):
+    class Links:
+        slowdown, seen = 1.0, []
+
+        def __init__(self, session):
+            pass
+
+        def follow(self, forward_s):
+            self.seen.append(forward_s)
+            self.slowdown += 1
+
+    monkeypatch.setattr(timed, "ProportionalLinks", Links)
+    spec = replace(SPEC, cluster=Cluster(workers=1), measurement=Measurement(blocks=3, repeats=1))
+    (tables,) = run_workers(1, lambda comm: timing(spec, comm, Images(), CPU, lambda *_: None, LaunchSettings()))
+    rows = tables["iterations"]
+    assert {row["block"]: row["slowdown"] for row in rows} == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert Links.seen == [[row["forward_s"] for row in rows if row["block"] == block] for block in (1, 2)]
 
 
 def test_every_iteration_is_reported_and_the_warm_up_computes_no_gradient(tables, reports, batches):

@@ -44,7 +44,7 @@ def why_disturbed(others: float, iterations: Path, forward_s: float | None) -> s
     """The reason why a measurement should be repeated, or None.
 
     ``others``: the result of ``OtherWork.fraction``. ``iterations``: the table of a timing run, if it exists; in its
-    column ``slowdown``, the factor by which the machine was slower than in the calibration when the run began.
+    column ``slowdown``, the factor by which the machine was slower than in the calibration when the links were set.
     ``forward_s``: the calibrated time of a forward pass.
     """
     if others > MAX_OTHER_WORK:
@@ -54,5 +54,5 @@ def why_disturbed(others: float, iterations: Path, forward_s: float | None) -> s
             timed = [float(row["forward_s"]) / float(row["slowdown"]) for row in csv.DictReader(file)]
         ratio = statistics.median(timed) / forward_s
         if abs(ratio - 1) > MAX_SPEED_CHANGE:
-            return f"a forward pass took {ratio:.2f} times as long as when the run began"
+            return f"a forward pass took {ratio:.2f} times as long as when the links were set"
     return None

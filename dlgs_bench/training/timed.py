@@ -16,10 +16,11 @@ from dlgs_bench.stats import amortised, repeatable
 from dlgs_bench.testbed import link_rates
 from dlgs_bench.testbed.namespaces import start_time
 from dlgs_bench.training.optimizer import TIMED_LR
-from dlgs_bench.training.rows import group_rows, over_workers, sent_row, trace_rows
+from dlgs_bench.training.rows import group_rows, joined, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, decide, make_method
 
 PROBE_S = 2.0  # how long gradients are timed at the start of a run to measure the machine's speed
+PROBES = 3  # at least so many gradients are timed
 
 
 def timing(
@@ -86,14 +87,14 @@ def in_turns(
     interval of every speed-up is at most ``width``, or another block would exceed the launch's share of the budget.
 
     Methods start in their stationary state (``Exchange.warm_start``); the density of each iteration is recorded to
-    check this. ``slowdown``: the time of a gradient divided by its time in the calibration. ``uncompressed``: the
-    labels of its bucketings.
+    check this. ``slowdown``: that of ``ProportionalLinks`` in the row's block. ``uncompressed``: the labels of its
+    bucketings.
     """
     measurement = session.spec.measurement
     session.optimizer.lr = TIMED_LR
     iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
-    slowdown = scale_links(session)
+    links = ProportionalLinks(session)
     for exchange in session.exchanges.values():
         exchange.warm_start()
     warm_up = [(one, step) for one in session.exchanges.values() for step in timed_steps(one.method, 1)]
@@ -106,11 +107,13 @@ def in_turns(
     block, began, enough = 0, time.perf_counter(), False
     while not enough:
         block += 1
+        forward_s = []
         for label, exchange in session.exchanges.items():
             for step in steps[label]:
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 share = phase_share(exchange.method, row["phase"])
-                iterations.append({"block": block, "variant": label, "share": share, "slowdown": slowdown} | row)
+                iterations.append({"block": block, "variant": label, "share": share, "slowdown": links.slowdown} | row)
+                forward_s.append(row["forward_s"])
                 sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
                 report(len(warm_up) + len(iterations), len(warm_up) + expected * per_block)
             traces[label] = trace_rows(label, session.clock, exchange)
@@ -119,6 +122,8 @@ def in_turns(
         enough = block >= measurement.blocks and decide(
             session.comm, not remaining or widest(iterations, uncompressed) <= measurement.width
         )
+        if not enough:
+            links.follow(forward_s)
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
@@ -134,29 +139,53 @@ def since_start_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - int(start_time(os.getpid())) / os.sysconf("SC_CLK_TCK")
 
 
-def scale_links(session: Session) -> float:
-    """Scale links in proportion to the machine's current speed, and return its slowdown since the calibration.
+class ProportionalLinks:
+    """Keeps the links in proportion to the machine's current speed.
 
-    If this machine now computes k times slower than in its calibration, the links become k times slower too, and k is
-    returned; 1 if the rates are fixed. Shared machines drift by 10 to 20 % within minutes, which would change the ratio
-    of computation to communication.
+    If a gradient takes k times as long as in the calibration, the mean over the workers, the links become k times
+    slower too, and ``slowdown`` is k. It is 1 if the rates are fixed. Shared machines drift by 10 to 20 % within
+    minutes, which would change the ratio of computation to communication. All processes make these calls.
     """
-    calibrated_s = session.spec.cluster.calibrated_s
-    seconds: list[float] = []
-    if not calibrated_s:
-        return 1.0
-    began = time.perf_counter()
-    while not decide(
-        session.comm, bool(seconds) and time.perf_counter() - began >= PROBE_S
-    ):  # all start at the same time
-        session.local_gradient()
-        parts = session.clock.stop()
-        seconds.append(parts["forward_s"] + parts["backward_s"])
-    slowdown = statistics.median(seconds) / calibrated_s
-    if session.comm.rank == 0:
-        link_rates.scale(1 / slowdown)
-    session.comm.barrier()
-    return slowdown
+
+    def __init__(self, session: Session) -> None:
+        """Time some gradients, and set the links."""
+        self._session, self.slowdown = session, 1.0
+        calibrated_s = session.spec.cluster.calibrated_s
+        if not calibrated_s:
+            self._of_a_second = 0.0
+            return
+        parts = self._probe()
+        slowdown = (parts["forward_s"] + parts["backward_s"]) / calibrated_s
+        self._of_a_second = slowdown / parts["forward_s"]
+        self._set(slowdown)
+
+    def follow(self, forward_s: list[float]) -> None:
+        """Set the links for the speed of these forward passes, which this worker has just made.
+
+        They need no time of their own, and unlike backward, they compute while nothing is sent.
+        """
+        if self._of_a_second:
+            self._set(self._of_a_second * self._mean({"forward_s": statistics.median(forward_s)})["forward_s"])
+
+    def _probe(self) -> dict[str, float]:
+        """The seconds of forward and backward while all workers compute, and nothing is sent."""
+        parts: list[dict[str, float]] = []
+        began = time.perf_counter()
+        # All workers start each gradient at the same time.
+        while not decide(self._session.comm, len(parts) >= PROBES and time.perf_counter() - began >= PROBE_S):
+            self._session.local_gradient()
+            parts.append(self._session.clock.stop())
+        return self._mean({name: statistics.median(p[name] for p in parts) for name in ("forward_s", "backward_s")})
+
+    def _mean(self, own: dict[str, float]) -> dict[str, float]:
+        """The mean over the workers, the same on all processes: where workers share cores, one of them may be fast."""
+        return joined([own], dict.fromkeys(own, torch.mean), self._session.comm, self._session.spec.cluster.workers)[0]
+
+    def _set(self, slowdown: float) -> None:
+        if self._session.comm.rank == 0:
+            link_rates.scale(self.slowdown / slowdown)
+        self._session.comm.barrier()
+        self.slowdown = slowdown
 
 
 def widest(iterations: list[dict], uncompressed: Sequence[str] = ("none",)) -> float:
