@@ -562,6 +562,13 @@ def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None
         if (folder / BLOCKS).exists()
         else "The profiles and the times of the blocks were not kept, so these cases cannot be predicted again."
     )
+    alternating = (
+        ""
+        if pairs is None
+        else (
+            "- **The probe.** One process trains ResNet-20. Steps with and without the hooks of the probe alternate.\n"
+        )
+    )
     return f"""# Predictions from one profile, compared with measurements
 
 `python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It
@@ -587,8 +594,7 @@ needs a testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](pro
 - **Timing.** Uncompressed, the methods, and an iteration without an exchange take turns in the same processes. A block
   has one step of each phase of a method. The first block is a warm-up. Methods start with the residuals of a long
   training. Ratios of two methods are medians of the ratios in the same blocks.
-- **The probe.** One process trains ResNet-20. Steps with and without the hooks of the probe alternate.
-
+{alternating}
 ## How the predictions were made
 
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
