@@ -562,13 +562,9 @@ def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None
         if (folder / BLOCKS).exists()
         else "The profiles and the times of the blocks were not kept, so these cases cannot be predicted again."
     )
-    alternating = (
-        ""
-        if pairs is None
-        else (
-            "- **The probe.** One process trains ResNet-20. Steps with and without the hooks of the probe alternate.\n"
-        )
-    )
+    alternating = ""
+    if pairs is not None:
+        alternating = "- **The probe.** One process trains ResNet-20. Steps with and without its hooks alternate.\n"
     return f"""# Predictions from one profile, compared with measurements
 
 `python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It
