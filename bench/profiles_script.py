@@ -9,11 +9,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from dlgs_bench.data.text import Text
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.probe import record
-from dlgs_bench.probe.recorder import WARM_UP
+from dlgs_bench.probe.recorder import WARM_UP, Recorder
 from dlgs_bench.spec import Cluster, RunSpec
 from dlgs_bench.testbed import link_rates
 from dlgs_bench.timemodel.job_advice import UNCOMPRESSED
@@ -40,9 +41,9 @@ from dlgs_bench.training.results import provenance
 from dlgs_bench.training.timed import over_cycle, timed_steps
 
 ENGINE = "torch_dist"
-ALONE, RECORDING = "alone", "recording"  # an iteration without an exchange, and one that the probe records
+ALONE = "alone"  # an iteration without an exchange
 PROFILE, PROBE = "profile.json", "probe.json"
-METHODS = ("topk", "dlgs")  # the probe always adds 16 bits
+METHODS = ("topk", "dlgs", "lags", "powersgd")  # the probe always adds 16 bits
 ALONE_BLOCKS = 4  # iterations without an exchange before the recording, and after it
 TOKENS = {"transformer": Text.classes, "language_model": 4000}
 LENGTH = 64  # tokens of a sample
@@ -172,18 +173,6 @@ class Script:
         return [int(size) // 4 for size in sizes.split(",")]
 
 
-class Stop(Exception):
-    """Ends a recording early."""
-
-
-@contextmanager
-def hooked(script: Script, path: Path) -> Iterator[None]:
-    """Record the steps in the context, without the measurements of the network and the methods that follow."""
-    with suppress(Stop), record(script.model, script.optimizer, path):
-        yield
-        raise Stop
-
-
 def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
     """The script whose profile was recorded. Also trains it without the probe, and compares the weights.
 
@@ -209,13 +198,50 @@ def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
     return script
 
 
+def facts() -> dict[str, str]:
+    """The machine, the date and the commit of a measurement."""
+    metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
+    return {key: metadata[key] for key in ("machine", "date", "commit")}
+
+
 def keep(path: Path, result: dict[str, Any]) -> None:
-    """Write a file on rank 0, with the machine, the date and the commit. All ranks wait until it is there."""
+    """Write a file on rank 0, with the facts of the measurement. All ranks wait until it is there."""
     if dist.get_rank() == 0:
-        metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
-        facts = {key: metadata[key] for key in ("machine", "date", "commit")} | {"cores": len(os.sched_getaffinity(0))}
-        write_atomically(path, (json.dumps(facts | result, indent=1) + "\n").encode())
+        measured = facts() | {"cores": len(os.sched_getaffinity(0))} | result
+        write_atomically(path, (json.dumps(measured, indent=1) + "\n").encode())
     dist.barrier()
+
+
+def keep_overhead(path: Path, pairs: int, until: float) -> None:
+    """Write the seconds of adjacent steps of ResNet-20 with and without the hooks of the probe, in one process.
+
+    The first step of a pair is with the hooks in every second pair. The first pairs are a warm-up. Ends early, after
+    ``until``.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    feed, net = Feed("resnet20", 32), built("resnet20")
+    optimizer = torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9)
+    recorder = Recorder(net, optimizer, path, pairs + WARM_UP, ())  # its file is not written
+    rows = []
+    for pair in range(-WARM_UP, pairs):
+        seconds = {}
+        for hooked in (True, False) if pair % 2 else (False, True):
+            inputs, targets = feed.next()
+            if hooked:
+                recorder.start()
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), targets).backward()
+            optimizer.step()
+            seconds["with_s" if hooked else "without_s"] = time.perf_counter() - began
+            recorder.remove_hooks()
+        if pair >= 0:
+            rows.append({"pair": pair, **seconds})
+        if time.time() > until:
+            break
+    table = pd.DataFrame(rows, columns=["pair", "with_s", "without_s"]).assign(**facts())
+    write_atomically(path, table.to_csv(index=False, float_format="%.6g").encode())
 
 
 def timed(script: Script, block: int = 0, inside=None) -> float:
@@ -240,18 +266,15 @@ def alone(script: Script) -> float:
     return timed(script, inside=script.model.no_sync())
 
 
-def in_turns(scripts: dict[str, Script], probe: Path | None, most_blocks: int, until: float) -> dict[str, list[float]]:
+def in_turns(scripts: dict[str, Script], most_blocks: int, until: float) -> dict[str, list[float]]:
     """Seconds of an iteration by block, of all scripts and of an iteration without an exchange.
 
     The first block is a warm-up. Blocks follow until the next one would end after ``until``; there is at least one.
-    ``probe``: if given, the plain script also takes a turn while the probe records it.
     """
     plain = scripts[UNCOMPRESSED]
     turns: dict[str, Callable[[int], float]] = {ALONE: lambda block: alone(plain)}
     for name, script in scripts.items():
         turns[name] = lambda block, script=script: timed(script, block)
-    if probe is not None:
-        turns[RECORDING] = lambda block: timed(plain, block, hooked(plain, probe))
     rows: dict[str, list[float]] = {name: [] for name in turns}
     block = 0
     while True:
@@ -285,8 +308,7 @@ def work(request: dict[str, Any]) -> None:
         rate_mbit = case["rate_mbit"]
         dist.barrier()
         until = time.time() + (request["until"] - time.time()) / (len(cases) - number)
-        probe = folder / PROFILE if case["probed"] else None
-        seconds = in_turns(scripts, probe, request["most_blocks"], until)
+        seconds = in_turns(scripts, request["most_blocks"], until)
         buckets = {name: script.buckets() for name, script in scripts.items()}
         density = {name: script.density() for name, script in scripts.items()}
         kept = {"case": case, "data": feed.title, "seconds": seconds, "buckets": buckets, "density": density}

@@ -3,15 +3,19 @@
 import json
 import math
 import re
+import shutil
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT
 from torch.nn import functional as F
 
@@ -40,10 +44,9 @@ def made_up(case: dict, blocks: int, cores: int) -> dict:
     for name, (_, predicted_s) in profiles.predictions(load(RECORDED), there, slowdown).items():
         factor = TOO_SLOW if name == profiles.UNCOMPRESSED else 1.0
         seconds[name] = [factor * predicted_s] * blocks
-    if case["probed"]:
-        seconds[profiles.RECORDING] = [1.01 * value for value in seconds[profiles.UNCOMPRESSED]]
     facts = {"machine": "a machine", "date": "2026-11-26T10:00:00+00:00", "commit": "abcdef0", "cores": cores}
-    return facts | {"case": case, "data": "random", "seconds": seconds, "density": dict.fromkeys(seconds, 0.01)}
+    density = {name: 0.01 for name in seconds if name != profiles.ALONE}
+    return facts | {"case": case, "data": "random", "seconds": seconds, "density": density}
 
 
 def finish(runs: Path, blocks: int = 3, cores: int = 2) -> Path:
@@ -57,25 +60,96 @@ def finish(runs: Path, blocks: int = 3, cores: int = 2) -> Path:
     return runs
 
 
+def kept_set(folder: Path, blocks: int = 3, cores: int = 2) -> Path:
+    """A kept set of ``JOB``, with its pages. Nothing of the second job is finished."""
+    profiles.keep_measured([JOB, profiles.JOBS[1]], finish(folder / "runs", blocks, cores), folder / "kept")
+    profiles.write(folder / "kept")
+    return folder / "kept"
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize("cores", [2, 4])
 def test_errors_follow_from_predictions_and_measurements(tmp_path, cores):
-    table = profiles.tidy([JOB], finish(tmp_path, cores=cores))
+    profiles.keep_measured([JOB], finish(tmp_path, cores=cores), tmp_path)
+    profiles.predict(tmp_path)
+    table = pd.read_csv(tmp_path / "profiles.csv")
+    given = profiles.GIVEN if cores == 2 else ""
     assert table.groupby("kind")["case"].nunique().to_dict() == {
-        "other rates": 3, "3 workers": 1, "4 workers": 1, "5 ms of latency": 1,
+        "other rates": 3, f"3 workers{given}": 1, f"4 workers{given}": 1, "5 ms of latency": 1,
     }  # fmt: skip
     dense = table["method"] == profiles.UNCOMPRESSED
-    assert table.loc[dense, "error"].tolist() == pytest.approx([1 / TOO_SLOW - 1] * 6)
-    assert table.loc[~dense, "error"].abs().max() < 1e-9
-    assert table.loc[~dense, "gain_error"].tolist() == pytest.approx([1 / TOO_SLOW - 1] * dense.sum() * 5)
+    assert table.loc[dense, "error"].tolist() == pytest.approx([1 / TOO_SLOW - 1] * 6, abs=1e-4)
+    assert table.loc[~dense, "error"].abs().max() < 1e-5
+    assert table.loc[~dense, "gain_error"].tolist() == pytest.approx([1 / TOO_SLOW - 1] * dense.sum() * 5, abs=1e-4)
     assert (table["over_fastest"] >= 1).all() and (table.groupby("case")["over_fastest"].min() == 1).all()
-    slower = table["slowdown"] == 1
-    assert (table.loc[slower, "at_speed_s"] > table.loc[slower, "predicted_s"]).all()
-    assert (table.loc[~slower, "at_speed_s"] == table.loc[~slower, "predicted_s"]).all()
-    shared = table["workers"] > cores
-    assert shared.sum() == (12 if cores == 2 else 0)
-    assert table["slowdown"].tolist() == pytest.approx(shared.map({True: 1.5, False: 1.0}).tolist())
+    own = ~table["slowdown_given"]
+    assert (table.loc[own, "at_speed_s"] > table.loc[own, "predicted_s"]).all()
+    assert (table.loc[~own, "at_speed_s"] == table.loc[~own, "predicted_s"]).all()
+    assert (table["slowdown_given"] == (table["workers"] > cores)).all() and (~own).sum() == (12 if cores == 2 else 0)
+    assert table["slowdown"].tolist() == pytest.approx(own.map({False: 1.5, True: 1.0}).tolist())
     assert table["measured_s_low"].tolist() == pytest.approx(table["measured_s"].tolist())
+
+
+@pytest.mark.unit
+def test_a_kept_set_is_predicted_again_without_the_runs(tmp_path):
+    """The same measurements, held against a profile whose computing was recorded half as fast."""
+    folder = kept_set(tmp_path)
+    shutil.rmtree(tmp_path / "runs")
+    written = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+    assert profiles.main([str(folder), "--budget-s", "0"]) == 0
+    assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == written
+    before, path = pd.read_csv(folder / "profiles.csv"), folder / profiles.RECORDED / f"{JOB.name}.json"
+    slower = json.loads(path.read_text())
+    for row in slower["parameters"]:
+        row["arrived_s"] *= 2
+    for spread in slower["times"].values():
+        spread.update({key: 2 * value for key, value in spread.items()})
+    path.write_text(json.dumps(slower))
+    assert profiles.main([str(folder), "--budget-s", "0"]) == 0
+    after = pd.read_csv(folder / "profiles.csv")
+    assert after["measured_s"].tolist() == before["measured_s"].tolist()
+    assert (after["predicted_s"] > 1.01 * before["predicted_s"]).all()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.unit
+@given(st.lists(st.floats(0.9, 1.2), min_size=5, max_size=60), st.floats(0.5, 2))
+def test_the_limit_of_the_overhead_is_an_order_statistic(ratios, scale):
+    """It is never below the median, does not depend on the unit of time or the order, and shifts with the overhead."""
+    pairs = pd.DataFrame({"with_s": [scale * ratio for ratio in ratios], "without_s": scale})
+    middle, limit = profiles.overhead(pairs)
+    assert limit >= middle == pytest.approx(pd.Series(ratios).median() - 1, abs=1e-9)
+    assert profiles.overhead(pairs[::-1]) == pytest.approx((middle, limit))
+    shifted = profiles.overhead(pairs.assign(with_s=pairs["with_s"] + 0.01 * scale))
+    assert shifted == pytest.approx((middle + 0.01, limit + 0.01), abs=1e-9)
+
+
+@pytest.mark.unit
+def test_the_limit_of_the_overhead_holds_in_95_percent_of_the_measurements():
+    """Steps vary by 5 % and drift by 20 %; the hooks cost 1 %. With fewer than 5 pairs there is no limit."""
+    generator, covered, limits = np.random.default_rng(0), [], []
+    for _ in range(400):
+        drift = np.linspace(1, 1.2, 300)
+        without_s, with_s = drift * generator.lognormal(0, 0.05, (2, 300))
+        limits.append(profiles.overhead(pd.DataFrame({"with_s": with_s + 0.01, "without_s": without_s}))[1])
+        covered.append(limits[-1] >= 0.01 / np.median(without_s))
+    assert 0.92 < np.mean(covered) < 0.985
+    assert np.median(limits) < 0.02  # so 300 pairs distinguish 1 % from 2 %
+    few = pd.DataFrame({"with_s": [1.0] * 5, "without_s": 1.0})
+    assert math.isnan(profiles.overhead(few[:4])[1]) and profiles.overhead(few)[1] == 0
+
+
+@pytest.mark.unit
+def test_steps_with_and_without_the_probe_alternate(tmp_path, monkeypatch):
+    """Hooks are on the model in exactly one step of each pair, first in one pair and second in the next."""
+    net, hooked = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10)), []
+    net.register_forward_pre_hook(lambda model, inputs: hooked.append(len(model._forward_pre_hooks) > 1))
+    monkeypatch.setattr(profiles_script, "built", lambda model: net)
+    profiles_script.keep_overhead(tmp_path / "overhead.csv", 4, math.inf)
+    assert hooked[-8:] in ([True, False, False, True] * 2, [False, True, True, False] * 2)
+    assert len(hooked) == 2 * (4 + profiles_script.WARM_UP) and len(net._forward_pre_hooks) == 1
+    pairs = pd.read_csv(tmp_path / "overhead.csv")
+    assert pairs["pair"].tolist() == [0, 1, 2, 3] and (pairs[["with_s", "without_s"]] > 0).all(axis=None)
 
 
 @pytest.mark.unit
@@ -118,7 +192,7 @@ def test_the_first_choice_is_compared_with_the_fastest():
 
 @pytest.mark.unit
 def test_ties_follow_from_the_ratios_of_the_kept_cases():
-    kept = pd.read_csv(ROOT / "results/reference-profiles/profiles.csv")
+    kept = profiles.not_given(pd.read_csv(ROOT / "results/reference-profiles/profiles.csv"))
     assert profiles.tie_factor(kept) == pytest.approx(TIED, abs=0.005)
     rows = [("a", 1.0), ("a", 1.2), ("b", 3.0), ("b", 4.0)]
     tied = profiles.ties(pd.DataFrame(rows, columns=["case", "predicted_s"]), 1.25)
@@ -129,33 +203,75 @@ def test_ties_follow_from_the_ratios_of_the_kept_cases():
 @pytest.mark.parametrize("kept_set", ["reference-profiles", "reference-profiles-avx2"])
 @pytest.mark.parametrize("file", ["README.md", "docs/own-network.md", "dlgs_bench/advise.py", "results/README.md"])
 def test_texts_have_the_errors_of_the_kept_cases(file, kept_set):
-    kept = pd.read_csv(ROOT / "results" / kept_set / "profiles.csv")
+    kept = profiles.not_given(pd.read_csv(ROOT / "results" / kept_set / "profiles.csv"))
     errors, choices = 100 * kept["error"].abs(), profiles.first_choices(kept)["over_fastest"]
     text = re.sub(r'[\s"]+', " ", (ROOT / file).read_text())
     most, median = f"{errors.max():.0f} %", f"{errors.median():.0f} %"
     assert f"by {median} in the median and by {most} at most" in text or f"error {median}, worst {most}" in text
+    good = f"{(choices <= profiles.CLOSE).sum()} of {len(choices)}"
+    assert file == "README.md" or good in text
     if "first choice was within" in text:
-        good = f"{(choices <= profiles.CLOSE).sum()} of {len(choices)} cases"
-        assert re.search(rf"first choice was within 5 % of the fastest method in {good}", text)
+        assert f"first choice was within 5 % of the fastest method in {good} cases" in text
+
+
+@pytest.mark.unit
+def test_the_page_of_advice_has_the_errors_of_the_checked_cases():
+    """Targets and verdicts, and the errors by method and by network: first of ResNet-20, then of VGG16."""
+    checked = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
+    text, errors = (ROOT / "results/reference-advice/README.md").read_text(), checked["error"].abs()
+    cases = checked.groupby(["model", "workers", "rate_mbit", "latency_ms"])
+    over = checked.loc[cases["predicted_s"].idxmin(), "iteration_s"].to_numpy() / cases["iteration_s"].min().to_numpy()
+    assert f"missed: {100 * errors.median():.1f} % (n = {len(checked)})" in text and errors.median() > profiles.MEDIAN
+    assert f"missed: {100 * errors.max():.0f} % (LAGS" in text and errors.max() > profiles.WORST
+    assert f"missed: {(over <= profiles.CLOSE).sum()} of {len(over)}" in text
+    assert (over <= profiles.CLOSE).mean() < profiles.GOOD_CHOICES
+    kinds = checked["workers"] + checked["latency_ms"].clip(upper=1) / 2  # 2, 2.5 with latency, 3, 4
+    for method, title in {
+        "cast": "16 bits",
+        "topk": "Top-K",
+        "dlgs": "DLGS",
+        "powersgd": "PowerSGD",
+        "lags": "LAGS",
+    }.items():
+        own = checked[checked["method"] == method]
+        cells = [", ".join(f"{100 * error:+.0f} %" for error in rows) for _, rows in own["error"].groupby(kinds)]
+        assert f"| {title} | {' | '.join(cells)} |" in text
+
+
+@pytest.mark.unit
+def test_the_baseline_is_the_best_constant_choice():
+    rows = [("a", "A", 1.0), ("a", "B", 1.2), ("b", "A", 1.5), ("b", "B", 1.05), ("c", "A", 1.3), ("c", "B", 1.0)]
+    table = pd.DataFrame(rows, columns=["case", "title", "over_fastest"])
+    assert profiles.constant_choice(table) == ("B", 2)
+
+
+@pytest.mark.unit
+def test_gains_within_a_factor_are_counted_on_both_sides():
+    errors = pd.DataFrame({"gain_error": [0.0, 0.49, 0.51, 1 / 1.49 - 1, 1 / 1.51 - 1, math.nan]})
+    assert profiles.within(errors, 1.5) == (3, 5)
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("blocks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_the_pages_say_what_was_measured(tmp_path, blocks):
-    runs, folder = finish(tmp_path / "runs", blocks), tmp_path / "kept"
-    profiles.write([JOB, profiles.JOBS[1]], runs, folder)  # nothing of the second job is finished
-    names = {"README.md", "probe.csv", "profiles.csv", "profiles.md", "profiles.png", "profiles.svg"}
+    folder = kept_set(tmp_path, blocks)
+    names = {"README.md", "probe.csv", "profiles.csv", "profiles.md", "profiles.png", "profiles.svg",
+             profiles.BLOCKS, profiles.RECORDINGS, profiles.RECORDED}  # fmt: skip
     assert {path.name for path in folder.iterdir()} == names
     page, table = (folder / "profiles.md").read_text(), pd.read_csv(folder / "profiles.csv")
     assert len(table) == 36 and table["measured_s_low"].isna().all() == (blocks < 3)
     for text in (page, (folder / "README.md").read_text()):
-        assert "36 iterations in 6 cases were predicted, from one profile for each of 1 jobs.\n- Error" in text
-        assert "median 0 %, worst 20 % (uncompressed," in text
-        assert "takes 1.010 times as long" in text and "kept their bits in 1 of 1 jobs" in text
+        assert "24 iterations in 4 cases were predicted, from one profile for each of 1 jobs, with at most" in text
+        assert "median 0 %, worst 20 % (uncompressed," in text and "worst 25 % (met)" in text
+        assert "The other 12 iterations in 2 cases had more workers than cores." in text
+        assert f"{4 * (blocks == 3)} of 4 cases have the three blocks" in text
+        assert "kept their bits in 1 of 1 jobs" in text and "no measurement of the probe's overhead" in text
         assert "nan" not in text.lower()
-    assert (
-        page.count(f"{JOB.name}, ") == 37 and page.count("| -20 % ") == 6 + 2
-    )  # with 3 and 4 workers, at the case's speed too
+    assert page.count(f"{JOB.name}, ") == 37
+    assert page.count("| -20 % ") == 6 + 2 + 1  # with 3 and 4 workers at the case's speed too, and a mean
+    pairs = pd.DataFrame({"with_s": [1.01] * 300, "without_s": 1.0})
+    assert "is 1.00 %. Target: at most 2 % (met)" in profiles.of_overhead(pairs)
+    assert "is 3.00 %. Target: at most 2 % (missed)" in profiles.of_overhead(pairs.assign(with_s=1.03))
 
 
 @pytest.mark.unit
@@ -163,23 +279,23 @@ def test_a_budget_is_shared_and_a_stopped_run_goes_on(tmp_path, monkeypatch):
     jobs, now, started = list(profiles.JOBS[:2]), [0.0], []
 
     def measure(job, cases, folder, until, end):
-        """Takes exactly its share of the time. The third launch fails."""
+        """Takes exactly its share of the time. The second launch fails."""
         started.append((job.name, len(cases)))
         assert now[0] < until <= end + 1e-6 and end - now[0] >= profiles.LEAST_LAUNCH_S
         now[0] = until
         folder.mkdir(parents=True, exist_ok=True)
-        for name in [profiles.PROBE, *(case["file"] for case in cases)] if len(started) != 3 else []:
+        for name in [profiles.PROBE, *(case["file"] for case in cases)] if len(started) != 2 else []:
             (folder / name).touch()
-        return len(started) != 3
+        return len(started) != 2
 
     monkeypatch.setattr(profiles, "measure", measure)
     monkeypatch.setattr(profiles, "time", SimpleNamespace(time=lambda: now[0]))
     assert profiles.measure_all(jobs, tmp_path, profiles.LEAST_LAUNCH_S - 1) and not started
     assert not profiles.measure_all(jobs, tmp_path, 1000.0)
     first, second = (job.name for job in jobs)
-    assert started == [(first, 3), (first, 1), (first, 1), (second, 3), (second, 1), (second, 1), (second, 1)]
+    assert started == [(first, 3), (first, 1), (second, 3), (second, 1), (second, 1), (second, 1)]
     assert now[0] == pytest.approx(1000)
-    assert profiles.measure_all(jobs, tmp_path, 100.0) and started[7:] == [(first, 1), (first, 1)]
+    assert profiles.measure_all(jobs, tmp_path, 100.0) and started[6:] == [(first, 1), (first, 1)]
     assert profiles.measure_all(jobs, tmp_path, 100.0) and len(started) == 9
 
 
@@ -203,12 +319,13 @@ def test_a_tiny_case_on_real_ranks(tmp_path, script):
     assert json.loads((folder / profiles.PROBE).read_text())["equal_bits"]
     found = json.loads((folder / cases[0]["file"]).read_text())
     assert {name: len(blocks) for name, blocks in found["seconds"].items()} == dict.fromkeys(
-        ("alone", "none", "cast", "dlgs", "topk", "recording"), 1
+        ("alone", "none", "cast", "dlgs", "lags", "powersgd", "topk"), 1
     )
     entries = sum(job_advice.read_job(load(folder / profiles.PROFILE)).sizes)
     assert {name: sum(buckets) for name, buckets in found["buckets"].items()} == dict.fromkeys(
-        ("none", "cast", "dlgs", "topk"), entries
+        ("none", "cast", "dlgs", "lags", "powersgd", "topk"), entries
     )
     assert found["density"]["none"] == 1 and 0.005 < found["density"]["topk"] < 0.02
-    profiles.write([job], tmp_path / "runs", tmp_path / "kept")
+    profiles.keep_measured([job], tmp_path / "runs", tmp_path / "kept")
+    profiles.write(tmp_path / "kept")
     assert (pd.read_csv(tmp_path / "kept" / "profiles.csv")["measured_s"] > 0).all()
