@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Literal
 
 FLOAT32_BYTES = 4.0  # bytes of a float32 entry
@@ -12,18 +12,23 @@ FLOAT32_BYTES = 4.0  # bytes of a float32 entry
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one worker sends: in dense sums, in gathers (also of sparse sums), and in messages between peers."""
+    """Bytes that one worker sends: in dense sums, in gathers (also of sparse sums), and in messages between peers.
+
+    ``sums``: the number of dense sums, which follow each other; 0 counts as 1 if bytes are summed.
+    """
 
     summed: float = 0.0
     gathered: float = 0.0
     messages: float = 0.0
+    sums: float = field(default=0.0, compare=False)
 
     @property
     def sent(self) -> float:
         return self.summed + self.gathered + self.messages
 
     def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(self.summed + other.summed, self.gathered + other.gathered, self.messages + other.messages)
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Traffic(*(mine + others for mine, others in pairs))
 
 
 def ring_rounds(workers: int) -> int:
@@ -68,11 +73,11 @@ class Topology:
             + traffic.messages
         )  # fmt: skip
 
-    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> float:
         """The number of messages that a worker handles one after the other in an exchange."""
-        return max(1, sum_rounds(workers) if traffic.summed else workers - 1)
+        return max(1, max(1, traffic.sums) * sum_rounds(workers) if traffic.summed else workers - 1)
 
-    def waits(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
+    def waits(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> float:
         """The number of times that an exchange waits for the network's latency.
 
         It is 1 if messages to all other workers are sent at the same time, as in gathers on torch.distributed. (On
@@ -102,8 +107,8 @@ class ParameterServer(Topology):
         answer = min(dense, workers * traffic.sent) if sparse else dense
         return workers * (traffic.sent + answer)
 
-    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> int:
-        return 2
+    def steps(self, traffic: Traffic, workers: int, sum_rounds: RoundCount = ring_rounds) -> float:
+        return 2 * max(1, traffic.sums)
 
     waits = steps
 

@@ -119,7 +119,7 @@ class Runs:
                 "communication_s": 1e-3 + each * total * 1.6e-8 + (2e-4 + 1e-3 * overlapped) * buckets,
                 "taken_s": overlapped * (5e-4 + each * entries * 1e-9) * buckets,
                 "sent_bytes": each * total, "summed_bytes": each * total * dense,
-                "gathered_bytes": each * total * (not dense), "message_bytes": 0,
+                "gathered_bytes": each * total * (not dense), "message_bytes": 0, "sums": dense * buckets,
             })  # fmt: skip
         return pd.DataFrame(rows)
 

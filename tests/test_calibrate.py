@@ -43,15 +43,17 @@ def test_elsewhere_the_model_does_not_matter(method):
     assert small == large
 
 
-def test_powersgd_sends_thin_matrices_and_whole_vectors_when_it_is_calibrated():
+def test_powersgd_sums_thin_matrices_twice_and_whole_vectors_once_when_it_is_calibrated():
     spec = calibration("powersgd", "resnet20", rank=RANK)
     rows, _ = run_workers(
         2, lambda comm: exchanges(spec, comm, None, CPU, lambda *progress: None, LaunchSettings())["samples"]
     )
-    found = pd.DataFrame(rows).groupby(["entries", "buckets"])["sent_bytes"].unique()
+    found = pd.DataFrame(rows).groupby(["entries", "buckets"])[["sent_bytes", "sums"]].agg(set)
     for shapes, count, _ in cases_of(spec, LARGEST):
         each = sum(RANK * (shape[0] + math.prod(shape[1:])) if len(shape) > 1 else shape[0] for shape in shapes)
-        assert found[sum(map(math.prod, shapes)), count].tolist() == [4 * each * count]
+        sent, sums = found.loc[(sum(map(math.prod, shapes)), count)]
+        assert sent == {4 * each * count}
+        assert sums == {count * (2 if any(len(shape) > 1 for shape in shapes) else 1)}
 
 
 def test_only_where_shapes_decide_do_the_buckets_of_a_calibration_follow_the_configuration():

@@ -112,20 +112,21 @@ def test_phases_are_amortised_by_their_share():
 
 KINDS = {"summed_bytes": "summed", "gathered_bytes": "gathered", "message_bytes": "messages"}
 BYTES = dict.fromkeys(KINDS, 0.0)
+SENT = BYTES | {"sums": 0}
 
 
-@given(st.floats(0.01, 4), st.floats(0, 100), st.sampled_from(list(BYTES)))
-def test_traffic_is_found_for_each_kind_apart_and_headers_are_left_out(each, header, kind):
+@given(st.floats(0.01, 4), st.floats(0, 100), st.sampled_from(list(BYTES)), st.integers(0, 3))
+def test_traffic_is_found_for_each_kind_apart_and_headers_are_left_out(each, header, kind, sums):
     samples = pd.concat(
         pd.DataFrame({"entries": SIZES, "buckets": n, "phase": phase, "share": share}).assign(
-            **BYTES | {kind: n * (header + factor * each * SIZES)}
+            **BYTES | {kind: n * (header + factor * each * SIZES), "sums": n * sums}
         )
         for n in (1, 8)
         for phase, share, factor in (("refresh", 0.25, 2.0), ("reuse", 0.75, 1.0))
     )
     found = traffic_per_entry(samples)
     assert found.sent == pytest.approx(1.25 * each, rel=1e-3)
-    assert getattr(found, KINDS[kind]) == found.sent
+    assert getattr(found, KINDS[kind]) == found.sent and found.sums == pytest.approx(sums)
 
 
 def test_samples_become_costs_that_planners_take():
@@ -144,7 +145,7 @@ def test_samples_become_costs_that_planners_take():
     samples["sparsify_s"], samples["communication_s"] = n * 1e-9 * entries, 0.5 + n * (1.0 + 1e-9 * entries)
     samples["communication_s"] += 8 * 0.25 * samples["overlapped"]
     samples["taken_s"] = 8 * 0.125 * samples["overlapped"]
-    calibrated = calibration(layers, iterations, samples.assign(**BYTES))
+    calibrated = calibration(layers, iterations, samples.assign(**SENT))
     found = calibrated.costs
     assert calibrated.sizes == [10, 99] and calibrated.rest_s == 1.75
     assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
@@ -155,7 +156,7 @@ def test_samples_become_costs_that_planners_take():
 
 
 def test_the_dearest_phase_counts_for_every_step_if_asked_for():
-    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "overlapped": False, "communication_s": 1e-3, **BYTES})
+    samples = pd.DataFrame({"entries": [1, 1000], "buckets": 1, "overlapped": False, "communication_s": 1e-3, **SENT})
     refresh, reuse = (
         samples.assign(phase=p, share=s, sparsify_s=t) for p, s, t in (("a", 0.25, 8.0), ("b", 0.75, 4.0))
     )

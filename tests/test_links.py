@@ -57,9 +57,9 @@ def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(top
 
 
 def test_each_step_of_an_exchange_waits_for_a_round_trip():
-    """Two workers in a ring wait twice in a sum and once in a gather."""
+    """Two workers in a ring wait twice in a sum and once in a gather; sums of a bucket follow each other."""
     all_gather, here, there = TOPOLOGIES["allgather"], Network(2, 100.0), Network(2, 100.0, latency_ms=5.0)
-    for traffic, steps in ((Traffic(summed=4.0), 2), (Traffic(gathered=0.08), 1)):
+    for traffic, steps in ((Traffic(summed=4.0), 2), (Traffic(summed=0.1, sums=2), 4), (Traffic(gathered=0.08), 1)):
         far = project_costs(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, there)
         near = project_costs(costs(1e-3, 1e-6, 1e-3), all_gather, traffic, here, here)
         assert far.communicate(1e6) - near.communicate(1e6) == pytest.approx(steps * 10e-3)
@@ -85,9 +85,10 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
     assert weights.link_bytes(dense, 1, 3) == 3 * (4 + 4)  # the pushes, then the answers
     assert weights.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 4))  # weights are pulled dense
     assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 3 * 0.08))
-    ways = ((all_gather, dense), (all_gather, sparse), (weights, sparse))
-    assert [way.steps(traffic, 4) for way, traffic in ways] == [6, 3, 2]
-    assert [way.waits(traffic, 4) for way, traffic in ways] == [6, 1, 2]
+    twice = Traffic(summed=0.1, sums=2)
+    ways = ((all_gather, dense), (all_gather, twice), (all_gather, sparse), (weights, sparse), (weights, twice))
+    assert [way.steps(traffic, 4) for way, traffic in ways] == [6, 12, 3, 2, 4]
+    assert [way.waits(traffic, 4) for way, traffic in ways] == [6, 12, 1, 2, 4]
 
 
 def test_the_time_model_knows_how_often_a_collective_waits_up_to_1024_workers():

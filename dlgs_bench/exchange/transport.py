@@ -54,7 +54,7 @@ class Transport:
         """Count entries and bytes that leave this process, and ``traffic``: bytes by kind, as in ``Traffic``."""
         self.sent_entries = self.sent_entries + entries  # not in place: a caller may hold the old tensor
         self.sent_bytes += sent_bytes
-        self.traffic += Traffic(**traffic)
+        self.traffic += Traffic(**traffic, sums="summed" in traffic)
 
     def pack(self, values: Tensor, indices: Tensor, size: int) -> Tensor:
         """The entries of a bucket of ``size`` as one int32 message."""

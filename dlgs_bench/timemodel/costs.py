@@ -117,7 +117,7 @@ def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
-    """The bytes that a worker sends for each entry of a bucket, amortised over the phases.
+    """The bytes that a worker sends for each entry of a bucket, and its dense sums, amortised over the phases.
 
     Bytes that do not depend on the size of the bucket (headers, counts) are left out. They are part of the latency.
     """
@@ -128,7 +128,9 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
         means = amortised(samples, column)
         return slope(means["entries"], means[column] / means["buckets"])
 
-    return Traffic(*(per_entry(column) for column in ("summed_bytes", "gathered_bytes", "message_bytes")))
+    sums = amortised(samples, "sums")
+    summed, gathered, messages = map(per_entry, ("summed_bytes", "gathered_bytes", "message_bytes"))
+    return Traffic(summed, gathered, messages, sums=float((sums["sums"] / sums["buckets"]).mean()))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Projects the cost of a communication to other links, and computes lower bounds: pure functions. No torch.
 
 The bytes on the busiest link take their time at the link's rate. The rest of the measured cost is attributed to the
-processors, and does not change. A collective makes its steps one after the other. Each step of a dense sum waits for
-the network once.
+processors, and does not change. A collective makes its steps one after the other, and a method that makes several dense
+sums for a bucket makes them one after the other, too. Each step of a dense sum waits for the network once.
 
 A measured cost includes the latency of its links: it is in the time of a very small bucket, which grows with the number
 of steps. On Gloo each wait takes a round trip, since the receiver first sends a message that it is ready.
@@ -50,7 +50,7 @@ class _Terms(NamedTuple):
     """What an exchange takes on a network: seconds of an entry on the link, messages in a row, seconds of waiting."""
 
     link_s: float
-    steps: int
+    steps: float
     waiting_s: float
 
 

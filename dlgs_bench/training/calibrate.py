@@ -314,4 +314,5 @@ def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange,
         "summed_bytes": traffic.summed,
         "gathered_bytes": traffic.gathered,
         "message_bytes": traffic.messages,
+        "sums": traffic.sums,
     }
