@@ -1,5 +1,6 @@
 """The page of all kept results: it is the generated one, it needs no other file than those it links, and it works."""
 
+import json
 import re
 import sys
 from functools import cache
@@ -44,6 +45,17 @@ def test_every_set_is_there_with_what_the_index_says(text):
     sections = {part.split('"')[0]: unescape(part) for part in text.split('<h2 id="')[1:]}
     for row in results_page.SET.finditer((FOLDER / "README.md").read_text()):
         assert all(row[key] in sections[row["folder"]] for key in ("date", "machine", "commits", "headline"))
+
+
+@pytest.mark.parametrize("row", results_page.SET.finditer((FOLDER / "README.md").read_text()), ids=lambda row: row[1])
+def test_a_row_has_the_dates_and_commits_of_its_set(row):
+    """A row ends its dates with the day alone, such as "2026-11-22 to 28"."""
+    facts = json.loads((FOLDER / row["folder"] / "set.json").read_text())
+    first, _, last = row["date"].partition(" to ")
+    dates = {first, f"{first[: -len(last)]}{last}"} if last else {first}
+    assert dates == set(facts["date"].split(" to "))
+    commits = re.compile(r"\b[0-9a-f]{7}\b(?:\+changes)?")
+    assert row["commits"] == "see the page" or set(commits.findall(row["commits"])) == set(facts["commit"].split(", "))
 
 
 def test_whatever_the_page_links_is_in_the_repository(text):
