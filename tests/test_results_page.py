@@ -71,6 +71,10 @@ def test_the_table_has_every_method_with_its_numbers(text):
     headings, rows = results_page.methods(table)
     assert len(rows) == len(table) and all(len(row) == len(headings) for row in rows)
     assert [row[headings.index("VGG16: speed-up")].value for row in rows] == table["vgg16_speedup"].tolist()
+    assert [row[headings.index("Score")].value for row in rows] == table["score"].tolist()
+    times = [row[headings.index("ResNet-20 to 30 % at 30 Mb/s (s)")] for row in rows]
+    assert [cell.value or float("inf") for cell in times] == table["to_target_s_30"].tolist()
+    assert {cell.text for cell in times if not cell.value} == {"never"}
     assert "<th scope" in text and text.count("<tr>") == len(table) + 1
 
 
