@@ -2,8 +2,8 @@
 
     python bench/block_sizes.py results/bench [data]
 
-One worker trains each model for ``STEPS`` steps, as in ``codes.py``. The blocks are of the last step's message, which is
-the whole model in one piece. Embedding bag and LSTM send everything, VGG16 the k largest entries of gradient +
+One worker trains each model for ``STEPS`` steps, as in ``codes.py``. The blocks are of the last step's message, which
+is the whole model in one piece. Embedding bag and LSTM send everything, VGG16 the k largest entries of gradient +
 residual. VGG16 needs the file cifar10.npz in the folder ``data``; without it, the other models are counted alone.
 """
 

@@ -8,7 +8,6 @@ import sys
 import tarfile
 import time
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 import psutil
@@ -173,7 +172,8 @@ def test_the_whole_command_runs_on_a_cpu(data, tmp_path):
     times = rows_of(folder / "times.csv")
     assert {row["model"] for row in times} == {"resnet20", "vgg16", "resnet50"}
     assert {row["part"] for row in times} == {"forward", "backward", "iteration"}
-    trained = set(product(("resnet20", "vgg16"), ("none", "topk", "lags", "dlgs")))
+    trained = {*(("resnet20", method) for method in ("none", "topk", "lags", "dlgs")), ("vgg16", "none")}
     assert {(row["model"], row["method"]) for row in rows_of(folder / "accuracy.csv")} == trained
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"-".join(run) for run in trained}
-    assert (tmp_path / "gpu-checkpoint-resnet20-lags.tar.gz").exists()
+    assert (tmp_path / "gpu-checkpoint-resnet20-dlgs.tar.gz").exists()  # VGG16's are too large for an archive
+    assert not (tmp_path / "gpu-checkpoint-vgg16-none.tar.gz").exists()
