@@ -156,11 +156,12 @@ def archive_checkpoints(folder: Path, most: int = MOST_CHECKPOINT_BYTES) -> None
     """Write ``<folder>-checkpoint-<run>.tar.gz`` for each accuracy run, unless it has more than ``most`` bytes."""
     for path in sorted((folder / "checkpoints").glob("*")):
         target = folder.with_name(f"{folder.name}-checkpoint-{path.name}.tar.gz")
+        if sum(file.stat().st_size for file in path.rglob("*")) > most:
+            target.unlink(missing_ok=True)
+            print(f"{path}: no archive, since it has over {most} bytes; copy the folder to continue elsewhere")
+            continue
         with tarfile.open(target, "w:gz") as tar:
             tar.add(path, f"{folder.name}/checkpoints/{path.name}")
-        if target.stat().st_size > most:
-            target.unlink()
-            print(f"{path}: no archive, which would have over {most} bytes; copy the folder to continue elsewhere")
 
 
 def unusable(device: str) -> str:

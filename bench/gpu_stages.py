@@ -13,6 +13,7 @@ from copy import copy
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -41,7 +42,7 @@ VERSIONS = ("torchvision", "triton", "numba", "numpy", "horovod")
 BLOCKS, BLOCK_MS = 12, 100  # about the time of one block of iterations
 SIZES, RATIOS, ROUNDS = [2**power for power in range(16, 28)], (0.1, 0.01), 15
 EXACT = ("torch.topk", "top-k, torch", "top-k, compiled", "threshold, torch", "threshold, compiled")
-METHODS, RATIO, WORKERS = ("none", "topk", "dlgs"), 0.1, 2
+MODELS, METHODS, RATIO, WORKERS = ("resnet20", "vgg16"), ("none", "topk", "lags", "dlgs"), 0.1, 2
 CHECKPOINT_EVERY_S = 20
 
 
@@ -192,30 +193,33 @@ def device_topk() -> str:
 
 
 def accuracy(asked: argparse.Namespace) -> None:
-    """ResNet-20 with the paper's recipe, two workers as threads on one device; the methods share the time that is left.
+    """CIFAR-10 with the paper's recipes, two workers as threads on one device; all runs share the time that is left.
 
     A run continues from its checkpoint when the command is called again. Nothing is timed here.
     """
     images, rows = Cifar10(asked.data, torch.device(asked.device)), []
-    for number, method in enumerate(METHODS):
-        share_s = (asked.until - time.time()) / (len(METHODS) - number)
-        spec = spec_of(method, asked.device, asked.tiny)
-        metadata = {"model": "resnet20", "method": method, "ratio": spec.ratio, "workers": WORKERS}
+    runs = list(product(MODELS, METHODS))
+    runs = runs[: len(METHODS) + 1] if asked.tiny else runs  # checkpoints of VGG16 are large
+    for number, (model, method) in enumerate(runs):
+        share_s = (asked.until - time.time()) / (len(runs) - number)
+        spec = spec_of(model, method, asked.device, asked.tiny)
+        metadata = {"model": model, "method": method, "ratio": spec.ratio, "workers": WORKERS}
         metadata |= {"batch": spec.training.batch, "lr": spec.training.lr, "precision": spec.training.precision}
-        points = train(spec, images, asked.folder / "checkpoints" / method, time.time() + share_s)
+        points = train(spec, images, asked.folder / "checkpoints" / f"{model}-{method}", time.time() + share_s)
         rows += [metadata | point for point in points]
         if rows:
             write(asked, rows)
 
 
-def spec_of(method: str, device: str, tiny: bool) -> RunSpec:
+def spec_of(model: str, method: str, device: str, tiny: bool) -> RunSpec:
     """The accuracy run of a method; all layers are merged."""
-    recipe = recipes()["resnet20"]
+    recipe = recipes()[model]
+    recipe |= {"batch": 4} if tiny else {}
     recipe |= {"lr_steps": tuple(recipe["lr_steps"]), "train_epochs": recipe["epochs"], "train_steps": 4 if tiny else 0}
     scheme = Scheme(method, options={} if method == "none" else {"ratio": RATIO}, planner="all")
     cluster = Cluster("torch_dist", workers=WORKERS, device=device)
     measured = Measurement(2, 20, 40) if tiny else Measurement(recipe["epochs"], test_samples=2000)
-    return RunSpec("accuracy", Training("resnet20", **recipe), scheme, cluster, measured)
+    return RunSpec("accuracy", Training(model, **recipe), scheme, cluster, measured)
 
 
 def train(spec: RunSpec, images: DataSet, folder: Path, until: float) -> list[dict]:
@@ -224,7 +228,7 @@ def train(spec: RunSpec, images: DataSet, folder: Path, until: float) -> list[di
     def work(comm: Communicator) -> list[dict]:
         def say(text: str) -> None:
             if comm.rank == 0:
-                print(f"{spec.variant}: {text}", flush=True)
+                print(f"{spec.training.model}, {spec.variant}: {text}", flush=True)
 
         session, exchange = begin(spec, comm, copy(images), torch.device(spec.cluster.device))  # they share the images
         total = spec.steps(images.train_size)

@@ -21,6 +21,7 @@ import pandas as pd  # noqa: E402
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.report import tables  # noqa: E402
 from dlgs_bench.report.page import described, heading, rendered  # noqa: E402
+from dlgs_bench.report.ranking import TO_TARGET  # noqa: E402
 
 RESULTS = ROOT / "results"
 PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
@@ -78,6 +79,10 @@ def _columns(table: pd.DataFrame) -> Iterator[tuple[str, Callable[[dict], Cell]]
     yield "Bits per entry", lambda row: number(row["bits_per_entry"])
     yield "vNMSE", lambda row: number(row["vnmse"], "{:.2g}")
     yield f"Test accuracy after {table['steps'].max()} steps (%)", lambda row: number(100 * row["accuracy"], "{:.1f}")
+    yield "Score", lambda row: number(row["score"], "{:.2f}")
+    for column in (column for column in table if column.startswith(TO_TARGET)):
+        rate = column.removeprefix(TO_TARGET)
+        yield f"ResNet-20 to 30 % at {rate} Mb/s (s)", lambda row, c=column: duration(row[c])
     for model in (column.removesuffix("_speedup") for column in table if column.endswith("_speedup")):
         name = title("models", model)
         yield f"{name}: iteration (ms)", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}")
@@ -95,6 +100,11 @@ def number(value: float, form: str = "") -> Cell:
     if pd.isna(value):
         return Cell("", None)
     return Cell(form.format(value) if form else tables.number(value), value)
+
+
+def duration(value: float) -> Cell:
+    """Seconds to an accuracy; "never", which is sorted after all numbers, if they are infinite."""
+    return Cell("never", None) if value == float("inf") else number(value)
 
 
 def spread(row: dict, column: str) -> Cell:

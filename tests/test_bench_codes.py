@@ -7,6 +7,7 @@ import torch
 from support import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
+import block_sizes
 import codes
 
 pytestmark = pytest.mark.unit
@@ -37,3 +38,16 @@ def test_what_is_not_sent_stays_in_the_residual(tmp_path):
     second, sent = torch.cat(layers), first.abs() >= first.abs().topk(int(0.01 * len(first))).values[-1]
     rest = ~sent & (first.abs() > first.abs().median())
     assert torch.corrcoef(torch.stack([first[rest], second[rest]]))[0, 1] > 0.5  # the residual is a part of the second
+
+
+def test_blocks_of_one_entry_are_the_entries_and_larger_blocks_hold_more_of_them(tmp_path, monkeypatch):
+    """2 of 16 entries are sent, at the positions 3 and 5: in 2 of 16 blocks of 1, 2 of 8 of 2, 2 of 4 and 1 of 2."""
+    corrected = torch.full((16,), 0.1)
+    corrected[3], corrected[5] = -2.0, 3.0
+    sent = block_sizes.message(corrected, 0.125)
+    assert sent[[3, 5]].tolist() == [-2.0, 3.0] and sent.count_nonzero() == 2
+    monkeypatch.setattr(block_sizes, "gradients", lambda model, *_: list(corrected.split(8)))
+    monkeypatch.setattr(block_sizes, "BLOCKS", (1, 2, 4, 8))
+    monkeypatch.setattr(block_sizes, "RATIOS", {"net": (0.125,)})
+    rows = list(block_sizes.measure("net", tmp_path))
+    assert [row["nonzero"] for row in rows] == [2 / 16, 2 / 8, 2 / 4, 1 / 2]

@@ -345,8 +345,11 @@ def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
 def test_a_hybrid_learns_step_by_step_what_data_parallel_training_learns_from_the_same_samples(tmp_path):
     values = read("quick") | {"network": "testbed"}
     learning = {"model": "resnet20", "steps": 4, "batch": 6, "lr": 0.02}
-    runs = config.load(values | {"studies": {"hybrid": {"learning": learning}}}, "c").studies["hybrid"]
-    ours, parallel = runs["hybrid/learning-resnet20"], runs["accuracy/hybrid-resnet20"]
+    values |= {"seeds": [0, 3], "studies": {"hybrid": {"learning": learning}}}
+    runs = config.load(values, "c").studies["hybrid"]
+    names = ("hybrid/learning-resnet20", "accuracy/hybrid-resnet20")
+    assert [runs[f"{name}-seed3"].training.seed for name in names] == [3, 3]
+    ours, parallel = (runs[f"{name}-seed0"] for name in names)
     tested = replace(parallel.measurement, test_samples=Images.test_size, final_test_samples=Images.test_size)
     parallel = replace(parallel, measurement=tested)
     settings = LaunchSettings(checkpoints=str(tmp_path))

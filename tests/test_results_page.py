@@ -1,5 +1,6 @@
 """The page of all kept results: it is the generated one, it needs no other file than those it links, and it works."""
 
+import json
 import re
 import sys
 from functools import cache
@@ -46,6 +47,17 @@ def test_every_set_is_there_with_what_the_index_says(text):
         assert all(row[key] in sections[row["folder"]] for key in ("date", "machine", "commits", "headline"))
 
 
+@pytest.mark.parametrize("row", results_page.SET.finditer((FOLDER / "README.md").read_text()), ids=lambda row: row[1])
+def test_a_row_has_the_dates_and_commits_of_its_set(row):
+    """A row ends its dates with the day alone, such as "2026-11-22 to 28"."""
+    facts = json.loads((FOLDER / row["folder"] / "set.json").read_text())
+    first, _, last = row["date"].partition(" to ")
+    dates = {first, f"{first[: -len(last)]}{last}"} if last else {first}
+    assert dates == set(facts["date"].split(" to "))
+    commits = re.compile(r"\b[0-9a-f]{7}\b(?:\+changes)?")
+    assert row["commits"] == "see the page" or set(commits.findall(row["commits"])) == set(facts["commit"].split(", "))
+
+
 def test_whatever_the_page_links_is_in_the_repository(text):
     links = re.findall(r'(?:src|href)="([^"#]+)"', text)
     files = [link for link in links if not link.startswith("data:")]
@@ -59,6 +71,10 @@ def test_the_table_has_every_method_with_its_numbers(text):
     headings, rows = results_page.methods(table)
     assert len(rows) == len(table) and all(len(row) == len(headings) for row in rows)
     assert [row[headings.index("VGG16: speed-up")].value for row in rows] == table["vgg16_speedup"].tolist()
+    assert [row[headings.index("Score")].value for row in rows] == table["score"].tolist()
+    times = [row[headings.index("ResNet-20 to 30 % at 30 Mb/s (s)")] for row in rows]
+    assert [cell.value or float("inf") for cell in times] == table["to_target_s_30"].tolist()
+    assert {cell.text for cell in times if not cell.value} == {"never"}
     assert "<th scope" in text and text.count("<tr>") == len(table) + 1
 
 

@@ -117,7 +117,9 @@ def test_messages_and_bytes_are_exact():
 
 
 LEARNING = pd.DataFrame(
-    {"model": "net", "way": ["hybrid", "data-parallel"], "step": 9, "seed": 0, "train_accuracy": 0.5}
+    {"model": "net", "way": way, "step": 9, "seed": seed, "train_accuracy": 0.5}
+    for way in ("hybrid", "data-parallel")
+    for seed in range(3)
 )
 
 
@@ -149,12 +151,23 @@ def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
     assert verdicts(rows, "It trains faster") == [UNKNOWN, HOLDS]
 
 
-@pytest.mark.parametrize("apart, verdict", [(0.0, HOLDS), (-0.005, HOLDS), (0.02, FAILS), (-0.02, FAILS)])
-def test_only_the_last_point_of_training_decides_whether_a_hybrid_learns_as_much(apart, verdict):
+@pytest.mark.parametrize(
+    "apart, verdict",
+    [
+        ((0.0, 0.0, 0.0), HOLDS),
+        ((-0.005, 0.005, -0.005), HOLDS),
+        ((0.02, 0.02, -0.02), FAILS),
+        ((0.0, 0.02, 0.01), UNKNOWN),
+        ((0.0, 0.0), UNKNOWN),
+        ((0.3,), UNKNOWN),
+    ],
+)
+def test_the_last_points_of_three_seeds_decide_whether_a_hybrid_learns_as_much(apart, verdict):
     learning = pd.DataFrame(
-        {"model": "net", "way": way, "step": step, "seed": 0, "train_accuracy": 0.5 + more}
-        for step, more in ((10, 0.3), (20, apart))
-        for way, more in (("data-parallel", 0.0), ("hybrid", more))
+        {"model": "net", "way": way, "seed": seed, "step": step, "train_accuracy": 0.5 + 0.1 * seed + more}
+        for seed, end in enumerate(apart)
+        for step, last in ((10, 0.3), (20, end))
+        for way, more in (("data-parallel", 0.0), ("hybrid", last))
     )
     assert verdicts(hybrid(hybrids(net_4=0.5), learning), "Its accuracy") == [verdict]
 
@@ -176,7 +189,11 @@ def test_what_is_only_predicted_is_no_measurement_but_a_part_of_the_reason():
     assert [row | {"why": ""} for row in rows] == [row | {"why": ""} for row in alone]
     faster = next(row for row in rows if row["statement"].startswith("It trains faster"))
     assert faster["verdict"] == HOLDS
-    assert faster["why"].endswith("; the time model predicts 0.75 for 8 workers on dedicated nodes")
+    words = "; the time model predicts 0.75 for 8 workers on dedicated nodes"
+    assert faster["why"].endswith(words)
+    timed = pd.concat([hybrids(net_4=0.5, net_6=0.5), only])
+    (decays,) = (row for row in hybrid(timed, LEARNING) if row["statement"].startswith("Its speed-up decays"))
+    assert decays["why"].endswith(words)
     without = hybrids(net_8=0.5)
     assert list(hybrid(pd.concat([table, without[without["way"] != "ring"]]), LEARNING)) == list(
         hybrid(table, LEARNING)

@@ -26,9 +26,13 @@ def since_previous(learnt: pd.DataFrame, steps: list[int]) -> pd.DataFrame:
 
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
-    (path,), points = map(Path, snakemake.input.hybrid), read(snakemake.input.parallel)
-    hybrid = since_previous(pd.read_csv(path), list(points["step"])).assign(**run_metadata(path.parent))
-    table = pd.concat([points.assign(way="data-parallel"), hybrid.assign(way="hybrid")], ignore_index=True)
+    points = read(snakemake.input.parallel)
+    steps = sorted(set(points["step"]))
+    hybrids = [
+        since_previous(pd.read_csv(path), steps).assign(way="hybrid", **run_metadata(Path(path).parent))
+        for path in snakemake.input.hybrid
+    ]
+    table = pd.concat([points.assign(way="data-parallel"), *hybrids], ignore_index=True)
     first = points.iloc[0]
     title, samples = plugins.describe("models", first["model"])["title"], first["batch"] * first["workers"]
     table = table.assign(title=title, samples=samples)
@@ -36,6 +40,7 @@ def main(snakemake: Script) -> None:
         {
             "Model": title,
             "Way": row["way"],
+            "Seed": row["seed"],
             "Step": row["step"],
             "Training loss": f"{row['train_loss']:.4f}",
             "Training accuracy (%)": f"{100 * row['train_accuracy']:.2f}",
@@ -43,7 +48,7 @@ def main(snakemake: Script) -> None:
         for row in table.to_dict("records")
     )
     caption = f"{captions.of_script(snakemake)} Data: {data_title(first)}; {samples} samples in a step. "
-    caption += f"{captions.setting(table)}."
+    caption += f"{captions.setting(table)}; {captions.number_of_seeds(table)}."
     tables.save_table(table[COLUMNS], cells, caption, snakemake.output)
 
 

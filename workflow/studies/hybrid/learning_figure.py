@@ -1,6 +1,6 @@
 """Hybrid parallelism, trained: training loss and accuracy of a hybrid and of data parallelism on the same samples.
 
-Both start with equal weights. Each point is a mean over the steps since the previous point."""
+Both start with equal weights, one curve for each seed. Each point is a mean over the steps since the previous point."""
 
 import pandas as pd
 
@@ -18,7 +18,9 @@ def main(snakemake: Script) -> None:
     for axes, (value, (scale, label)) in zip(panels, VALUES.items(), strict=True):
         for number, (way, rows) in enumerate(table.groupby("way")):  # the line of the first way lies below
             look = style.line(number, way) | ({"markersize": 8, "fillstyle": "none"} if number == 0 else {})
-            axes.plot(rows["step"], scale * rows[value], **look)
+            for _, curve in rows.groupby("seed"):
+                axes.plot(curve["step"], scale * curve[value], **look)
+                look.pop("label", None)  # one line of the legend for all seeds
         axes.set_xlabel("step")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)

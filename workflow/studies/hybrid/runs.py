@@ -1,8 +1,8 @@
 """Runs of hybrid parallelism and of data parallelism with the same samples per iteration; none without a testbed.
 
 A ring and halving-doubling take turns in one run. A server needs a run with one more process. If the bytes of all
-iterations would take longer than ``limit_s``, a run has fewer iterations, or is left out. Two further runs show whether
-a hybrid learns what data-parallel training learns from the same samples.
+iterations would take longer than ``limit_s``, a run has fewer iterations, or is left out. Two further runs for each
+seed show whether a hybrid learns what data-parallel training learns from the same samples.
 """
 
 from dataclasses import replace
@@ -61,7 +61,7 @@ def _ways(values: dict, study: dict, model: str, workers: int) -> dict[str, RunS
 
 
 def _learning(values: dict, study: dict) -> dict[str, RunSpec]:
-    """A hybrid with ``BACKBONES`` backbone workers, and data-parallel training of as many workers."""
+    """For each seed, a hybrid with ``BACKBONES`` backbone workers and data-parallel training of as many workers."""
     learning = study["learning"]
     model, steps = learning["model"], learning["steps"]
     training = _training(values, model, BACKBONES, learning["batch"], "learning.model")
@@ -70,10 +70,12 @@ def _learning(values: dict, study: dict) -> dict[str, RunSpec]:
     halves = Scheme(options={"heads": BACKBONES}, collective=SUMS)
     cluster = Cluster(study["engine"], 2 * BACKBONES, values["threads"])
     parallel = Cluster(values["engine"], BACKBONES, values["threads"])
-    return {
-        f"hybrid/learning-{model}": RunSpec("hybrid", training, halves, cluster),
-        f"accuracy/hybrid-{model}": RunSpec("accuracy", training, Scheme(), parallel, points),
-    }
+    specs = {}
+    for seed in values["seeds"]:
+        seeded = replace(training, seed=seed)
+        specs[f"hybrid/learning-{model}-seed{seed}"] = RunSpec("hybrid", seeded, halves, cluster)
+        specs[f"accuracy/hybrid-{model}-seed{seed}"] = RunSpec("accuracy", seeded, Scheme(), parallel, points)
+    return specs
 
 
 def _affordable(study: dict, model: str, workers: int, scheme: Scheme) -> int:
