@@ -35,6 +35,7 @@ SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
+MOST_LOCAL_STEPS = 500  # what the authors of DiLoCo make (arXiv 2311.08105); more are marked
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
 OPERATION_FIELDS = {
     "all-reduce": ("sums", "summed_bytes", Traffic(summed=FLOAT32_BYTES)),
@@ -466,18 +467,19 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """
+    return _lowest_mbit(there, lambda network: utilisation(model, network) >= least)
 
-    def enough(rate_mbit: float) -> bool:
-        return utilisation(model, replace(there, rate_mbit=rate_mbit)) >= least
 
-    if enough(SLOWEST_MBIT):
-        return 0.0
-    if not enough(FASTEST_MBIT):
-        return math.inf
+def _lowest_mbit(there: Network, enough: Callable[[Network], bool]) -> float:
+    """The lowest rate of the links that is ``enough``; 0 if every rate is, infinite if none is."""
     low, high = SLOWEST_MBIT, FASTEST_MBIT
+    if enough(replace(there, rate_mbit=low)):
+        return 0.0
+    if not enough(replace(there, rate_mbit=high)):
+        return math.inf
     while high / low > 1.001:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if enough(replace(there, rate_mbit=middle)) else (middle, high)
     return high
 
 
@@ -492,6 +494,29 @@ def local_steps(job: Job, there: Network, least: float) -> int:
     The weights are summed in one bucket of float32. Workers do not compute meanwhile.
     """
     return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
+
+
+def local_steps_utilisation(job: Job, there: Network, steps: float) -> float:
+    """The part of the time in which a job with this number of local steps computes, from 0 to 1."""
+    computing_s = steps * job.alone_s
+    return computing_s / (computing_s + exchange_s(job, there))
+
+
+def local_steps_rows(job: Job, there: Network) -> list[dict]:
+    """One row per utilisation: its local steps, and the seconds from one exchange of weights to the next.
+
+    ``most_mbit``: the lowest rate of the links at which ``MOST_LOCAL_STEPS`` reach the utilisation.
+    """
+    rows = []
+    for least in UTILISATIONS:
+        steps = local_steps(job, there, least)
+        most_mbit = _lowest_mbit(
+            there,
+            lambda network: local_steps(job, network, least) <= MOST_LOCAL_STEPS,  # noqa: B023 - called at once
+        )
+        cycle_s = steps * job.alone_s + exchange_s(job, there)
+        rows.append({"utilisation": least, "steps": steps, "cycle_s": cycle_s, "most_mbit": most_mbit})
+    return rows
 
 
 def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, list[str]]:
