@@ -191,6 +191,11 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
     return curves
 
 
+def recorded_broadcast_s(job: Job) -> float:
+    """Seconds of the broadcast of buffers in the recording, which ``forward_s`` contains."""
+    return float(projected(job, job.here)["message"](job.buffer_words)) if job.buffer_words else 0.0
+
+
 def _more_waits(words: float, workers: int) -> int:
     """Round trips of Gloo's ring all-reduce in addition to the 2 (N - 1) that the time model has.
 
@@ -232,7 +237,7 @@ class JobModel:
         self.options = method["options"] if method else {}
         ratio = self.options.get("ratio")
         self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title
-        self._method, self._hooked = method, hooked
+        self._method, self.hooked = method, hooked
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
@@ -296,7 +301,7 @@ class JobModel:
                 for operation, load in self._loads.items()
             )
         grid = tuple(entries.tolist())
-        flag_s = float(operations["all-reduce"](1.0)) if self._hooked else 0.0
+        flag_s = float(operations["all-reduce"](1.0)) if self.hooked else 0.0
         return Costs(
             self.job.forward_s + self._buffers_s(operations),
             self.job.backward_s,
@@ -320,10 +325,8 @@ class JobModel:
         """
         if not self.job.buffer_words:
             return 0.0
-        here, there = (
-            float(each["message"](self.job.buffer_words)) for each in (projected(self.job, self.job.here), operations)
-        )
-        return max(0.0, there - here)
+        there_s = float(operations["message"](self.job.buffer_words))
+        return max(0.0, there_s - recorded_broadcast_s(self.job))
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
         """The sum of ``schedule(...).iteration_s``, ``rest_s`` and ``unexplained_s``, for costs without contention."""
@@ -405,14 +408,17 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
     return [JobModel(job), *(JobModel(job, method) for method in _chosen(profile, names))]
 
 
-def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
+def script_models(
+    profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0, slow_selection: bool = True
+) -> list[JobModel]:
     """The models of the recorded script with its own buckets, if it uses DistributedDataParallel; otherwise ``models``.
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
     not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
 
-    ``slowdown``: by which computing and selection, but no exchange, are made slower.
+    ``slowdown``: by which computing, but no exchange, is made slower. ``slow_selection``: whether selection is too, if
+    the script uses DistributedDataParallel.
     """
     ddp = profile["job"]["ddp"]
     if ddp is None:
@@ -427,7 +433,8 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
     job_models = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
-        samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
+        slower = slowdown if slow_selection else 1.0
+        samples = [row | {"seconds": row["seconds"] * slower} for row in method["samples"]]
         plans = [fill(hooked.lengths, *filled)] if method["scope"] in ("size", "plan") else ()
         job_models.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))
     return job_models
