@@ -224,6 +224,9 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
         f"The network: {there.workers} workers, links of {mbit(there.rate_mbit)}"
         + (f", {there.latency_ms:g} ms more latency than in the recording." if there.latency_ms else "."),
     ]
+    if interfaces := (described["machine"] or {}).get("interfaces"):
+        rates = ", ".join(f"{row['name']} {mbit(row['mbit'])}" for row in interfaces)
+        lines.append(f"The network interfaces of the machine that recorded: {rates}.")
     steps = f"{described['steps']} steps"
     if described["passes"] > 1:
         steps += f" of {described['passes']} passes"

@@ -145,9 +145,10 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
         f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {waits} ms, which is "
-        f"{given.slowdown:g} times the computing that was recorded{parts if job.unexplained_s else ''}. Selection and exchange are real, and all workers "
-        f"share the cores of this machine for them. The prediction takes the cost of selection from the profile. "
-        f"n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % interval of a repeat."
+        f"{given.slowdown:g} times the computing that was recorded{parts if job.unexplained_s else ''}. Selection and "
+        "exchange are real, and all workers share the cores of this machine for them. The prediction takes the cost of "
+        f"selection from the profile. n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % "
+        "interval of a repeat."
     )
 
 

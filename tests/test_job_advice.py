@@ -67,7 +67,8 @@ def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dt
         "version": VERSION,
         "job": {"steps": 30, "passes": 1, "exchanges": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
                 "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {},
-                "machine": {"cores": 64, "workers": workers}, "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
+                "machine": {"cores": 64, "workers": workers, "interfaces": None},
+                "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
         "parameters": [
             {"shape": [size], "dtype": dtype, "arrived_s": float(at)} for size, at in zip(sizes, arrived, strict=True)
         ],
@@ -356,7 +357,7 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
 )  # fmt: skip
 def test_workers_that_shared_cores_are_named(device, threads, machine, shared):
     profile = profile_of()
-    profile["job"] |= {"device": device, "threads": threads, "machine": machine}
+    profile["job"] |= {"device": device, "threads": threads, "machine": machine and machine | {"interfaces": None}}
     check(profile)
     assert ("workers share cores" in advise._report(profile, job_advice.models(profile), Network(2, 500))) == shared
 
@@ -530,12 +531,18 @@ BAD_PROFILES = {
     "a list": ("[]", "format: [] is not 'dlgs-bench profile', so this is not a profile; give"),
     "null": ("null", "format: None is not 'dlgs-bench profile'"),
     "another file": ('{"spec": {}, "files": {}}', "format: None is not 'dlgs-bench profile'"),
-    "newer version": (changed(version=4), "version: 4 is not 3"),
-    "version as text": (changed(version="1"), "version: '1' is not 3"),
-    "no version": (changed(version=None), "version: None is not 3"),
+    "newer version": (changed(version=5), "version: 5 is not 4"),
+    "version as text": (changed(version="1"), "version: '1' is not 4"),
+    "no version": (changed(version=None), "version: None is not 4"),
     "a key of version 3 missing": (
         lambda profile: json.dumps(profile_of() | {"job": profile["job"] | {"ddp": dict(DDP_DEFAULTS)}}),
         "job: the key exchanges is missing",
+    ),
+    "a key of version 4 missing": (
+        lambda profile: json.dumps(
+            profile_of() | {"job": profile_of()["job"] | {"machine": {"cores": 1, "workers": 2}}}
+        ),
+        "job.machine: the key interfaces is missing",
     ),
     "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
     "DDP without its settings": (
@@ -572,6 +579,31 @@ BAD_PROFILES = {
     ),
     "method without samples": (changed("methods", 0, samples=[]), "methods[0].samples: the list is empty"),
 }
+
+
+def test_profiles_of_older_packages_are_read(tmp_path):
+    """Each version lacks what the later ones added, and that is unknown; everything else stays."""
+    made = profile_of()
+    made["job"] |= {"versions": {"torch": "2.11.0", "nccl": "2.27", "horovod": "0.28"}, "passes": 2}
+    made["job"]["machine"]["interfaces"] = [{"name": "eth0", "mbit": 25000}]
+    path = tmp_path / "profile.json"
+    for version in (4, 3, 2, 1):
+        path.write_text(json.dumps(made | {"version": version}))
+        read = load(path)
+        assert read == made | {"version": VERSION, "job": read["job"]}
+        text = advise._report(read, job_advice.models(read), Network(2, 500))
+        assert ("eth0 25,000 Mb/s" in text) == (version == 4)
+        assert ("1 or more of 2 passes" in text) == (version < 3)
+        job = made["job"]
+        unknown = [read["job"]["versions"]["nccl"], read["job"]["exchanges"], read["job"]["machine"]]
+        assert [value is None for value in unknown] == [version < 4, version < 3, version < 2]
+        assert read["job"]["ddp"] == DDP_DEFAULTS
+        if version == 4:
+            del job["machine"]["interfaces"], job["versions"]["nccl"], job["versions"]["horovod"]
+        elif version == 3:
+            del job["exchanges"]
+        elif version == 2:
+            del job["machine"], job["ddp"]
 
 
 @pytest.mark.parametrize("kind", BAD_PROFILES)

@@ -5,9 +5,10 @@ import platform
 import sys
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -61,15 +62,29 @@ def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
     }
 
 
-def machine(comm: Communicator | None) -> dict[str, int]:
-    """The cores of this machine, and the number of the job's workers on it."""
+def machine(comm: Communicator | None) -> dict[str, Any]:
+    """The cores of this machine, the number of the job's workers on it, and its network interfaces."""
     workers = 1
     if comm is not None:
         running = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
         name = running.read_text(encoding="ascii") if running.exists() else platform.node()
         own = torch.tensor([zlib.crc32(name.encode())], device=comm.device)
         workers = sum(torch.equal(own, other) for other in comm.allgather(own))
-    return {"cores": os.cpu_count() or 1, "workers": workers}
+    return {"cores": os.cpu_count() or 1, "workers": workers, "interfaces": _interfaces()}
+
+
+def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] | None:
+    """The rate of each network interface in Mb/s, or None if the machine does not tell any.
+
+    Virtual interfaces are left out: Linux gives them a fixed rate, whatever the link.
+    """
+    interfaces = []
+    for device in sorted(folder.glob("*/device")):
+        with suppress(OSError, ValueError):  # an interface that is down cannot be read, or has the rate -1
+            rate_mbit = int((device.parent / "speed").read_text(encoding="ascii"))
+            if rate_mbit > 0:
+                interfaces.append({"name": device.parent.name, "mbit": rate_mbit})
+    return interfaces or None
 
 
 def measure(comm: Communicator) -> list[dict]:

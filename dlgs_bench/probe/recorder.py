@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -23,13 +24,23 @@ from torch.optim import Optimizer
 
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.buckets import fill
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.hooks.hook import refuse_second_hook
 from dlgs_bench.hooks.optimizers import refuse_stranger
 from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
-from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, ONE_EXCHANGE, PARTS, VERSION, check
+from dlgs_bench.timemodel.job_profile import (
+    DDP_DEFAULTS,
+    DTYPES,
+    FEW_STEPS,
+    FORMAT,
+    ONE_EXCHANGE,
+    PARTS,
+    VERSION,
+    check,
+)
 
 # Modules whose communication hooks of DistributedDataParallel leave the sum as it is. The first is the project's own,
 # for which ``refuse_second_hook`` answers: a hook that is closed stays registered.
@@ -246,25 +257,30 @@ class Recorder:
         shapes = [tuple(parameter.shape) for parameter in self._parameters]
         used = [index for index, seconds in enumerate(arrived) if seconds is not None]
         order = sorted(used, key=lambda index: arrived[index])
+        order = [index for index in order if self._parameters[index].numel()]
         layers = [shapes[index] for index in order]
-        entries = sum(map(math.prod, layers))
         chosen, left_out = mirror.chosen(self._methods)
         kind, backend, comm = process_group.job_group(self._wrapped, self._device)
+        ddp = process_group.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None
+        filled_by = ddp or DDP_DEFAULTS
+        lengths = [self._parameters[index].nbytes for index in order]
+        plan = fill(lengths, filled_by["first_bucket_bytes"], filled_by["bucket_bytes"])
         try:
-            selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
+            sizes = [sum(map(math.prod, bucket)) for bucket in mirror.own_buckets(layers, plan)]
+            selection = mirror.selection_rows(sizes, self._marks, self._device)
             if not comm or comm.rank == 0:
-                expected_s = mirror.expected_s(len(chosen), layers, selection)
+                expected_s = mirror.expected_s(len(chosen), layers, plan, selection)
                 links = " and the links" if comm else ""
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
-            methods, failed = mirror.measure(chosen, layers, self._marks, self._device)
+            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
             if comm:
                 comm.stop_thread()
-        job = self._job(kind)
+        job = self._job(kind) | {"ddp": ddp}
         if not comm or comm.rank == 0:
             self._report(job, failed | (left_out if self._methods else {}))
         job |= {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
@@ -302,7 +318,6 @@ class Recorder:
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
-            "ddp": process_group.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
         }  # fmt: skip
 
 
@@ -419,10 +434,15 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> dict[str, str | None]:
+    """The versions of the packages that decide the job's times; None for a package that the job does not use."""
     import dlgs_bench
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__}
-    if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
+    horovod = sys.modules.get("horovod")
+    versions = {
+        "python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__,
+        "horovod": getattr(horovod, "__version__", None), "cuda": torch.version.cuda, "nccl": None,
+    }  # fmt: skip
+    if torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available():
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return versions
