@@ -606,6 +606,15 @@ def test_profiles_of_older_packages_are_read(tmp_path):
             del job["machine"], job["ddp"]
 
 
+def test_advice_from_hybrid_sharding_is_about_the_exchange_between_replicas():
+    profile = profile_of()
+    profile["job"] |= {"kind": "hsdp", "ddp": None, "passes": 2, "exchanges": 2}
+    check(profile)
+    text = advise._report(profile, job_advice.script_models(profile), Network(4, 500))
+    assert "a worker is one replica" in text and "2 of 2 passes of a recorded step exchanged" in text
+    assert "replica" not in advise._report(profile_of(), job_advice.models(profile_of()), Network(4, 500))
+
+
 @pytest.mark.parametrize("kind", BAD_PROFILES)
 def test_a_bad_profile_is_one_line(capsys, tmp_path, kind):
     wrong, expected = BAD_PROFILES[kind]

@@ -16,8 +16,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import compiled_outside, ddp_settings, exchanges_of, plain, refusals, trained, with_and_without
+from probe_parts import compiled_outside, ddp_settings, exchanges_of, hybrid, plain, refusals, trained, with_and_without
 from support import PATIENCE_S, ROOT, examples, horovod_is_slow
+from world import World
 
 from dlgs_bench.buckets import fill
 from dlgs_bench.probe import mirror, process_group, record
@@ -225,6 +226,21 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     assert found["job"]["machine"] == process_group.machine(None) | {"workers": 2}
 
 
+@pytest.mark.slow
+@pytest.mark.engine
+def test_hybrid_sharding_is_recorded_between_the_replicas(tmp_path):
+    with World("torch_dist", 4) as world:
+        ranks = world.run(hybrid, str(tmp_path / "profile"))
+    for (without, _), (weights, left) in ranks:
+        assert same(weights, without) and same(weights, ranks[0][0][0]) and left == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.0"]  # one rank alone writes
+    found = load(tmp_path / "profile.0")
+    job = found["job"]
+    assert (job["kind"], job["workers"], job["exchanges"], job["steps"], job["ddp"]) == ("hsdp", 2, 1, 3, None)
+    assert [row["shape"] for row in found["parameters"]] == [[20, 6], [20], [2, 40], [2]]  # of the first shard
+    assert all(row["arrived_s"] is not None for row in found["parameters"]) and found["network"]
+
+
 @pytest.mark.engine
 def test_how_many_passes_of_a_step_exchange_gradients_is_recorded(worlds, tmp_path):
     for found in worlds("torch_dist").run(exchanges_of, str(tmp_path / "profile")):
@@ -238,6 +254,8 @@ def test_a_job_that_does_not_exchange_once_and_uncompressed_is_refused(engine, w
         assert lines.pop("closed") == ""
         for kind, line in lines.items():
             assert line.startswith("record: ") and "\n" not in line and line.count(";") == 1, (kind, line)
+        if engine == "torch_dist":
+            assert "FSDP's reduce-scatter" in lines["no replicas"] and "a hook exchanges" in lines["sharded"]
         assert "a hook exchanges its gradients" in lines["hook"] and "uncompressed training" in lines["16 bits"]
 
 

@@ -169,12 +169,12 @@ def _buckets(layers: Sequence[Sequence[int]], scope: str, plan: Plan) -> list[Sh
 
     They are small buckets, and the median and the largest bucket that the method has in this job, the smallest first.
     """
+    sizes, small = [math.prod(shape) for shape in layers], [bucket_shapes(layers, target) for target in TARGETS]
     if scope == "layer":
-        own, small = own_buckets(layers, per_layer(layers)), [(layer_shape(layers, target),) for target in TARGETS]
-    else:
-        own = own_buckets(layers, merge_all(layers) if scope == "model" else plan)
-        small = [bucket_shapes(layers, target) for target in TARGETS]
-    return sorted(_unlike(own + small), key=_entries)
+        plan, small = per_layer(sizes), [(layer_shape(layers, target),) for target in TARGETS]
+    elif scope == "model":
+        plan = merge_all(sizes)
+    return sorted(_unlike(own_buckets(layers, plan) + small), key=_entries)
 
 
 def padded(shapes: Shapes, workers: int) -> Shapes:

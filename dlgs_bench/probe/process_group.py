@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.buckets import filled_by
@@ -25,8 +26,13 @@ MOST_GATHERED = 2**28  # bytes of all workers' tensors together
 REPEATS, LIMIT_S = 3, 5.0  # sizes that are expected to take longer are not measured
 
 
-def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communicator | None]:
-    """The kind of job, its backend, and its process group, which is None for one process."""
+def job_group(
+    model: nn.Module, device: torch.device, replicas: DeviceMesh | None = None
+) -> tuple[str, str, Communicator | None]:
+    """The kind of job, its backend, and its process group, which is None for one process.
+
+    ``replicas``: of a job with hybrid sharding, which exchanges gradients between them.
+    """
     engine = sys.modules.get("horovod.torch")
     if engine is not None and engine.is_initialized() and engine.size() > 1:
         from dlgs_bench.comm.horovod_engine import Horovod
@@ -36,11 +42,14 @@ def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communi
         return "single", "none", None
     from dlgs_bench.comm.torch_dist_engine import TorchDist
 
-    parallel = isinstance(model, DistributedDataParallel)
-    group = cast(dist.ProcessGroup, model.process_group) if parallel else None
+    kind, group = "distributed", None
+    if isinstance(model, DistributedDataParallel):
+        kind, group = "ddp", cast(dist.ProcessGroup, model.process_group)
+    elif replicas is not None:
+        kind, group = "hsdp", replicas.get_group()
     if dist.get_world_size(group) == 1:
         return "single", "none", None
-    return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
+    return kind, dist.get_backend(group), TorchDist(device, group)
 
 
 def is_first() -> bool:

@@ -124,7 +124,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
         passes=profile["job"]["passes"],
-        exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] == "ddp" else 1,
+        exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")

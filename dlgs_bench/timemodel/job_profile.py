@@ -57,7 +57,8 @@ SCHEMA = {
     job=_object(
         steps=_COUNT,  # iterations recorded
         passes=_COUNT,  # forward and backward passes before each optimizer step
-        kind={"enum": ["ddp", "horovod", "distributed", "single"]},
+        # "hsdp": hybrid sharding. The parameters are those of one shard, and the workers are its replicas.
+        kind={"enum": ["ddp", "hsdp", "horovod", "distributed", "single"]},
         backend=_TEXT,
         workers=_COUNT,
         device={"enum": ["cpu", "cuda"]},
