@@ -16,8 +16,8 @@ from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
-from dlgs_bench.timemodel.iterations import COMPUTING, verdict
-from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, REACHED, JobModel
+from dlgs_bench.timemodel.iterations import COMPUTING, REACHED, verdict
+from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, JobModel
 from dlgs_bench.timemodel.job_profile import FEW_STEPS, load
 from dlgs_bench.timemodel.links import Network
 

@@ -16,9 +16,18 @@ from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
 from dlgs_bench.engines import FIRST_BYTES
 from dlgs_bench.errors import listed, meant, short_repr
 from dlgs_bench.spec import UNCOMPRESSED
+from dlgs_bench.timemodel import iterations
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.cost_curve import Curve
-from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
+from dlgs_bench.timemodel.iterations import (
+    LEAST_SAVED,
+    REACHED,
+    UTILISATIONS,
+    break_even_mbit,
+    lowest_mbit,
+    predicted,
+    saved,
+)
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES, ONE_EXCHANGE
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
@@ -32,9 +41,6 @@ SCRIPT = "script"  # uncompressed too, with the buckets that the job's script ha
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
 SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
-SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
-REACHED = 0.9  # utilisation from which on communication counts as hidden
-UTILISATIONS = (0.5, 0.75, 0.9)
 MOST_LOCAL_STEPS = 500  # what the authors of DiLoCo make (arXiv 2311.08105); more are marked
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
 OPERATION_FIELDS = {
@@ -474,20 +480,7 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """
-    return _lowest_mbit(there, lambda network: utilisation(model, network) >= least)
-
-
-def _lowest_mbit(there: Network, enough: Callable[[Network], bool]) -> float:
-    """The lowest rate of the links that is ``enough``; 0 if every rate is, infinite if none is."""
-    low, high = SLOWEST_MBIT, FASTEST_MBIT
-    if enough(replace(there, rate_mbit=low)):
-        return 0.0
-    if not enough(replace(there, rate_mbit=high)):
-        return math.inf
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(replace(there, rate_mbit=middle)) else (middle, high)
-    return high
+    return iterations.needed_mbit(model.job.alone_s + model.job.unexplained_s, model.iteration_s, there, least)
 
 
 def exchange_s(job: Job, there: Network) -> float:
@@ -500,7 +493,7 @@ def local_steps(job: Job, there: Network, least: float) -> int:
 
     The weights are summed in one bucket of float32. Workers do not compute meanwhile.
     """
-    return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
+    return iterations.local_steps(job.alone_s, exchange_s(job, there), least)
 
 
 def local_steps_utilisation(job: Job, there: Network, steps: float) -> float:
@@ -517,7 +510,7 @@ def local_steps_rows(job: Job, there: Network) -> list[dict]:
     rows = []
     for least in UTILISATIONS:
         steps = local_steps(job, there, least)
-        most_mbit = _lowest_mbit(
+        most_mbit = lowest_mbit(
             there,
             lambda network: local_steps(job, network, least) <= MOST_LOCAL_STEPS,  # noqa: B023 - called at once
         )
