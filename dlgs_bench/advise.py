@@ -16,8 +16,8 @@ from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
-from dlgs_bench.timemodel.iterations import COMPUTING, verdict
-from dlgs_bench.timemodel.job_advice import REACHED, UTILISATIONS, JobModel
+from dlgs_bench.timemodel.iterations import COMPUTING, REACHED, verdict
+from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, JobModel
 from dlgs_bench.timemodel.job_profile import FEW_STEPS, load
 from dlgs_bench.timemodel.links import Network
 
@@ -224,6 +224,11 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
         f"The network: {there.workers} workers, links of {mbit(there.rate_mbit)}"
         + (f", {there.latency_ms:g} ms more latency than in the recording." if there.latency_ms else "."),
     ]
+    if interfaces := (described["machine"] or {}).get("interfaces"):
+        rates = ", ".join(f"{row['name']} {mbit(row['mbit'])}" for row in interfaces)
+        lines.append(f"The network interfaces of the machine that recorded: {rates}.")
+    if described["kind"] == "hsdp":
+        lines.append("Hybrid sharding: a worker is one replica, and the tensors are those of one of its shards.")
     steps = f"{described['steps']} steps"
     if described["passes"] > 1:
         steps += f" of {described['passes']} passes"
@@ -312,13 +317,26 @@ def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.
 
 
 def _local_steps(dense: JobModel, there: Network) -> str:
-    needed = {least: job_advice.local_steps(dense.job, there, least) for least in UTILISATIONS}
-    shown = [f"{steps:,} for {least:.0%}" for least, steps in needed.items() if steps > 1]
-    if without := [f"{least:.0%}" for least, steps in needed.items() if steps == 1]:
-        shown.insert(0, f"not needed for {' and '.join(without)}")
-    return (
-        f"Local steps between two exchanges of weights (as in DiLoCo), to compute most of the time: {', '.join(shown)}."
+    cells = [["Computing", "Local steps", "Exchange every (s)"]]
+    beyond = []
+    for row in job_advice.local_steps_rows(dense.job, there):
+        used, steps = f"{row['utilisation']:.0%}", row["steps"]
+        if steps > MOST_LOCAL_STEPS:
+            rate = row["most_mbit"]
+            links = "no link is enough" if rate == math.inf else f"links of {mbit(rate)} are needed"
+            beyond.append(f"for {used}, {links}")
+        mark = " *" if steps > MOST_LOCAL_STEPS else ", not needed" if steps == 1 else ""
+        cells.append([used, f"{steps:,}{mark}", f"{row['cycle_s']:,.3g}"])
+    text = (
+        f"Local steps between two exchanges of weights (as in DiLoCo), for {there.workers} workers and links of "
+        f"{mbit(there.rate_mbit)}:\n{table(cells)}"
     )
+    if beyond:
+        text += (
+            f"\n* More than the {MOST_LOCAL_STEPS} local steps of DiLoCo's authors. With {MOST_LOCAL_STEPS}: "
+            f"{'; '.join(beyond)}."
+        )
+    return text
 
 
 def _unknown(dense: JobModel, there: Network) -> str:
@@ -365,7 +383,7 @@ def _gain(row: dict) -> str:
 
 
 def draw(job_models: Sequence[JobModel], there: Network, path: Path) -> None:
-    """Draw the iterations, and the utilisation over the rate of the links, into an SVG file."""
+    """Draw the iterations, and the utilisation over the rate of the links and over local steps, into an SVG file."""
     import matplotlib
 
     with matplotlib.rc_context():  # other figures of this process keep their settings
@@ -379,8 +397,8 @@ def _svg(job_models: Sequence[JobModel], there: Network) -> bytes:
     import numpy as np
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 0.3 * len(job_models) + 3), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(17, 0.3 * len(job_models) + 3), layout="constrained")
+    left, right, last = figure.subplots(1, 3)
     rows, alone_s = job_advice.rank(job_models, there, 1.0), job_models[0].job.alone_s
     titles = [row["label"] for row in rows]
     left.barh(titles, [alone_s * 1e3] * len(rows), label="computing")
@@ -398,7 +416,20 @@ def _svg(job_models: Sequence[JobModel], there: Network) -> bytes:
     right.axhline(REACHED, color="grey", linestyle=":")
     right.axvline(there.rate_mbit, color="grey", linestyle=":")
     right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")
-    right.legend(fontsize="small")
+    figure.legend(*right.get_legend_handles_labels(), fontsize="small", loc="outside right upper")
+    rows = job_advice.local_steps_rows(job_models[0].job, there)
+    reached = [row["steps"] for row in rows]
+    steps = np.geomspace(1, max(MOST_LOCAL_STEPS, *reached), RATES_SHOWN)
+    last.plot(steps, [job_advice.local_steps_utilisation(job_models[0].job, there, number) for number in steps])
+    for row in rows:
+        last.axhline(row["utilisation"], color="grey", linestyle=":")
+        place = row["steps"], job_advice.local_steps_utilisation(job_models[0].job, there, row["steps"])
+        last.plot(*place, "o", color="C0")
+        last.annotate(f"{row['steps']:,}", place, xytext=(6, -12), textcoords="offset points")
+    last.set(xscale="log", xlabel="local steps between two exchanges of weights", ylabel="utilisation", ylim=(0, 1))
+    last.set_title(f"local steps (as in DiLoCo), {mbit(there.rate_mbit)}")
+    for axes in (right, last):
+        axes.xaxis.set_major_formatter("{x:g}")  # the default needs parse_math
     drawn = io.BytesIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()

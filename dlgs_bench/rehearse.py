@@ -9,13 +9,14 @@ import math
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from dlgs_bench import advise
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.launch import processes
-from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec
+from dlgs_bench.spec import UNCOMPRESSED, Cluster, LaunchSettings, RunSpec
 from dlgs_bench.stats import repeatable
 from dlgs_bench.testbed import testbed
 from dlgs_bench.timemodel import job_advice
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print measured next to predicted iterations; the exit status: 0, or 2 for what ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        _, job_models, there = advise.asked(given, job_advice.models, given.slowdown)
+        models = partial(job_advice.script_models, slow_selection=False)  # this machine really selects
+        _, job_models, there = advise.asked(given, models, given.slowdown)
         _check(job_models[0].job, there, given.profile)
         rows = _measured(job_models, there, given.blocks)
     except ValueError as error:
@@ -88,16 +90,18 @@ def _check(job: Job, there: Network, profile: str) -> None:
 
 
 def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict:
-    """What ``dlgs_bench.training.rehearsal`` is to do."""
+    """What ``dlgs_bench.training.rehearsal`` is to do: one entry of ``methods`` per row of the advice."""
     job = job_models[0].job
     return {
         "engine": ENGINE,
-        "shapes": job.shapes,
-        "forward_s": job.forward_s,
-        "backward_s": job.backward_s,
-        "rest_s": job.rest_s,
+        "buffer_entries": int(job.buffer_words),
+        "forward_s": max(0.0, job.forward_s - job_advice.recorded_broadcast_s(job)),
+        "rest_s": job.rest_s + job.unexplained_s,
         "methods": [
-            {"name": model.name, "options": model.options, "plan": model.plan(there)} for model in job_models
+            {"row": model.name, "name": UNCOMPRESSED if model.name in job_advice.DENSE_NAMES else model.name,
+             "options": model.options, "plan": model.plan(there), "flag": model.hooked,
+             "shapes": model.job.shapes, "backward_s": model.job.backward_s}
+            for model in job_models
         ],
         "blocks": blocks,
     }  # fmt: skip
@@ -125,7 +129,7 @@ def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> li
 def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict], given: argparse.Namespace) -> str:
     cells = [["Method", "Predicted (ms)", "Measured (ms)", "Measured / predicted", "Sent (MB)"]]
     for model in sorted(job_models, key=lambda model: model.iteration_s(there)):
-        own = [row for row in rows if row["method"] == model.name]
+        own = [row for row in rows if row["row"] == model.name]
         measured, predicted_s = repeatable([row["seconds"] for row in own]), model.iteration_s(there)
         spread = f" [{advise.ms(measured.low)}, {advise.ms(measured.high)}]" if measured.enough else ""
         sent = f"{own[-1]['sent_bytes'] / 1e6:.3g}"
@@ -133,14 +137,18 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
             [model.label, advise.ms(predicted_s), advise.ms(measured.value) + spread,
              f"{measured.value / predicted_s:.2f}", sent]
         )  # fmt: skip
-    alone = advise.ms(job_models[0].job.alone_s)
+    job = job_models[0].job
+    waits = advise.ms(job.alone_s + job.unexplained_s)
+    parts = f" ({advise.ms(job.alone_s)} ms) and the time that the time model does not explain "
+    parts += f"({advise.ms(job.unexplained_s)} ms)"
     latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
-        f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {alone} ms, which is "
-        f"{given.slowdown:g} times the computing that was recorded. Selection and exchange are real, and all workers "
-        f"share the cores of this machine for them. The prediction takes the cost of selection from the profile. "
-        f"n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % interval of a repeat."
+        f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {waits} ms, which is "
+        f"{given.slowdown:g} times the computing that was recorded{parts if job.unexplained_s else ''}. Selection and "
+        "exchange are real, and all workers share the cores of this machine for them. The prediction takes the cost of "
+        f"selection from the profile. n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % "
+        "interval of a repeat."
     )
 
 

@@ -53,7 +53,8 @@ def trained(wrap, path: Path | None, rank: int = 0, steps: int = 9, stop: int = 
                 optimizer.step()
     except Interrupted:
         pass
-    return [p.detach().clone() for p in model.parameters()], hooks_of(model, optimizer) - before
+    weights = [getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for p in model.parameters()]
+    return weights, hooks_of(model, optimizer) - before
 
 
 def plain(model: nn.Module):
@@ -153,9 +154,23 @@ def _ddp_refusals(path: str) -> dict[str, str]:
     found["twice wrapped"] = refusal(*plain(DistributedDataParallel(DistributedDataParallel(net()))), path)
     mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("rep", "shard"))
     model, optimizer = plain(fully_shard(net(), mesh=mesh["shard"]))
+    found["no replicas"] = refusal(model, optimizer, path)
     with FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.1):
         found["sharded"] = refusal(model, optimizer, path)
     return found
+
+
+def hybrid(comm, path: str) -> tuple:
+    """``trained`` with and without the probe, on two replicas of two shards."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rep", "shard"))
+
+    def wrap(model: nn.Module):
+        model, optimizer = plain(fully_shard(model, mesh=mesh["shard"]))
+        hooks.append(FSDPHook(model, mesh["rep"], optimizer, "none"))
+        return model, optimizer
+
+    hooks: list[FSDPHook] = []
+    return trained(wrap, None, comm.rank), trained(wrap, Path(f"{path}.{comm.rank}"), comm.rank)
 
 
 def _horovod_refusals(path: str) -> dict[str, str]:

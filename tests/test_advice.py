@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -167,6 +168,31 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     factor = advice.margin(pd.read_csv(report.checked)) ** 2
     assert (compressed["speedup_high"] / compressed["speedup"]).to_numpy() == pytest.approx(factor, rel=1e-3)
     assert ("computation_ms" in text) == (table.groupby("model")["iteration_s"].min() < 0.005).any()
+
+
+def test_the_needed_rate_and_the_local_steps_are_those_of_the_table(report, capfd):
+    """The rate is just enough for computing to take 90 % of an iteration; so are the local steps."""
+    table, text = report.table(SCRIPTS("table"), "needed", {"there": THERE}, **inputs(report))
+    there, found = Network(**THERE), 0
+    for projection in report.projections:
+        (row, *_) = [
+            row for row in table.to_dict("records")
+            if (row["model"], row["variant"]) == (projection.spec.training.model, projection.spec.variant)
+            and row["iteration_s"] == pytest.approx(projection.iteration_s(there), rel=1e-4)
+        ]  # fmt: skip
+        alone_s, rate = projection.alone_s, row["needed_mbit"]
+        near = [alone_s / projection.iteration_s(replace(there, rate_mbit=one)) for one in (rate / 1.01, rate * 1.001)]
+        if 0 < rate < np.inf:
+            found += 1
+            assert near[0] < 0.9 <= near[1]
+        if projection.spec.scheme.method == "none":
+            cycle_s = projection.exchange_s(there)
+            for least in (0.5, 0.75, 0.9):
+                steps = row[f"local_steps_{100 * least:.0f}"]
+                used = [number * alone_s / (number * alone_s + cycle_s) for number in (steps - 1, steps)]
+                assert used[0] < least <= used[1] + 1e-9
+                assert f"{int(steps):,} for {least:.0%}" in text or row["speedup"] < 1  # another collective is faster
+    assert found
 
 
 def test_the_advice_is_refused_without_uncompressed(report, capfd):

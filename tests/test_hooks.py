@@ -216,6 +216,18 @@ def test_every_command_works_without_the_repository_or_ends_in_one_line(installe
         assert len(done.stderr.splitlines()) == (1 if status else 0)
 
 
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_job_is_recorded_and_advised_without_the_repository(installed, tmp_path):
+    shutil.copy(ROOT / "examples" / "probe_ddp.py", tmp_path / "own.py")
+    launcher = [installed, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    advise = [installed.with_name("dlgs-bench"), "advise", "profile.json", "--workers", "8", "--link-gbyte-s", "6"]
+    for command in ([*launcher, "own.py", "profile.json"], advise):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+    assert "8 workers, links of 48,000 Mb/s" in done.stdout
+
+
 ONE_STEP = """
 import os, torch, torch.distributed as dist
 from dlgs_bench.hooks.ddp import DDPHook

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import warnings
+from statistics import median_low
 from unittest import mock
 
 import jsonschema
@@ -15,10 +16,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import compiled_outside, ddp_settings, exchanges_of, plain, refusals, trained, with_and_without
+from probe_parts import compiled_outside, ddp_settings, exchanges_of, hybrid, plain, refusals, trained, with_and_without
 from support import PATIENCE_S, ROOT, examples, horovod_is_slow
+from world import World
 
-from dlgs_bench.probe import mirror, record
+from dlgs_bench.buckets import fill
+from dlgs_bench.probe import mirror, process_group, record
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
 
@@ -45,6 +48,11 @@ def test_a_profile_is_valid_and_adds_up(profile):
     arrived = [row["arrived_s"] for row in found["parameters"]]
     assert max(arrived[2:]) <= min(arrived[:2])  # the last layer's gradients come first
     assert {"cast", "topk"} == {row["name"] for row in found["methods"]}
+    whole = 40 * 6 + 40 + 3 * 40 + 3  # one bucket
+    assert {row["entries"] for row in found["selection"]} == {whole}
+    for row in found["methods"]:
+        assert max(sample["entries"] for sample in row["samples"]) == pytest.approx(whole, abs=8)
+    assert found["job"]["versions"]["nccl"] is None or torch.cuda.is_available()
     assert [path.name for path in profile.parent.iterdir()] == ["profile.json"]
 
 
@@ -159,18 +167,45 @@ shapes = st.lists(st.lists(st.integers(1, 41), max_size=3).map(tuple), min_size=
 @given(shapes, st.integers(2, 9))
 def test_every_method_can_be_measured_whatever_the_sizes_and_the_workers(layers, workers):
     methods, _ = mirror.chosen(None)
+    plan = fill([math.prod(shape) for shape in layers], 40, 400)
     with mock.patch.multiple(mirror, TARGETS=(50, 2**10), WORKERS=(2, workers), REPEATS=1):
-        rows, failed = mirror.measure(methods, layers, Marks(torch.device("cpu")), torch.device("cpu"))
+        rows, failed = mirror.measure(methods, layers, plan, Marks(torch.device("cpu")), torch.device("cpu"))
     assert failed == {} and {row["name"] for row in rows} == set(methods)
+
+
+@pytest.mark.unit
+@examples(0.4)
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=30), st.integers(1, 2000), st.integers(1, 5000))
+def test_the_jobs_own_buckets_are_measured(sizes, first_bytes, most_bytes):
+    layers, most = [(size,) for size in sizes], 500
+    plan = fill([4 * size for size in sizes], first_bytes, most_bytes)
+    real = {"size": [sum(sizes[start:stop]) for start, stop in plan], "layer": sizes, "model": [sum(sizes)]}
+    with mock.patch.multiple(mirror, TARGETS=(16, 64), MOST_ENTRIES=most):
+        for scope, entries in real.items():
+            measured = [sum(math.prod(shape) for shape in shapes) for shapes in mirror._buckets(layers, scope, plan)]
+            assert measured == sorted(measured) and len(measured) <= 4 and measured[-1] <= most
+            largest, middle = min(max(entries), most), min(median_low(entries), most)
+            assert largest in measured and any(1 / 1.25 < middle / size < 1.25 for size in measured)
+
+
+@pytest.mark.unit
+def test_only_interfaces_that_tell_their_rate_are_recorded(tmp_path):
+    assert process_group._interfaces(tmp_path) is None
+    for name, speed, physical in (
+        ("eth1", "25000\n", True), ("down", None, True), ("unknown", "-1\n", True), ("veth", "10000\n", False)
+    ):  # fmt: skip
+        (tmp_path / name / "device" if physical else tmp_path / name).mkdir(parents=True)
+        if speed:
+            (tmp_path / name / "speed").write_text(speed)
+    assert process_group._interfaces(tmp_path) == [{"name": "eth1", "mbit": 25000}]
 
 
 @pytest.mark.unit
 def test_workers_that_take_turns_send_one_workers_indices():
     """CLT-k: of N workers, one selects and gathers k indices, and all sum k values."""
     with mock.patch.multiple(mirror, TARGETS=(2**12,), REPEATS=2):
-        (row,), _ = mirror.measure(
-            {"cltk": mirror.chosen(["cltk"])[0]["cltk"]}, [(64, 64)], Marks(torch.device("cpu")), torch.device("cpu")
-        )
+        methods = {"cltk": mirror.chosen(["cltk"])[0]["cltk"]}
+        (row,), _ = mirror.measure(methods, [(64, 64)], [(0, 1)], Marks(torch.device("cpu")), torch.device("cpu"))
     k = round(mirror.RATIO * 2**12)
     for sample in row["samples"]:
         assert sample["entries"] == 2**12 and sample["summed_bytes"] == pytest.approx(4 * k, abs=4)
@@ -188,7 +223,22 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     assert found["job"]["workers"] == 2
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
-    assert found["job"]["machine"] == {"cores": os.cpu_count(), "workers": 2}
+    assert found["job"]["machine"] == process_group.machine(None) | {"workers": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_hybrid_sharding_is_recorded_between_the_replicas(tmp_path):
+    with World("torch_dist", 4) as world:
+        ranks = world.run(hybrid, str(tmp_path / "profile"))
+    for (without, _), (weights, left) in ranks:
+        assert same(weights, without) and same(weights, ranks[0][0][0]) and left == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.0"]  # one rank alone writes
+    found = load(tmp_path / "profile.0")
+    job = found["job"]
+    assert (job["kind"], job["workers"], job["exchanges"], job["steps"], job["ddp"]) == ("hsdp", 2, 1, 3, None)
+    assert [row["shape"] for row in found["parameters"]] == [[20, 6], [20], [2, 40], [2]]  # of the first shard
+    assert all(row["arrived_s"] is not None for row in found["parameters"]) and found["network"]
 
 
 @pytest.mark.engine
@@ -204,6 +254,8 @@ def test_a_job_that_does_not_exchange_once_and_uncompressed_is_refused(engine, w
         assert lines.pop("closed") == ""
         for kind, line in lines.items():
             assert line.startswith("record: ") and "\n" not in line and line.count(";") == 1, (kind, line)
+        if engine == "torch_dist":
+            assert "FSDP's reduce-scatter" in lines["no replicas"] and "a hook exchanges" in lines["sharded"]
         assert "a hook exchanges its gradients" in lines["hook"] and "uncompressed training" in lines["16 bits"]
 
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.groups import broadcast_all, own_communicator
-from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
+from dlgs_bench.hooks.hook import ParameterHook, open_hooks, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.wrappers import refuse_inner
 
 
@@ -49,6 +49,7 @@ class FSDPHook(ParameterHook):
         refuse_second_hook(trained)
         comm = own_communicator(replicas.get_group(), next(model.parameters()).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
+        self.replicas = replicas
         self._exchanged = {id(p) for p in trained.values()}
         self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -59,6 +60,11 @@ class FSDPHook(ParameterHook):
         for module in self._modules:  # after FSDP2's own hooks, so that its callback comes first
             self._handles.append(module.register_forward_hook(self._watch))
         self._listen(self._shards)
+
+    @property
+    def shards(self) -> list[nn.Parameter]:
+        """The sharded parameters of which this rank has entries, in the order of model.parameters()."""
+        return self._shards[::-1]
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -134,6 +140,12 @@ class FSDPHook(ParameterHook):
                     aggregate, parameter.device_mesh, parameter.placements, run_check=False,
                     shape=parameter.shape, stride=parameter.stride(),
                 )  # fmt: skip
+
+
+def hook_of_shards(model: nn.Module) -> FSDPHook | None:
+    """The open hook that exchanges between the replicas of ``model``, if there is one."""
+    hooks = [hook for hook in open_hooks() if isinstance(hook, FSDPHook)]
+    return next((hook for hook in hooks if any(module is model for module in hook._modules)), None)
 
 
 def _refuse_other_models(model: nn.Module) -> None:

@@ -431,6 +431,11 @@ def checked_method(method: str | type[Method], options: dict[str, Any]) -> tuple
         raise ValueError(f"{name}.{error}") from None
 
 
+def open_hooks() -> list["Hook"]:
+    """The hooks that are not closed."""
+    return list(_HOOKS)
+
+
 def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
     """ValueError in one line if another hook exchanges one of these parameters already."""
     for _ in range(2):

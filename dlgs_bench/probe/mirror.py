@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dlgs_bench import plugins, stats
+from dlgs_bench.buckets import Plan, merge_all, per_layer
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.exchange import Bucket, LocalSteps, Method, StepContext
@@ -21,8 +22,11 @@ from dlgs_bench.probe.marks import Marks
 from dlgs_bench.topology import ALL_GATHER
 
 WORKERS = (2, 8)  # two numbers separate the work that grows with the number of workers from the rest
-TARGETS = (2**10, 2**14, 2**18, 2**22)  # the approximate sizes of buckets
+TARGETS = (2**10, 2**14, 2**18)  # the approximate sizes of small buckets; the job's own buckets are measured too
+MOST_ENTRIES = 2**23  # of a bucket; DistributedDataParallel's default buckets have 6.6 million float32 entries
+ALIKE = 1.25  # buckets whose sizes differ by less are measured once
 REPEATS = 3
+LARGE, REPEATS_IF_LARGE = 2**20, 2  # entries of a large bucket, on which a disturbance weighs less
 LIMIT_S = 1.0  # a method that took longer on a bucket is not measured on larger buckets
 # Roughly: the time of an exchange, in Top-K selections of its bucket by torch, and a time that every exchange takes.
 EXCHANGE_IN_TOPKS, LEAST_EXCHANGE_S = 1.0, 5e-3
@@ -137,12 +141,40 @@ def _matrix(shape: Sequence[int]) -> tuple[int, int]:
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
-def _buckets(layers: Sequence[Sequence[int]], scope: str) -> list[Shapes]:
-    """The buckets on which a method of this scope is measured, each as the shapes of its layers."""
-    layers = [shape for shape in layers if math.prod(shape)]
+def own_buckets(layers: Sequence[Sequence[int]], plan: Plan) -> list[Shapes]:
+    """The job's largest and median bucket, as the shapes of their layers; one bucket if they are about as large.
+
+    ``plan``: the job's buckets. A bucket of more than ``MOST_ENTRIES`` is shortened.
+    """
+    by_size = sorted((bucket_shapes(layers[start:stop], MOST_ENTRIES) for start, stop in plan), key=_entries)
+    return _unlike([by_size[-1], by_size[(len(by_size) - 1) // 2]])
+
+
+def _unlike(buckets: Sequence[Shapes]) -> list[Shapes]:
+    """The buckets whose size differs from all buckets before them by a factor of ``ALIKE`` or more."""
+    unlike: list[Shapes] = []
+    for bucket in buckets:
+        size = _entries(bucket)
+        if not any(size < ALIKE * _entries(other) and _entries(other) < ALIKE * size for other in unlike):
+            unlike.append(bucket)
+    return unlike
+
+
+def _entries(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes))
+
+
+def _buckets(layers: Sequence[Sequence[int]], scope: str, plan: Plan) -> list[Shapes]:
+    """The buckets on which a method of this scope is measured, each as the shapes of its layers.
+
+    They are small buckets, and the median and the largest bucket that the method has in this job, the smallest first.
+    """
+    sizes, small = [math.prod(shape) for shape in layers], [bucket_shapes(layers, target) for target in TARGETS]
     if scope == "layer":
-        return list(dict.fromkeys((layer_shape(layers, target),) for target in TARGETS))
-    return list(dict.fromkeys(bucket_shapes(layers, target) for target in TARGETS))
+        plan, small = per_layer(sizes), [(layer_shape(layers, target),) for target in TARGETS]
+    elif scope == "model":
+        plan = merge_all(sizes)
+    return sorted(_unlike(own_buckets(layers, plan) + small), key=_entries)
 
 
 def padded(shapes: Shapes, workers: int) -> Shapes:
@@ -155,7 +187,7 @@ def padded(shapes: Shapes, workers: int) -> Shapes:
         rows, columns = _matrix(shapes[0])
         step = multiple // math.gcd(columns, multiple)
         return ((-(-rows // step) * step, *shapes[0][1:]),)
-    missing = -sum(map(math.prod, shapes)) % multiple
+    missing = -_entries(shapes) % multiple
     return (*shapes, (missing,)) if missing else shapes
 
 
@@ -180,25 +212,26 @@ def chosen(names: Sequence[str] | None) -> tuple[dict[str, dict], dict[str, str]
     return methods, left_out
 
 
-def expected_s(methods: int, layers: Sequence[Sequence[int]], selection: Sequence[dict]) -> float:
+def expected_s(methods: int, layers: Sequence[Sequence[int]], plan: Plan, selection: Sequence[dict]) -> float:
     """A rough estimate of the time of ``measure``, from the time of a Top-K in the rows of ``selection_rows``."""
-    sizes = [sum(map(math.prod, shapes)) for shapes in _buckets(layers, "size")]
+    sizes = [_entries(shapes) for shapes in _buckets(layers, "size", plan)]
     each_s = max((row["seconds"] / row["entries"] for row in selection if row["operation"] == "top-k"), default=0.0)
-    exchanges = methods * len(WORKERS) * (1 + REPEATS)
-    return exchanges * (EXCHANGE_IN_TOPKS * each_s * sum(sizes) + LEAST_EXCHANGE_S * len(sizes))
+    seconds = [(1 + _repeats(entries)) * (EXCHANGE_IN_TOPKS * each_s * entries + LEAST_EXCHANGE_S) for entries in sizes]
+    return methods * len(WORKERS) * sum(seconds)
 
 
 def measure(
-    methods: Mapping[str, dict], layers: Sequence[Sequence[int]], marks: Marks, device: torch.device
+    methods: Mapping[str, dict], layers: Sequence[Sequence[int]], plan: Plan, marks: Marks, device: torch.device
 ) -> tuple[list[dict], dict[str, str]]:
     """Measure the local work and the messages of methods; return a row per method, and a reason per failed method.
 
-    ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients.
+    ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients, all
+    with entries. ``plan``: the job's buckets of them.
     """
     rows, failed = [], {}
     for name, method in methods.items():
         try:
-            options, samples = _samples(name, method["fields"], _buckets(layers, method["scope"]), marks, device)
+            options, samples = _samples(name, method["fields"], _buckets(layers, method["scope"], plan), marks, device)
         except Exception as error:  # the job must continue, whatever a plug-in raises
             failed[name] = _reason(error)
         else:
@@ -244,7 +277,7 @@ def _sample(
 ) -> tuple[dict, float]:  # fmt: skip
     """The amortised work and traffic of one exchange of one bucket, and the time of the measurement."""
     shapes = padded(shapes, workers)
-    size = sum(map(math.prod, shapes))
+    size = _entries(shapes)
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
     method.warm_start(bucket)
@@ -255,7 +288,7 @@ def _sample(
         phases.setdefault(method.phase(step), []).append(_turn_of_rank_0(step, method.cycle, workers))
     rows, took_s = [], 0.0
     for phase, steps in phases.items():
-        for repeat in range(1 + REPEATS):
+        for repeat in range(1 + _repeats(size)):
             bucket.gradient.normal_(generator=generator).div_(workers)  # a new gradient per step, as in training
             transport.reset()
             mirror.reset(observes=not repeat)
@@ -273,6 +306,10 @@ def _sample(
         key: float(stats.amortised((values[key], phase, share) for phase, share, values in rows)) for key in rows[0][2]
     }
     return {"entries": size, "workers": workers, **amortised}, took_s
+
+
+def _repeats(entries: int) -> int:
+    return REPEATS if entries <= LARGE else min(REPEATS, REPEATS_IF_LARGE)
 
 
 def _turn_of_rank_0(step: int, cycle: int, workers: int) -> int:
@@ -301,8 +338,15 @@ def _exchange(
             return
 
 
-def selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dict]:
-    """The time to select 1 % of the entries, by each implementation, and to round all entries to 16 bits and back."""
+def selection_rows(sizes: Sequence[int], marks: Marks, device: torch.device) -> list[dict]:
+    """The time to select 1 % of the entries, by each implementation, and to round all entries to 16 bits and back.
+
+    ``sizes``: the numbers of entries for which this is measured.
+    """
+    return [row for entries in sizes for row in _selection_rows(entries, marks, device)]
+
+
+def _selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dict]:
     from dlgs_bench.exchange.selection import IMPLEMENTATIONS, Threshold, TopK, implementation
 
     generator = torch.Generator(device).manual_seed(entries)

@@ -5,13 +5,15 @@ import platform
 import sys
 import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.buckets import filled_by
@@ -24,8 +26,13 @@ MOST_GATHERED = 2**28  # bytes of all workers' tensors together
 REPEATS, LIMIT_S = 3, 5.0  # sizes that are expected to take longer are not measured
 
 
-def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communicator | None]:
-    """The kind of job, its backend, and its process group, which is None for one process."""
+def job_group(
+    model: nn.Module, device: torch.device, replicas: DeviceMesh | None = None
+) -> tuple[str, str, Communicator | None]:
+    """The kind of job, its backend, and its process group, which is None for one process.
+
+    ``replicas``: of a job with hybrid sharding, which exchanges gradients between them.
+    """
     engine = sys.modules.get("horovod.torch")
     if engine is not None and engine.is_initialized() and engine.size() > 1:
         from dlgs_bench.comm.horovod_engine import Horovod
@@ -35,11 +42,14 @@ def job_group(model: nn.Module, device: torch.device) -> tuple[str, str, Communi
         return "single", "none", None
     from dlgs_bench.comm.torch_dist_engine import TorchDist
 
-    parallel = isinstance(model, DistributedDataParallel)
-    group = cast(dist.ProcessGroup, model.process_group) if parallel else None
+    kind, group = "distributed", None
+    if isinstance(model, DistributedDataParallel):
+        kind, group = "ddp", cast(dist.ProcessGroup, model.process_group)
+    elif replicas is not None:
+        kind, group = "hsdp", replicas.get_group()
     if dist.get_world_size(group) == 1:
         return "single", "none", None
-    return "ddp" if parallel else "distributed", dist.get_backend(group), TorchDist(device, group)
+    return kind, dist.get_backend(group), TorchDist(device, group)
 
 
 def is_first() -> bool:
@@ -61,15 +71,29 @@ def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
     }
 
 
-def machine(comm: Communicator | None) -> dict[str, int]:
-    """The cores of this machine, and the number of the job's workers on it."""
+def machine(comm: Communicator | None) -> dict[str, Any]:
+    """The cores of this machine, the number of the job's workers on it, and its network interfaces."""
     workers = 1
     if comm is not None:
         running = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
         name = running.read_text(encoding="ascii") if running.exists() else platform.node()
         own = torch.tensor([zlib.crc32(name.encode())], device=comm.device)
         workers = sum(torch.equal(own, other) for other in comm.allgather(own))
-    return {"cores": os.cpu_count() or 1, "workers": workers}
+    return {"cores": os.cpu_count() or 1, "workers": workers, "interfaces": _interfaces()}
+
+
+def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] | None:
+    """The rate of each network interface in Mb/s, or None if the machine does not tell any.
+
+    Virtual interfaces are left out: Linux gives them a fixed rate, whatever the link.
+    """
+    interfaces = []
+    for device in sorted(folder.glob("*/device")):
+        with suppress(OSError, ValueError):  # an interface that is down cannot be read, or has the rate -1
+            rate_mbit = int((device.parent / "speed").read_text(encoding="ascii"))
+            if rate_mbit > 0:
+                interfaces.append({"name": device.parent.name, "mbit": rate_mbit})
+    return interfaces or None
 
 
 def measure(comm: Communicator) -> list[dict]:

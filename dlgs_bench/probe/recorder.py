@@ -16,20 +16,34 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench.buckets import fill
 from dlgs_bench.errors import listed, meant
+from dlgs_bench.hooks.fsdp import FSDPHook, hook_of_shards
 from dlgs_bench.hooks.hook import refuse_second_hook
 from dlgs_bench.hooks.optimizers import refuse_stranger
 from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
 from dlgs_bench.probe.marks import Marks
-from dlgs_bench.timemodel.job_profile import DTYPES, FEW_STEPS, FORMAT, ONE_EXCHANGE, PARTS, VERSION, check
+from dlgs_bench.timemodel.job_profile import (
+    DDP_DEFAULTS,
+    DTYPES,
+    FEW_STEPS,
+    FORMAT,
+    ONE_EXCHANGE,
+    PARTS,
+    VERSION,
+    check,
+)
 
 # Modules whose communication hooks of DistributedDataParallel leave the sum as it is. The first is the project's own,
 # for which ``refuse_second_hook`` answers: a hook that is closed stays registered.
@@ -37,6 +51,10 @@ PLAIN_HOOKS = (
     "dlgs_bench.hooks.ddp",
     "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks",
     "torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks",
+)
+NO_REPLICAS = (
+    "record: model: FSDP shards it, and methods replace an all-reduce between replicas, not FSDP's reduce-scatter; if "
+    'it has replicas, call fully_shard(model, mesh=mesh["shard"]) and FSDPHook(model, mesh["rep"], optimizer, "none")'
 )
 WARM_UP = 2  # steps that are not recorded: DDP reorders its buckets after the first step
 
@@ -94,6 +112,11 @@ class Recorder:
         # torch.compile around DistributedDataParallel: the wrapper has the hooks, and the module in it the settings.
         self._model, self._wrapped = model, getattr(model, "_orig_mod", model)
         self._parameters = _recordable(self._wrapped, optimizer, path, steps, methods)
+        hook = _uncompressed_hook(self._wrapped)
+        self._replicas = hook.replicas if hook else None
+        self._local = [parameter.detach() for parameter in self._parameters]
+        if hook:
+            self._local = [cast(DTensor, shard).to_local() for shard in self._local]
         self._optimizer, self._path = _stepping(optimizer), path
         self._steps, self._methods = steps, methods
         self._device = self._parameters[0].device
@@ -139,8 +162,8 @@ class Recorder:
         self._marks.synchronize()
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices):
-            profile, rank = self._profile()
-        if rank == 0:
+            profile, first = self._profile()
+        if first:
             check(profile)
             text = json.dumps(profile, indent=1, allow_nan=False)
             try:
@@ -175,7 +198,8 @@ class Recorder:
             raise ValueError("record: model: a DistributedDataParallel around it is trained; give record that model")
         if not self._seen:  # a hook can be made in the context
             _refuse_other_exchanges(self._wrapped, self._optimizer)
-        self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", False)
+        # FSDP2 gives gradients to hooks only in passes that exchange them.
+        self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", self._replicas is not None)
         self._step.passes.append([self._marks.mark(), None])
         self._step.backward, self._step.last = None, None
         self._step.arrived.clear()
@@ -240,32 +264,41 @@ class Recorder:
             arrivals.append([None if mark is None else between(backward, mark) for mark in marks])
         return parts, arrivals
 
-    def _profile(self) -> tuple[dict, int]:
+    def _profile(self) -> tuple[dict, bool]:
+        """The profile, and whether this rank writes it."""
         parts, arrivals = self._times()
         arrived = [_median([own for own in column if own is not None]) for column in zip(*arrivals, strict=True)]
-        shapes = [tuple(parameter.shape) for parameter in self._parameters]
+        shapes = [tuple(local.shape) for local in self._local]
         used = [index for index, seconds in enumerate(arrived) if seconds is not None]
         order = sorted(used, key=lambda index: arrived[index])
+        order = [index for index in order if self._local[index].numel()]
         layers = [shapes[index] for index in order]
-        entries = sum(map(math.prod, layers))
         chosen, left_out = mirror.chosen(self._methods)
-        kind, backend, comm = process_group.job_group(self._wrapped, self._device)
+        kind, backend, comm = process_group.job_group(self._wrapped, self._device, self._replicas)
+        # With hybrid sharding, each shard has a group of its own, and the group of the first shard writes the profile.
+        shard = cast(DTensor, self._parameters[0]).device_mesh.get_local_rank() if self._replicas else 0
+        first = shard == 0 and (not comm or comm.rank == 0)
+        ddp = process_group.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None
+        filled_by = ddp or DDP_DEFAULTS
+        lengths = [self._local[index].nbytes for index in order]
+        plan = fill(lengths, filled_by["first_bucket_bytes"], filled_by["bucket_bytes"])
         try:
-            selection = mirror.selection_rows(min(entries, mirror.TARGETS[-1]), self._marks, self._device)
-            if not comm or comm.rank == 0:
-                expected_s = mirror.expected_s(len(chosen), layers, selection)
+            sizes = [sum(map(math.prod, bucket)) for bucket in mirror.own_buckets(layers, plan)]
+            selection = mirror.selection_rows(sizes, self._marks, self._device)
+            if first:
+                expected_s = mirror.expected_s(len(chosen), layers, plan, selection)
                 links = " and the links" if comm else ""
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
-            methods, failed = mirror.measure(chosen, layers, self._marks, self._device)
+            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
             if comm:
                 comm.stop_thread()
-        job = self._job(kind)
-        if not comm or comm.rank == 0:
+        job = self._job(kind) | {"ddp": ddp}
+        if first:
             self._report(job, failed | (left_out if self._methods else {}))
         job |= {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
         described = [
@@ -277,7 +310,7 @@ class Recorder:
             "times": {part: _spread(seconds) for part, seconds in parts.items()},
             "network": rows, "selection": selection, "methods": methods, "left_out": left_out | failed,
         }  # fmt: skip
-        return profile, comm.rank if comm else 0
+        return profile, first
 
     def _report(self, job: dict, failed: dict[str, str]) -> None:
         """Report what the profile lacks. ``failed``: method -> why it was not measured."""
@@ -287,7 +320,7 @@ class Recorder:
             _say(f"methods: {name} is not measured: {reason}")
 
     def _exchanges_of_a_step(self) -> int:
-        """How many passes of a step exchange gradients: by DistributedDataParallel, each pass outside ``no_sync``.
+        """How many passes of a step exchange gradients: with DistributedDataParallel, each pass outside ``no_sync``.
 
         Horovod's optimizer exchanges once per step, whatever its ``backward_passes_per_step``.
         """
@@ -298,11 +331,10 @@ class Recorder:
         return {
             "steps": len(self._recorded),
             "passes": max(len(row["step"].passes) for row in self._recorded),
-            "exchanges": self._exchanges_of_a_step() if kind == "ddp" else 1,
+            "exchanges": self._exchanges_of_a_step() if kind in ("ddp", "hsdp") else 1,
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),
             "threads": torch.get_num_threads(), "versions": _versions(),
-            "ddp": process_group.ddp_settings(cast(DistributedDataParallel, self._wrapped)) if kind == "ddp" else None,
         }  # fmt: skip
 
 
@@ -335,9 +367,13 @@ def _recordable(
         parameters = list(exchanged_by(model).values())
     if not parameters:
         raise ValueError("record: model: the model has no trainable parameters; give the model that is trained")
-    if any(hasattr(parameter, "placements") for parameter in parameters):
-        raise ValueError("record: model: the parameters are sharded; record the job with DDP or on one process")
     _refuse_other_exchanges(model, optimizer)
+    if hook := _uncompressed_hook(model):
+        parameters = hook.shards
+    elif any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
+        raise ValueError(NO_REPLICAS)
+    elif any(isinstance(parameter, DTensor) for parameter in parameters):
+        raise ValueError("record: model: the parameters are sharded; record the job with DDP or on one process")
     kinds = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in parameters} - set(DTYPES))
     if kinds:
         raise ValueError(f"record: model: {kinds[0]} is not a supported dtype of gradients; use float32")
@@ -350,7 +386,8 @@ def _recordable(
 def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:
     """ValueError in one line if the job does not exchange gradients once, uncompressed, as predictions assume."""
     try:
-        refuse_second_hook(dict(model.named_parameters()))
+        if _uncompressed_hook(model) is None:
+            refuse_second_hook(dict(model.named_parameters()))
     except ValueError:
         raise ValueError(
             "record: model: a hook exchanges its gradients, and a profile is of uncompressed training; record without "
@@ -371,6 +408,12 @@ def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:
             f"record: optimizer: Horovod's compression is {getattr(compression, '__name__', compression)}, and a "
             "profile is of uncompressed training; record with hvd.Compression.none"
         )
+
+
+def _uncompressed_hook(model: nn.Module) -> FSDPHook | None:
+    """The hook of a job with hybrid sharding that exchanges uncompressed gradients between its replicas."""
+    hook = hook_of_shards(model)
+    return hook if hook and hook.method.uncompressed else None
 
 
 def _stepping(optimizer: Optimizer) -> Optimizer:
@@ -419,10 +462,15 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> dict[str, str | None]:
+    """The versions of the packages that decide the job's times; None for a package that the job does not use."""
     import dlgs_bench
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__}
-    if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
+    horovod = sys.modules.get("horovod")
+    versions = {
+        "python": platform.python_version(), "torch": torch.__version__, "dlgs-bench": dlgs_bench.__version__,
+        "horovod": getattr(horovod, "__version__", None), "cuda": torch.version.cuda, "nccl": None,
+    }  # fmt: skip
+    if torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available():
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return versions

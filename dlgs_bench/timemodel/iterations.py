@@ -16,6 +16,9 @@ from dlgs_bench.timemodel.timeline import Costs
 
 LEAST_SAVED = 0.05  # share of an iteration: a part that would save less does not limit it
 COMPUTING = "computing"
+REACHED = 0.9  # utilisation from which on communication counts as hidden
+UTILISATIONS = (0.5, 0.75, 0.9)
+SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is searched for
 
 
@@ -39,12 +42,12 @@ def iteration_s(model: Model, there: Network, node_speed: float = 1.0) -> float:
     ``node_speed``: the speed of a node divided by the speed of this machine. It applies to computing, to selection and
     to the handling of messages.
     """
-    return model.iteration_s(_seen_from_here(there, node_speed)) / node_speed
+    return model.iteration_s(seen_from_here(there, node_speed)) / node_speed
 
 
 def predicted(model: Model, there: Network, node_speed: float = 1.0) -> dict:
     """The result of ``iteration_s``, the part that limits it (``limit``), and the seconds it costs (``limit_s``)."""
-    whole_s, saved = iteration_s(model, there, node_speed), model.saved(_seen_from_here(there, node_speed))
+    whole_s, saved = iteration_s(model, there, node_speed), model.saved(seen_from_here(there, node_speed))
     what = max(saved, key=saved.__getitem__)
     limits = saved[what] / node_speed >= LEAST_SAVED * whole_s
     limit = (
@@ -58,7 +61,7 @@ def fastest_s(model: Variants, there: Network, node_speed: float = 1.0) -> float
     return min(iteration_s(variant, there, node_speed) for variant in model.collective_variants(there.workers))
 
 
-def _seen_from_here(there: Network, node_speed: float) -> Network:
+def seen_from_here(there: Network, node_speed: float) -> Network:
     """The network on which this machine has the other nodes' ratio of computation to communication."""
     return Network(there.workers, there.rate_mbit / node_speed, there.latency_ms * node_speed)
 
@@ -83,6 +86,36 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
             return rate * (faster_rate / rate) ** (here / (here - above))  # a line over the logarithm of the rate
         above, faster_rate = here, rate
     return 0.0
+
+
+def needed_mbit(alone_s: float, iteration: Callable[[Network], float], there: Network, least: float = REACHED) -> float:
+    """The lowest rate of the links, in Mb/s, at which computing is at least the part ``least`` of an iteration.
+
+    0 if every rate is enough, infinite if none is. ``alone_s``: seconds of computing in an iteration.
+    ``iteration``: its seconds on a network. ``there``: workers and latency; its rate is not used.
+    """
+    return lowest_mbit(there, lambda network: alone_s / iteration(network) >= least)
+
+
+def lowest_mbit(there: Network, enough: Callable[[Network], bool]) -> float:
+    """The lowest rate of the links that is ``enough``; 0 if every rate is, infinite if none is."""
+    low, high = SLOWEST_MBIT, FASTEST_MBIT
+    if enough(replace(there, rate_mbit=low)):
+        return 0.0
+    if not enough(replace(there, rate_mbit=high)):
+        return math.inf
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(replace(there, rate_mbit=middle)) else (middle, high)
+    return high
+
+
+def local_steps(alone_s: float, exchange_s: float, least: float) -> int:
+    """The number of local steps between two exchanges of weights that makes the utilisation at least ``least``.
+
+    ``alone_s``: of one step; ``exchange_s``: of an exchange, during which workers do not compute.
+    """
+    return max(1, math.ceil(least / (1 - least) * exchange_s / alone_s - 1e-9))
 
 
 def verdict(low: float, high: float) -> str:

@@ -16,9 +16,18 @@ from dlgs_bench.buckets import Plan, fill, merge_all, merge_up_to, per_layer
 from dlgs_bench.engines import FIRST_BYTES
 from dlgs_bench.errors import listed, meant, short_repr
 from dlgs_bench.spec import UNCOMPRESSED
+from dlgs_bench.timemodel import iterations
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.cost_curve import Curve
-from dlgs_bench.timemodel.iterations import LEAST_SAVED, break_even_mbit, predicted, saved
+from dlgs_bench.timemodel.iterations import (
+    LEAST_SAVED,
+    REACHED,
+    UTILISATIONS,
+    break_even_mbit,
+    lowest_mbit,
+    predicted,
+    saved,
+)
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, DTYPES, ONE_EXCHANGE
 from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.timeline import Costs
@@ -32,9 +41,7 @@ SCRIPT = "script"  # uncompressed too, with the buckets that the job's script ha
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
 SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
-SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
-REACHED = 0.9  # utilisation from which on communication counts as hidden
-UTILISATIONS = (0.5, 0.75, 0.9)
+MOST_LOCAL_STEPS = 500  # what the authors of DiLoCo make (arXiv 2311.08105); more are marked
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
 OPERATION_FIELDS = {
     "all-reduce": ("sums", "summed_bytes", Traffic(summed=FLOAT32_BYTES)),
@@ -123,7 +130,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
         passes=profile["job"]["passes"],
-        exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] == "ddp" else 1,
+        exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -190,6 +197,11 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
     return curves
 
 
+def recorded_broadcast_s(job: Job) -> float:
+    """Seconds of the broadcast of buffers in the recording, which ``forward_s`` contains."""
+    return float(projected(job, job.here)["message"](job.buffer_words)) if job.buffer_words else 0.0
+
+
 def _more_waits(words: float, workers: int) -> int:
     """Round trips of Gloo's ring all-reduce in addition to the 2 (N - 1) that the time model has.
 
@@ -231,7 +243,7 @@ class JobModel:
         self.options = method["options"] if method else {}
         ratio = self.options.get("ratio")
         self.label = f"{self.title}, ratio {ratio:g}" if isinstance(ratio, int | float) else self.title
-        self._method, self._hooked = method, hooked
+        self._method, self.hooked = method, hooked
         total = sum(job.sizes)
         self._grid = np.unique([float(min(2**power, total)) for power in range(4, 45)])
         if method:
@@ -295,7 +307,7 @@ class JobModel:
                 for operation, load in self._loads.items()
             )
         grid = tuple(entries.tolist())
-        flag_s = float(operations["all-reduce"](1.0)) if self._hooked else 0.0
+        flag_s = float(operations["all-reduce"](1.0)) if self.hooked else 0.0
         return Costs(
             self.job.forward_s + self._buffers_s(operations),
             self.job.backward_s,
@@ -319,10 +331,8 @@ class JobModel:
         """
         if not self.job.buffer_words:
             return 0.0
-        here, there = (
-            float(each["message"](self.job.buffer_words)) for each in (projected(self.job, self.job.here), operations)
-        )
-        return max(0.0, there - here)
+        there_s = float(operations["message"](self.job.buffer_words))
+        return max(0.0, there_s - recorded_broadcast_s(self.job))
 
     def _timed(self, costs: Costs, plan: np.ndarray) -> float:
         """The sum of ``schedule(...).iteration_s``, ``rest_s`` and ``unexplained_s``, for costs without contention."""
@@ -404,14 +414,17 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
     return [JobModel(job), *(JobModel(job, method) for method in _chosen(profile, names))]
 
 
-def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:
+def script_models(
+    profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0, slow_selection: bool = True
+) -> list[JobModel]:
     """The models of the recorded script with its own buckets, if it uses DistributedDataParallel; otherwise ``models``.
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
     not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
 
-    ``slowdown``: by which computing and selection, but no exchange, are made slower.
+    ``slowdown``: by which computing, but no exchange, is made slower. ``slow_selection``: whether selection is too, if
+    the script uses DistributedDataParallel.
     """
     ddp = profile["job"]["ddp"]
     if ddp is None:
@@ -426,7 +439,8 @@ def script_models(profile: dict, names: Sequence[str] | None = None, slowdown: f
     script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
     job_models = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
-        samples = [row | {"seconds": row["seconds"] * slowdown} for row in method["samples"]]
+        slower = slowdown if slow_selection else 1.0
+        samples = [row | {"seconds": row["seconds"] * slower} for row in method["samples"]]
         plans = [fill(hooked.lengths, *filled)] if method["scope"] in ("size", "plan") else ()
         job_models.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))
     return job_models
@@ -466,19 +480,7 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """
-
-    def enough(rate_mbit: float) -> bool:
-        return utilisation(model, replace(there, rate_mbit=rate_mbit)) >= least
-
-    if enough(SLOWEST_MBIT):
-        return 0.0
-    if not enough(FASTEST_MBIT):
-        return math.inf
-    low, high = SLOWEST_MBIT, FASTEST_MBIT
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return iterations.needed_mbit(model.job.alone_s + model.job.unexplained_s, model.iteration_s, there, least)
 
 
 def exchange_s(job: Job, there: Network) -> float:
@@ -491,7 +493,30 @@ def local_steps(job: Job, there: Network, least: float) -> int:
 
     The weights are summed in one bucket of float32. Workers do not compute meanwhile.
     """
-    return max(1, math.ceil(least / (1 - least) * exchange_s(job, there) / job.alone_s - 1e-9))
+    return iterations.local_steps(job.alone_s, exchange_s(job, there), least)
+
+
+def local_steps_utilisation(job: Job, there: Network, steps: float) -> float:
+    """The part of the time in which a job with this number of local steps computes, from 0 to 1."""
+    computing_s = steps * job.alone_s
+    return computing_s / (computing_s + exchange_s(job, there))
+
+
+def local_steps_rows(job: Job, there: Network) -> list[dict]:
+    """One row per utilisation: its local steps, and the seconds from one exchange of weights to the next.
+
+    ``most_mbit``: the lowest rate of the links at which ``MOST_LOCAL_STEPS`` reach the utilisation.
+    """
+    rows = []
+    for least in UTILISATIONS:
+        steps = local_steps(job, there, least)
+        most_mbit = lowest_mbit(
+            there,
+            lambda network: local_steps(job, network, least) <= MOST_LOCAL_STEPS,  # noqa: B023 - called at once
+        )
+        cycle_s = steps * job.alone_s + exchange_s(job, there)
+        rows.append({"utilisation": least, "steps": steps, "cycle_s": cycle_s, "most_mbit": most_mbit})
+    return rows
 
 
 def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, list[str]]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import short_repr
 
-FORMAT, VERSION = "dlgs-bench profile", 3
+FORMAT, VERSION = "dlgs-bench profile", 4
 FEW_STEPS = 10  # medians over fewer recorded steps are uncertain
 ONE_EXCHANGE = (  # what follows if several passes of a recorded step exchanged gradients
     "predictions assume one exchange per step; call no_sync in all passes except the last, and record again"
@@ -57,13 +57,15 @@ SCHEMA = {
     job=_object(
         steps=_COUNT,  # iterations recorded
         passes=_COUNT,  # forward and backward passes before each optimizer step
-        kind={"enum": ["ddp", "horovod", "distributed", "single"]},
+        # "hsdp": hybrid sharding. The parameters are those of one shard, and the workers are its replicas.
+        kind={"enum": ["ddp", "hsdp", "horovod", "distributed", "single"]},
         backend=_TEXT,
         workers=_COUNT,
         device={"enum": ["cpu", "cuda"]},
         device_name=_LINE,
         threads=_COUNT,
-        versions={"type": "object", "additionalProperties": _TEXT},
+        # Of packages; null for a package that the job does not use, and in older profiles.
+        versions={"type": "object", "additionalProperties": {"anyOf": [_TEXT, {"type": "null"}]}},
         # Of DistributedDataParallel: the bytes that fill its buckets, and the bytes of the module's buffers, which rank
         # 0 broadcasts before each forward pass. null for other kinds of jobs.
         ddp={
@@ -74,8 +76,18 @@ SCHEMA = {
         },
         # The passes of a step that exchanged gradients. 1 if the job has one process. null in older profiles.
         exchanges={"anyOf": [_COUNT, {"type": "null"}]},
-        # The cores of the machine of rank 0, and the number of workers on it. null in older profiles.
-        machine={"anyOf": [_object(cores=_COUNT, workers=_COUNT), {"type": "null"}]},
+        # The cores of the machine of rank 0, the number of workers on it, and the rates of its network interfaces in
+        # Mb/s; null if the machine does not tell them, and in older profiles.
+        machine={
+            "anyOf": [
+                _object(
+                    cores=_COUNT,
+                    workers=_COUNT,
+                    interfaces={"anyOf": [_list(_object(name=_LINE, mbit=_COUNT), minItems=1), {"type": "null"}]},
+                ),
+                {"type": "null"},
+            ]
+        },
     ),
     # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
     # gradient was ready, from the beginning of backward; null if a pass never uses the parameter.
@@ -87,7 +99,8 @@ SCHEMA = {
     network=_list(
         _object(operation={"enum": list(OPERATIONS)}, workers=_COUNT, bytes=_COUNT, seconds=_POSITIVE)
     ),
-    # Selecting a hundredth of the entries and rounding to 16 bits, on the job's device.
+    # Selecting a hundredth of the entries and rounding to 16 bits, on the job's device, for the entries of the job's
+    # median and largest bucket. Older profiles have them for one size of at most 2^22 entries.
     selection=_list(_object(operation=_TEXT, implementation=_TEXT, entries=_COUNT, seconds=_SECONDS)),
     # One worker's own part in an exchange of one bucket, with ``workers`` workers whose messages are like its own.
     methods=_list(
@@ -148,13 +161,19 @@ def _upgraded(profile: Any) -> Any:
     """A profile of an older package in today's form.
 
     Version 1 has no settings of DistributedDataParallel: we assume its defaults, and no buffers. The first packages
-    that wrote version 2 did not record the machine, and no package recorded the exchanges of a step.
+    that wrote version 2 did not record the machine, and none recorded the exchanges of a step. Version 3 has no network
+    interfaces, and no version of NCCL and Horovod.
     """
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
-    if version not in (1, 2) or isinstance(version, bool) or not isinstance(job, dict):
+    if version not in (1, 2, 3) or isinstance(version, bool) or not isinstance(job, dict):
         return profile
-    ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
-    job = {"machine": None} | job | ({"ddp": ddp} if version == 1 else {}) | {"exchanges": None}
+    if version < 3:
+        ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
+        job = {"machine": None} | job | ({"ddp": ddp} if version == 1 else {}) | {"exchanges": None}
+    unknown = {"machine": {"interfaces": None}, "versions": {"horovod": None, "nccl": None}}
+    for key, values in unknown.items():
+        if isinstance(job.get(key), dict):
+            job = job | {key: values | job[key]}
     return profile | {"version": VERSION, "job": job}
 
 

@@ -137,6 +137,16 @@ class Projection:
         costs = self._calibration.costs
         return costs.forward_s + sum(costs.backward_s)
 
+    @property
+    def alone_s(self) -> float:
+        """One iteration without communication, in seconds."""
+        return self.computing_s + self._calibration.rest_s
+
+    def exchange_s(self, there: Network) -> float:
+        """Seconds of an exchange of all entries in one bucket, while nothing is computed."""
+        costs, entries = self._costs(there), float(sum(self._calibration.sizes))
+        return float(costs.communicate(entries) + costs.latency(entries))
+
     def saved(self, there: Network) -> dict[str, float]:
         """Seconds that an iteration would save, with the same plan, if one part cost nothing.
 

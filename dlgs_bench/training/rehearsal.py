@@ -25,36 +25,40 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     """One row per block and method: the seconds of an iteration on the slowest rank, amortised over the method's cycle,
     and the bytes that this rank sent in the last iteration.
 
-    ``request``: ``shapes``, in the order in which gradients arrive; ``forward_s``, ``backward_s`` per tensor, and
-    ``rest_s``, which are waited for; ``methods`` with ``name``, ``options`` and ``plan``; ``blocks``. The methods take
-    turns, once per block.
+    ``request``: ``forward_s`` and ``rest_s``, which are waited for; ``buffer_entries``, which rank 0 broadcasts before
+    forward; ``blocks``; and ``methods``, which take turns, once per block. Each of these has ``row``, its name in the
+    rows; ``name``, ``options`` and ``plan`` of the method; ``shapes``, in the order in which gradients arrive;
+    ``backward_s`` per tensor, which is waited for; and ``flag``: whether ranks agree on a word after the exchange, as
+    hooks do.
     """
-    flat = FlatGradients(torch.empty(shape) for shape in reversed(request["shapes"]))
     generator = torch.Generator().manual_seed(comm.rank)
-    exchanges = [
-        WorkerExchange(
+    flats: dict[str, FlatGradients] = {}
+    turns = []
+    for method in request["methods"]:
+        flat = flats.setdefault(
+            str(method["shapes"]), FlatGradients(torch.empty(shape) for shape in reversed(method["shapes"]))
+        )
+        exchange = WorkerExchange(
             make_method(method["name"], method["options"]),
             method["plan"],
             flat.buckets(method["plan"]),
             transport(ALL_GATHER, comm),
             lambda label: nullcontext(),
         )
-        for method in request["methods"]
-    ]
-    for exchange in exchanges:
+        turns.append((method, exchange, flat))
         _draw(flat, generator, comm)
         exchange.warm_start()
     rows = []
     for block in range(request["blocks"] + 1):  # the first one warms up
-        for method, exchange in zip(request["methods"], exchanges, strict=True):
+        for method, exchange, flat in turns:
             steps, slowest = timed_steps(exchange.method, 1), []
             for step in steps:
                 _draw(flat, generator, comm)
-                seconds = _iteration(exchange, block * exchange.method.cycle + step, comm, request)
+                seconds = _iteration(exchange, block * exchange.method.cycle + step, comm, request, method)
                 slowest.append(comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item())
             if block:
                 seconds, sent = over_cycle(exchange.method, steps, slowest), exchange.transport.sent_bytes
-                rows.append({"method": method["name"], "block": block, "seconds": seconds, "sent_bytes": sent})
+                rows.append({"row": method["row"], "block": block, "seconds": seconds, "sent_bytes": sent})
     return rows
 
 
@@ -63,18 +67,23 @@ def _draw(flat: FlatGradients, generator: torch.Generator, comm: Communicator) -
     flat.gradients.normal_(generator=generator).div_(comm.world_size)
 
 
-def _iteration(exchange: WorkerExchange, step: int, comm: Communicator, request: dict) -> float:
+def _iteration(exchange: WorkerExchange, step: int, comm: Communicator, request: dict, method: dict) -> float:
+    buffers = torch.zeros(request["buffer_entries"])
     comm.barrier()
     begun = time.perf_counter()
+    if len(buffers):
+        comm.broadcast(buffers)
+    due = time.perf_counter() + request["forward_s"]
     exchange.begin(StepContext(step, comm.rank, comm.world_size, 0.1))
-    due = begun + request["forward_s"]
-    for layer, seconds in enumerate(request["backward_s"]):
+    for layer, seconds in enumerate(method["backward_s"]):
         due += seconds
         _wait_until(due)
         selecting = time.perf_counter()
         exchange.ready(layer)
         due += time.perf_counter() - selecting  # backward does not go on meanwhile
     exchange.finish()
+    if method["flag"]:
+        comm.start_max(torch.zeros(1)).wait()
     _wait_until(max(due, time.perf_counter()) + request["rest_s"])
     return time.perf_counter() - begun
 

@@ -4,7 +4,9 @@ Predicted by the time model (equations 2 to 7 of the paper), from calibrations o
 Speed-up: over the fastest uncompressed over the same topology."""
 
 import json
+import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,14 @@ def predict(snakemake: Script) -> pd.DataFrame:
         metadata |= {"slowdown": slowdown} | snakemake.params.there
         for way in projection.collective_variants(there.workers):
             row = iterations.predicted(way, there, slowdown)
+            predicted_s = partial(iterations.iteration_s, way, node_speed=slowdown)
+            row["needed_mbit"] = iterations.needed_mbit(way.alone_s / slowdown, predicted_s, there)
+            if projection.spec.scheme.method == "none":
+                exchange_s = way.exchange_s(iterations.seen_from_here(there, slowdown))
+                row |= {
+                    f"local_steps_{100 * least:.0f}": iterations.local_steps(way.alone_s, exchange_s, least)
+                    for least in iterations.UTILISATIONS
+                }
             outside = "; ".join(outside_checked(there, row["iteration_s"]))
             rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
     table, factor = pd.DataFrame(rows), advice.margin(checked)
@@ -63,6 +73,7 @@ def sentences(table: pd.DataFrame, names: Names) -> list[str]:
         for topology, rows in table[table["model"] == model].groupby("topology", sort=False):
             first = rows[rows["variant"] != "none"].iloc[:1]
             answers += [_sentence(row, names, TOPOLOGIES[topology].title) for _, row in first.iterrows()]
+            answers += [_local_steps(row) for _, row in rows[rows["variant"] == "none"].iloc[:1].iterrows()]
     return answers
 
 
@@ -91,6 +102,18 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
     return said
 
 
+def _local_steps(row: pd.Series) -> str:
+    """How many local steps let workers compute most of the time. ``row``: of the fastest uncompressed."""
+    steps = [f"{int(row[f'local_steps_{100 * least:.0f}']):,} for {least:.0%}" for least in iterations.UTILISATIONS]
+    return (
+        f"Local steps between two exchanges of weights (as in DiLoCo), to compute most of the time: {', '.join(steps)}."
+    )
+
+
+def _needed(rate_mbit: float) -> str:
+    return {0.0: "any", math.inf: "none"}.get(rate_mbit) or tables.number(rate_mbit)
+
+
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -99,6 +122,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Speed-up": tables.spread(row, "speedup") if row["variant"] != "none" else f"{row['speedup']:.3g}",
             "Limited by": LIMITS[row["limit"]],
             "Without that (ms)": tables.number((row["iteration_s"] - row["limit_s"]) * 1e3),
+            f"Link for {iterations.REACHED:.0%} computing (Mb/s)": _needed(row["needed_mbit"]),
         }
         for row in table.to_dict("records")
     )
