@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, dict]] = {
     "quantised-rotated": ("quantised", {"rotated": True}),
     **{f"demo-{pick}": ("demo", {"pick": pick}) for pick in ("random", "stride")},
     **{f"dlgs-{reuse}": ("dlgs", {"reuse": reuse}) for reuse in ("rms", "checked")},
+    "majority-lion": ("majority", {"momentum": 0.9, "lion_beta": 0.99}),
     "diloco-streaming": ("diloco", {"fragments": 2, "delay": 1, "mixing": 0.5}),
 }
 TRAINING = Training("small", momentum=0.9)
