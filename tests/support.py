@@ -183,10 +183,15 @@ def measured(record_property) -> Callable:
     """Notes the number that a test measures of a method, which must lie between two others: bench/properties.py shows
     all of them."""
 
-    def note(method: str, what: str, figure: float, *, at_least: float = -math.inf, at_most: float = math.inf) -> None:
+    def note(
+        method: str, what: str, figure: float, *, at_least: float = -math.inf, at_most: float = math.inf, hint: str = ""
+    ) -> None:
+        """``hint``: where and why it may fail, for the message."""
         figure = float(figure)
         record_property("measured", {"method": method, "what": what, "figure": figure, "bounds": (at_least, at_most)})
-        assert at_least <= figure <= at_most, f"{method}: {what}: {figure}, not from {at_least} to {at_most}"
+        assert at_least <= figure <= at_most, (
+            f"{method}: {what}: {figure}, not from {at_least} to {at_most}{hint and '; '}{hint}"
+        )
 
     return note
 
