@@ -19,8 +19,11 @@ class Majority(Method):
 
     Workers replace the paper's server: each counts the votes of one part of the bucket, and sends the result to all.
     ``momentum`` 0.9 is the paper's Signum: workers send the signs of momentum * v + gradient. The optimizer's momentum
-    is off, and its weight decay is applied to the weights directly. A zero votes for plus, and ties are broken at
-    random; both rules are not from the paper. The aggregate is +1 or -1, so learning rates are as small as 0.0001.
+    is off, and its weight decay is applied to the weights directly. ``lion_beta`` above 0 is Distributed Lion with
+    majority vote (Liu et al., Communication Efficient Distributed Training with Distributed Lion, NeurIPS 2024):
+    workers send the signs of momentum v + (1 - momentum) gradient, and then v = lion_beta v + (1 - lion_beta) gradient.
+    The paper's values are 0.9 and 0.99. A zero votes for plus, and ties are broken at random; both rules are not from
+    the paper. The aggregate is +1 or -1, so learning rates are as small as 0.0001.
     """
 
     title = "signSGD, majority vote"
@@ -31,6 +34,7 @@ class Majority(Method):
 
     momentum: Annotated[float, ">= 0"] = 0.0
     seed: int = 0
+    lion_beta: Annotated[float, ">= 0"] = 0.0
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
@@ -38,7 +42,11 @@ class Majority(Method):
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         vector = bucket.gradient
-        if self.momentum:
+        if self.lion_beta:
+            velocity = state_for(self.velocities, bucket.index, vector)
+            gradient, vector = vector, velocity * self.momentum + vector * (1 - self.momentum)
+            velocity.mul_(self.lion_beta).add_(gradient, alpha=1 - self.lion_beta)
+        elif self.momentum:
             vector = state_for(self.velocities, bucket.index, vector).mul_(self.momentum).add_(vector)
         parts = vector.tensor_split(context.workers)
         mine = len(parts[context.rank])

@@ -20,6 +20,15 @@ from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
 from dlgs_bench.training.session import Session, make_method
 
 STEPS = 4
+# Methods with parameters that change what they send: name -> (method, parameters). Tests use them like methods.
+VARIANTS: dict[str, tuple[str, dict]] = {
+    **{f"quantised-{code}": ("quantised", {"code": code}) for code in ("bf16", "e4m3", "e5m2")},
+    "quantised-rotated": ("quantised", {"rotated": True}),
+    **{f"demo-{pick}": ("demo", {"pick": pick}) for pick in ("random", "stride")},
+    **{f"dlgs-{reuse}": ("dlgs", {"reuse": reuse}) for reuse in ("rms", "checked")},
+    "majority-lion": ("majority", {"momentum": 0.9, "lion_beta": 0.99}),
+    "diloco-streaming": ("diloco", {"fragments": 2, "delay": 1, "mixing": 0.5}),
+}
 TRAINING = Training("small", momentum=0.9)
 CPU = torch.device("cpu")
 
@@ -58,10 +67,11 @@ def session_of(
     comm, method: str, topology: str = "allgather", collective: str = "engine",
     training: Training = TRAINING,
 ) -> Session:  # fmt: skip
-    """A session that has prepared the method, at ratio 0.1, or with an exchange of weights after the last step, or with
-    a warm-up of two steps."""
+    """A session that has prepared the method or variant, at ratio 0.1, or with an exchange of weights after the last
+    step, or with a warm-up of two steps."""
     given = {"ratio": 0.1, "local_steps": STEPS, "warmup_steps": 2}
-    options = {key: value for key, value in given.items() if key in plugins.fields(method)}
+    method, parameters = VARIANTS.get(method, (method, {}))
+    options = {key: value for key, value in given.items() if key in plugins.fields(method)} | parameters
     scheme = Scheme(method=method, options=options, topology=topology, collective=collective)
     servers = RunSpec("accuracy", training, scheme).topology.servers
     spec = RunSpec("accuracy", training, scheme, Cluster(workers=comm.world_size - servers))

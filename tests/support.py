@@ -22,6 +22,7 @@ import pytest
 import torch
 import yaml
 from conftest import world_of
+from equal_worker import VARIANTS
 from hypothesis import settings
 from PIL import Image
 from world import World
@@ -60,6 +61,7 @@ METHODS = plugins.names("methods")
 with alone("plugins"):  # one process describes all, before tests ask for one after another
     plugins.describe_all((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
 CLASSES = {name: method_class(name) for name in METHODS}
+CLASSES |= {variant: CLASSES[method] for variant, (method, _) in VARIANTS.items()}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
 HOROVOD = find_spec("horovod") is not None
@@ -100,8 +102,9 @@ def options_of(name: str) -> dict:
 
 
 def make(name: str, **options):
-    """A method with the parameters of ``options_of``, and defaults."""
-    return CLASSES[name](**options_of(name) | options)
+    """A method or variant with the parameters of ``options_of``, and defaults."""
+    method, parameters = VARIANTS.get(name, (name, {}))
+    return CLASSES[method](**options_of(method) | parameters | options)
 
 
 def at(step: int, rank: int = 0, workers: int = 1) -> StepContext:
@@ -180,10 +183,15 @@ def measured(record_property) -> Callable:
     """Notes the number that a test measures of a method, which must lie between two others: bench/properties.py shows
     all of them."""
 
-    def note(method: str, what: str, figure: float, *, at_least: float = -math.inf, at_most: float = math.inf) -> None:
+    def note(
+        method: str, what: str, figure: float, *, at_least: float = -math.inf, at_most: float = math.inf, hint: str = ""
+    ) -> None:
+        """``hint``: where and why it may fail, for the message."""
         figure = float(figure)
         record_property("measured", {"method": method, "what": what, "figure": figure, "bounds": (at_least, at_most)})
-        assert at_least <= figure <= at_most, f"{method}: {what}: {figure}, not from {at_least} to {at_most}"
+        assert at_least <= figure <= at_most, (
+            f"{method}: {what}: {figure}, not from {at_least} to {at_most}{hint and '; '}{hint}"
+        )
 
     return note
 

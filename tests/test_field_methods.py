@@ -492,10 +492,25 @@ def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, wor
     """This holds between refreshes, when gradients have one distribution and the thresholds fit."""
     size, ratio = 20_000, 0.05
     for worker in run("oktopk", shares(2, workers, size), ratio=ratio, error_feedback=False):
-        headers = 4 * HEADER_BYTES * workers + 4 * workers**2
-        for way in ("sent", "received"):
-            words = (getattr(worker.transport, f"{way}_bytes") - headers) / 4
-            measured("oktopk", f"words {way} / 6 k, without headers", words / (6 * ratio * size), at_most=1)
+        for way, words in words_over_6k(worker, workers, ratio * size).items():
+            measured("oktopk", f"words {way} / 6 k, without headers", words, at_most=1)
+
+
+def words_over_6k(worker: Worker, workers: int, k: float) -> dict[str, float]:
+    """The words that a worker sent and received in the last step / 6 k, without headers."""
+    headers = 4 * HEADER_BYTES * workers + 4 * workers**2
+    ways = ("sent", "received")
+    return {way: (getattr(worker.transport, f"{way}_bytes") - headers) / (24 * k) for way in ways}
+
+
+@pytest.mark.parametrize("step, low, high", [(33, 0, 1), (40, 1.5, 6)])
+def test_ok_topk_moves_more_than_6k_words_between_refreshes_with_error_feedback(step, low, high, measured):
+    """Step 33 is a refresh. An entry whose sum is not selected stays in the residual and is sent again in the next
+    step, and residuals grow towards a threshold that was computed from smaller residuals."""
+    found = words_over_6k(run("oktopk", shares(step, 4, 20_000), ratio=0.01)[0], 4, 200)
+    for way, words in found.items():
+        what = f"words {way} / 6 k, with error feedback, step {step}, 4 workers"
+        measured("oktopk", what, words, at_least=low, at_most=high)
 
 
 def test_ok_topk_cuts_regions_where_each_has_as_much():

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from equal_worker import Noise
+from equal_worker import VARIANTS, Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
 from support import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, documented, every_engine, options_of
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -38,6 +38,7 @@ from dlgs_bench.training.session import Session, make_method
 
 EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
 FEW = ("none", "topk", "dlgs", "powersgd")
+IN_HOOKS = ("quantised-e4m3", "demo-stride", "dlgs-checked")
 OPTIONS = {name: options_of(name) for name in EXCHANGED}
 
 
@@ -103,7 +104,7 @@ class PlainSGD:
         self.parameters.add_(gradients, alpha=-self.lr)
 
 
-def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
+def of_our_own_loop(method: str, options: dict, buckets: list[int]) -> list[torch.Tensor]:
     """The aggregates of a session over the same buckets, on local threads."""
     load = plugins.load
     model = type("Model", (), {"build": staticmethod(built), "loss": staticmethod(F.cross_entropy)})
@@ -115,7 +116,7 @@ def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
         session.optimizer = PlainSGD(session.flat.parameters)
         ends = [0, *accumulate(buckets)]
         groups = [(session.flat.starts.index(a), session.flat.starts.index(b)) for a, b in pairwise(ends)]
-        exchange = session.prepare(method, make_method(method, OPTIONS[method]), groups)
+        exchange = session.prepare(method, make_method(method, options), groups)
         for number in range(1, STEPS + 1):
             session.step(exchange, number)
         return session.optimizer.aggregates
@@ -125,10 +126,10 @@ def of_our_own_loop(method: str, buckets: list[int]) -> list[torch.Tensor]:
         return run_workers(2, work)[0]
 
 
-def has_the_bits_of_our_own_loop(ranks: list[dict], methods: Iterable[str]) -> None:
+def has_the_bits_of_our_own_loop(ranks: list[dict], methods: Mapping[str, dict]) -> None:
     """Whether every rank has them with each method; and, saved and loaded half-way, goes on as if never stopped."""
-    for method in methods:
-        ours = of_our_own_loop(method, ranks[0][method][2])
+    for method, options in methods.items():
+        ours = of_our_own_loop(method, options, ranks[0][method][2])
         for found in ranks:
             whole, resumed, _ = found[method]
             assert len(whole) == STEPS and all(map(torch.equal, whole, ours)), method
@@ -136,7 +137,14 @@ def has_the_bits_of_our_own_loop(ranks: list[dict], methods: Iterable[str]) -> N
 
 
 def test_a_script_gets_the_bits_of_our_own_loop_stopped_or_not(ranks):
-    has_the_bits_of_our_own_loop(ranks, FEW)
+    has_the_bits_of_our_own_loop(ranks, {name: OPTIONS[name] for name in FEW})
+
+
+@pytest.mark.engine
+def test_variants_give_the_bits_of_our_own_loop(worlds):
+    """Each method once, with parameters that change what it sends."""
+    methods = {VARIANTS[name][0]: OPTIONS[VARIANTS[name][0]] | VARIANTS[name][1] for name in IN_HOOKS}
+    has_the_bits_of_our_own_loop(worlds("torch_dist").run(in_world, "torch_dist", methods), methods)
 
 
 @pytest.mark.engine

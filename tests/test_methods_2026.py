@@ -4,7 +4,7 @@ The verdicts are collected in docs/methods.md.
 """
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -40,6 +40,11 @@ def counts_and_errors(method, gradients: list[torch.Tensor]) -> tuple[torch.Tens
 
 
 SHRINKING = walk(20_000, 320, lambda step: 10 ** (-step / 160))  # by a factor of 100
+SCENARIOS = {
+    "constant": walk(20_000, 320, lambda step: 1.0),
+    "shrinking to 1/100": SHRINKING,
+    "ten times as large at refreshes": walk(20_000, 320, lambda step: 1.0 if step % 32 else 10.0),
+}
 
 
 # Hard threshold
@@ -57,15 +62,16 @@ def test_a_hard_threshold_sends_exactly_what_reaches_it(selection):
         assert torch.equal(method.residuals[0], kept)
 
 
-def test_a_hard_threshold_has_less_total_error_than_top_k_with_as_many_entries(measured):
-    """The paper claims this for gradients that shrink as in training."""
-    counts, errors = counts_and_errors(make("hard_threshold", threshold=3.0), SHRINKING)
-    ratio = counts.mean().item() / len(SHRINKING[0])
-    of_top_k, errors_of_top_k = counts_and_errors(make("lags", ratio=ratio), SHRINKING)
+@pytest.mark.parametrize("scale, low, high", [("shrinking to 1/100", 0, 0.9), ("constant", 0.95, 1.05)])
+def test_a_hard_threshold_has_less_total_error_than_top_k_where_gradients_shrink(scale, low, high, measured):
+    """The paper claims less total error for as many entries. For gradients of constant size there is no difference."""
+    gradients = SCENARIOS[scale]
+    counts, errors = counts_and_errors(make("hard_threshold", threshold=3.0), gradients)
+    ratio = counts.mean().item() / len(gradients[0])
+    of_top_k, errors_of_top_k = counts_and_errors(make("lags", ratio=ratio), gradients)
     assert of_top_k.sum() <= counts.sum() < 1.01 * of_top_k.sum()
-    measured(
-        "hard_threshold", "total error / Top-K's, as many entries", errors.sum() / errors_of_top_k.sum(), at_most=0.9
-    )
+    what = f"total error / Top-K's, as many entries, gradients {scale}"
+    measured("hard_threshold", what, errors.sum() / errors_of_top_k.sum(), at_least=low, at_most=high)
 
 
 # MiCRO
@@ -98,12 +104,6 @@ def test_micro_keeps_the_density_although_gradients_shrink(measured):
 
 
 # DLGS, and how it may reuse its threshold
-
-SCENARIOS = {
-    "constant": walk(20_000, 320, lambda step: 1.0),
-    "shrinking to 1/100": SHRINKING,
-    "ten times as large at refreshes": walk(20_000, 320, lambda step: 1.0 if step % 32 else 10.0),
-}
 
 
 def density_error(gradients: list[torch.Tensor], **options) -> tuple[float, torch.Tensor]:
@@ -207,9 +207,14 @@ def test_two_steps_of_floats_err_by_two_roundings(name, code, unit, smallest, si
 
 
 @pytest.mark.parametrize("code, bytes_of_block", [("bf16", 512), ("e4m3", 260), ("e5m2", 260)])
-def test_floats_travel_packed_with_a_unit_a_block(code, bytes_of_block):
-    transport = run("quantised", shares(1, 4, 4096), code=code)[0].transport
+def test_floats_travel_packed_with_a_unit_a_block(code, bytes_of_block, measured):
+    steps = shares(1, 4, 4096)
+    transport = run("quantised", steps, code=code)[0].transport
     assert transport.sent_bytes == 4 * 4 * bytes_of_block + HEADER_BYTES
+    sent = 2 * 3 * 4 * bytes_of_block  # its 3 other parts, and its sum to 3 workers; a part has 4 blocks
+    of_ring = run("cast", steps, how={"collective": "ring"}, dtype="bfloat16")[0].transport.sent_bytes
+    part = bytes_of_block / 512
+    measured("quantised", f"bytes / a bf16 ring's, {code}", sent / of_ring, at_least=part, at_most=part)
 
 
 @pytest.mark.parametrize("code", ["bf16", "e4m3", "e5m2"])
@@ -223,10 +228,8 @@ def test_nan_of_a_worker_reaches_all_as_a_float_and_zeros_stay_zeros(code):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("common", [0.0, 1.0])
-def test_the_error_of_a_bf16_ring_grows_with_the_root_of_the_workers_and_that_of_a_one_shot_sum_does_not(
-    common, measured
-):
-    """Megatron-LM's issue 6199 claims this. Gradients are independent, or have a common part."""
+def test_the_error_of_a_bf16_ring_grows_with_the_workers_and_that_of_a_one_shot_sum_does_not(common, measured):
+    """Megatron-LM's issue 6199 claims growth like N^0.5. Gradients are independent, or have a common part."""
     numbers, errors = (2, 4, 8, 16, 32, 64), {"ring": [], "one-shot": []}
     for workers in numbers:
         drawn = shares(2, workers, 4096)
@@ -238,9 +241,9 @@ def test_the_error_of_a_bf16_ring_grows_with_the_root_of_the_workers_and_that_of
         assert 2 * (workers - 1) * part == ring.transport.sent_bytes
         for name, worker in (("ring", ring), ("one-shot", one_shot)):
             errors[name].append(((worker.aggregates[0] - exact).norm() / exact.norm()).item())
-    for name, low, high in (("ring", 0.4, 0.6), ("one-shot", -0.3, 0.1)):
-        slope, _ = np.polyfit(np.log(numbers[2:]), np.log(errors[name][2:]), 1)
-        what = f"power of N with which the error of a bf16 {name} sum grows, N = 8 to 64, common part {common:g}"
+    for name, low, high in (("ring", 0.3, 0.45), ("one-shot", -0.3, 0.1)):
+        slope, _ = np.polyfit(np.log(numbers), np.log(errors[name]), 1)
+        what = f"power of N with which the error of a bf16 {name} sum grows, N = 2 to 64, common part {common:g}"
         measured("quantised", what, slope, at_least=low, at_most=high)
     what = f"error of a bf16 ring / of a one-shot sum, 64 workers, common part {common:g}"
     measured("quantised", what, errors["ring"][-1] / errors["one-shot"][-1], at_least=2)
@@ -340,7 +343,7 @@ def test_reg_top_k_passes_over_an_entry_that_the_workers_cancel(measured):
         )
 
 
-def distance(name: str, ratio: float, steps: int = 600) -> float:
+def distance(name: str, ratio: float, steps: int = 600, **options) -> float:
     """How far distributed linear regression ends from its optimum / how far it starts; every worker has its data."""
     workers, size = 8, 100
     draw = torch.Generator().manual_seed(1)
@@ -352,7 +355,7 @@ def distance(name: str, ratio: float, steps: int = 600) -> float:
 
     def work(comm):
         weights, mine = torch.zeros(size), data[comm.rank]
-        exchange = exchange_of(comm, make(name, ratio=ratio), [torch.zeros(size)])
+        exchange = exchange_of(comm, make(name, ratio=ratio, **options), [torch.zeros(size)])
         for number in range(1, steps + 1):
             gradient = mine.T @ (mine @ weights - targets[comm.rank]) / len(mine) / workers
             weights -= 0.1 * one_step(comm, exchange, [gradient], number)[0]
@@ -362,13 +365,14 @@ def distance(name: str, ratio: float, steps: int = 600) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ratio", [0.3, 0.5])
+@pytest.mark.parametrize("ratio", [0.1, 0.3, 0.5, 0.7])
 def test_reg_top_k_ends_as_far_from_the_optimum_of_linear_regression_as_top_k(ratio, measured):
     """The claim of the paper's abstract does not hold here: Top-K stays at a fixed distance where RegTop-k
     converges."""
-    compared = distance("regtopk", ratio) / distance("lags", ratio)
-    what = f"distance from the optimum of linear regression / Top-K's, ratio {ratio:g}"
-    measured("regtopk", what, compared, at_least=0.75, at_most=1.25)
+    of_top_k = distance("lags", ratio)
+    for mu in (0.1, 0.5, 2.0):
+        what = f"distance from the optimum of linear regression / Top-K's, ratio {ratio:g}, mu {mu:g}"
+        measured("regtopk", what, distance("regtopk", ratio, mu=mu) / of_top_k, at_least=0.75, at_most=1.8)
 
 
 # PowerSGD
@@ -411,11 +415,11 @@ def test_the_majority_decides_every_sign_and_ties_are_broken_at_random(size):
 def test_a_vote_costs_a_bit_up_and_a_bit_down_whatever_the_number_of_workers(measured):
     """The paper claims 32 times fewer bits than float32. A worker sends one bit per entry of votes and counted
     votes."""
-    for workers in (2, 8):
-        transport = run("majority", shares(1, workers, 80_000))[0].transport
+    for name, workers in product(("majority", "majority-lion"), (2, 8)):
+        transport = run(name, shares(1, workers, 80_000))[0].transport
         payload = transport.sent_bytes - HEADER_BYTES  # the gather's length
         what = f"bits that a worker of {workers} sends an entry"
-        measured("majority", what, 8 * payload / 80_000, at_least=1, at_most=1)
+        measured(name, what, 8 * payload / 80_000, at_least=1, at_most=1)
 
 
 def test_signum_votes_by_the_signs_of_momenta():
@@ -424,6 +428,16 @@ def test_signum_votes_by_the_signs_of_momenta():
     for step, aggregate in zip(steps, found, strict=True):
         momenta = [0.9 * momentum + share for momentum, share in zip(momenta, step, strict=True)]
         assert torch.equal(aggregate, sum(momentum.sign() for momentum in momenta).sign())
+
+
+def test_distributed_lion_votes_by_the_signs_of_lions_updates():
+    """Liu et al., NeurIPS 2024: the momentum is updated after the vote, with another factor."""
+    steps, momenta = shares(4, 3, 500), [torch.zeros(500) for _ in range(3)]
+    found = run("majority-lion", steps)[0].aggregates
+    for step, aggregate in zip(steps, found, strict=True):
+        votes = [(0.9 * momentum + 0.1 * share).sign() for momentum, share in zip(momenta, step, strict=True)]
+        assert torch.equal(aggregate, sum(votes).sign())
+        momenta = [0.99 * momentum + 0.01 * share for momentum, share in zip(momenta, step, strict=True)]
 
 
 def test_one_worker_of_nine_cannot_turn_the_vote(measured):

@@ -26,20 +26,32 @@ def _signed(magnitudes: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     return magnitudes * (torch.rand(len(magnitudes), generator=generator) - 0.5).sign()
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("size", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("distribution", DRAWS)
-def test_an_estimator_sends_about_k_entries_in_the_long_run(name, size, distribution, measured):
-    """The mean of steps 100 to 600 is between k / 2 and 2 k, with error feedback."""
-    ratio, sent = 0.01, []
-    method, generator = make(name, ratio=ratio), torch.Generator().manual_seed(0)
-    for step in range(1, 601):
-        bucket = Bucket(0, DRAWS[distribution](size, generator), ((size,),))
-        sent.append(next(method.exchange(bucket, at(step))).values.numel())
-    mean = sum(sent[99:]) / len(sent[99:]) / (ratio * size)
-    what = f"entries sent / k, steps 100 to 600, {distribution}, {size} entries"
-    measured(name, what, mean, at_least=0.5, at_most=2.0)
-    assert max(sent[99:]) < 0.2 * size
+# By ratio and number of entries: the methods that keep the law in the fast tests, with every distribution or with one.
+FAST = {(0.01, 2_000): {**dict.fromkeys(ESTIMATORS, tuple(DRAWS)), "dlgs": ("normal",), "micro": ("normal",)}}
+LONG_RUNS = [
+    pytest.param(
+        name, ratio, size, draw, marks=[] if draw in FAST.get((ratio, size), {}).get(name, ()) else pytest.mark.slow
+    )
+    for name in (*ESTIMATORS, "dlgs", "dlgs-rms", "dlgs-checked", "micro", "oktopk", "dgc")
+    for ratio, size in ((0.01, 2_000), (0.01, 20_000), (0.001, 20_000))
+    for draw in DRAWS
+]
+# Both reuse a threshold for 32 steps. At a low ratio residuals grow much in that time, so the law fails by design.
+SENDS_MORE = [("dlgs", 0.001), ("oktopk", 0.001)]
+
+
+@pytest.mark.parametrize("name, ratio, size, distribution", LONG_RUNS)
+def test_about_k_entries_are_sent_in_the_long_run(name, ratio, size, distribution, measured):
+    """The mean of steps 100 to 600 is between k / 2 and 2 k, with error feedback and one worker."""
+    generator = torch.Generator().manual_seed(0)
+    steps = [[DRAWS[distribution](size, generator)] for _ in range(600)]
+    aggregates = run_workers(1, lambda comm: exchange_steps(comm, make(name, ratio=ratio), steps))[0]
+    sent = [int(aggregate.count_nonzero()) for (aggregate,) in aggregates[99:]]
+    mean = sum(sent) / len(sent) / (ratio * size)
+    what = f"entries sent / k, steps 100 to 600, {distribution}, {size} entries, ratio {ratio:g}"
+    low, high = (2.0, 10.0) if (name, ratio) in SENDS_MORE else (0.5, 2.0)
+    measured(name, what, mean, at_least=low, at_most=high)
+    assert max(sent) < 0.2 * size
 
 
 def test_sidco_sends_the_k_largest_of_magnitudes_whose_threshold_cannot_be_extrapolated():

@@ -219,6 +219,11 @@ def test_a_model_of_text_has_a_perplexity_and_no_other_model_has(report):
     against = (by_seed / by_seed.loc["none"]).mean(axis=1)
     assert table.set_index("variant")["against"].to_dict() == pytest.approx(against.to_dict(), rel=1e-4)
     assert "per token" in shown and "| Against uncompressed " in shown
+    of_text = points[points["model"] == "transformer"]
+    lowest = np.exp(of_text.groupby(["variant", "seed"])["test_loss"].min()).unstack()
+    against = (lowest / lowest.loc["none"]).mean(axis=1)
+    assert table.set_index("variant")["best_against"].to_dict() == pytest.approx(against.to_dict(), rel=1e-4)
+    assert (table["best_perplexity"] <= table["test_perplexity"]).all() and "| Best epoch " in shown
 
 
 def test_a_curve_has_a_line_for_each_ratio(report):

@@ -58,6 +58,30 @@ def test_no_method_has_a_score_at_a_rate_at_which_none_reaches_the_target():
     assert np.isinf(ranking.relative(never)["300"]).all()
 
 
+def test_resampled_steps_have_the_noise_of_the_test_set():
+    """At the crossing, from 0.2 to 0.4 in 10 steps, an accuracy of variance p (1 - p) / n moves the step."""
+
+    def drawn(samples: int, seed: int = 0) -> np.ndarray:
+        generator = np.random.default_rng(seed)
+        return curves.resampled_steps_to(CURVE.iloc[:2], 0.3, (samples, samples), 4000, generator)
+
+    noise = (0.5**2 * (0.2 * 0.8 + 0.4 * 0.6) / 10_000) ** 0.5  # of the line half-way
+    assert drawn(10_000).mean() == pytest.approx(15, abs=0.05)
+    assert drawn(10_000).std() == pytest.approx(noise * 10 / 0.2, rel=0.1)
+    assert np.array_equal(drawn(500), drawn(500)) and not np.array_equal(drawn(500), drawn(500, seed=1))
+    assert np.isinf(curves.resampled_steps_to(CURVE, 0.99, (500, 500), 10, np.random.default_rng(0))).all()
+
+
+def test_a_score_has_the_range_of_its_draws():
+    """The first method takes 10 or 20 steps, uncompressed always 15; one second a step at each rate."""
+    per_step = pd.DataFrame({"to_target_s_30": [1.0, 1.0]})
+    found = ranking.resampled(per_step, np.array([[10, 15], [20, 15]] * 50), pd.Series([False, True]))
+    assert list(found["sooner_30"]) == [0.5, 0.0]
+    assert list(found["score_low"]) == pytest.approx([1 - (20 / 15 - 1) / 3, 1 - (15 / 10 - 1) / 3])
+    assert list(found["score_high"]) == [1, 1]
+    assert found["score_sd"][0] == pytest.approx((1 - found["score_low"][0]) / 2)
+
+
 @pytest.mark.parametrize(
     "bits, accuracy, unbeaten",
     [([1, 2, 3], [0.1, 0.2, 0.3], [1, 1, 1]), ([1, 1, 2], [0.1, 0.2, 0.2], [0, 1, 0]), ([2, 2], [0.3, 0.3], [1, 1])],
@@ -164,7 +188,13 @@ def report(tmp_path_factory):
             "rates": [write_together(made.runs, "resnet20", rate) for rate in (100.0, 200.0)],
         }
         made.files = {name: made.folder / f"methods_{name}.csv" for name in inputs}
-        made.params = {"baseline": "qsgd", "megabytes": 5, "target": 0.5}
+        made.params = {
+            "baseline": "qsgd",
+            "megabytes": 5,
+            "target": 0.5,
+            "test_samples": 500,
+            "final_test_samples": 1000,
+        }
         made.script("studies/methods/collect.py", Items(**inputs), Items(**made.files), **made.params)
         yield made
     sys.stderr = stderr
@@ -183,6 +213,8 @@ def test_one_row_a_variant_with_what_it_sends_learns_and_takes(report):
     slow, fast = table["to_target_s_100"], table["to_target_s_200"]
     reached = np.isfinite(slow)
     assert reached.any() and (slow[reached] > 1.5 * fast[reached]).all()
+    assert (table["score_low"] <= table["score"]).all() and table["score_sd"].notna().all()
+    assert (table[["sooner_100", "sooner_200"]].loc["none"] == 0).all() and "Score for 45, 55 %" in shown
     assert "VGG16, against QSGD" in shown and "at 100, 200 Mb/s (s)" in shown
 
 

@@ -21,12 +21,29 @@ def at_bytes(run: pd.DataFrame, budget: float) -> pd.Series:
 
 def steps_to(curve: pd.DataFrame, target: float) -> float:
     """The first step with a test accuracy of ``target``, interpolated linearly between points; infinity if never."""
-    steps, accuracy = curve["step"].to_numpy(), curve["test_accuracy"].to_numpy()
+    return _first_step(curve["step"].to_numpy(), curve["test_accuracy"].to_numpy(), target)
+
+
+def _first_step(steps: np.ndarray, accuracy: np.ndarray, target: float) -> float:
     reached = int(np.argmax(accuracy >= target))
     if accuracy[reached] < target:
         return math.inf
     around = slice(max(0, reached - 1), reached + 1)
     return float(np.interp(target, accuracy[around], steps[around]))
+
+
+def resampled_steps_to(
+    points: pd.DataFrame, target: float, samples: tuple[int, int], draws: int, generator: np.random.Generator
+) -> np.ndarray:
+    """``steps_to`` of the mean curve of seeds, ``draws`` times, shape (draws,), with other noise of the test set.
+
+    Each accuracy is replaced by a binomial draw. ``samples``: the test samples of a point, and of the last point.
+    """
+    curve = points.pivot(index="step", columns="seed", values="test_accuracy").dropna()
+    tested = np.full(curve.shape, samples[0])
+    tested[-1] = samples[1]
+    drawn = (generator.binomial(tested, curve, (draws, *curve.shape)) / tested).mean(axis=2)
+    return np.array([_first_step(curve.index.to_numpy(), accuracy, target) for accuracy in drawn])
 
 
 def over_steps(iterations: pd.DataFrame, column: str, most: int = 80) -> pd.DataFrame:

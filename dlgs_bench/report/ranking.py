@@ -4,9 +4,11 @@ Source: Dolan and Moré, Benchmarking optimization software with performance pro
 (Dahl et al., 2023).
 """
 
+import numpy as np
 import pandas as pd
 
 TO_TARGET = "to_target_s_"  # begins the names of columns of times; the rate follows
+SOONER = "sooner_"  # begins the names of columns of parts of draws; the rate follows
 AT_MOST = 4.0  # a method that takes this many times as long as the fastest method has no score at a rate
 
 
@@ -27,6 +29,21 @@ def scores(table: pd.DataFrame) -> pd.Series:
     method that is the fastest at every rate has 1. A method that never takes less than ``AT_MOST`` times as long has 0.
     """
     return ((AT_MOST - relative(table)) / (AT_MOST - 1)).clip(lower=0).mean(axis=1)
+
+
+def resampled(per_step: pd.DataFrame, steps: np.ndarray, dense: pd.Series) -> pd.DataFrame:
+    """How far scores move if ``steps`` to the target are other draws: a row per method.
+
+    ``per_step``: seconds per step, a column per rate. ``steps``: shape (draws, methods). ``dense``: True for the
+    uncompressed method. Columns: ``score_sd``; ``score_low`` and ``score_high``, between which 95 % of the scores lie;
+    ``sooner_<rate>``, the part of the draws in which the method reaches the target sooner than uncompressed.
+    """
+    times = [per_step.mul(draw, axis=0) for draw in steps]
+    drawn = np.stack([scores(time) for time in times])
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+    table = pd.DataFrame({"score_sd": drawn.std(axis=0), "score_low": low, "score_high": high}, per_step.index)
+    sooner = np.mean([time.lt(time[dense].iloc[0]) for time in times], axis=0)
+    return table.join(pd.DataFrame(sooner, per_step.index, per_step.columns.str.replace(TO_TARGET, SOONER)))
 
 
 def unbeaten(table: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,16 @@ METHODS_RUNS = {
 }
 METHODS_LARGE = [run for run in METHODS_RUNS["timing"] if "-methods-rates" not in run]
 METHODS_GIVEN = METHODS["variants"] | VALUES["variants"]
-METHODS_PARAMS = {key: METHODS[key] for key in ("baseline", "megabytes", "target")}
+METHODS_PARAMS = {
+    key: METHODS[key]
+    for key in (
+        "baseline",
+        "megabytes",
+        "target",
+        "test_samples",
+        "final_test_samples",
+    )
+}
 METHODS_PARAMS |= {
     "variants": {
         spec.variant: variants.variant(

@@ -1,12 +1,13 @@
 """Ranking of all methods: the time to the target accuracy, divided by the time of the fastest method at the same rate.
 
-The methods are in the order of their score, which the table of methods explains. The times are the number of steps of
+The methods are in the order of their score, which the table of methods explains. Methods whose ranges of scores overlap
+are not ranked. The times are the number of steps of
 the measured curve times the measured iteration at each rate; the time model is not used. Right edge: the method did not
 reach the target accuracy, or took longer than the axis shows."""
 
 import pandas as pd
 
-from dlgs_bench.report import captions, style
+from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 from dlgs_bench.report.ranking import AT_MOST, relative
@@ -30,17 +31,17 @@ def main(snakemake: Script) -> None:
     axes.set_xlim(0.95, EDGE)
     axes.set_xticks([*TICKS, EDGE], [*(f"{tick:g}" for tick in TICKS), "more,\nor never"])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(
-        rows, [f"{names.variant(row.variant)} ({row.score:.2f})" for row in table.itertuples()], fontsize=7.5
-    )
+    scores = [f"{names.variant(row['variant'])} ({tables.spread(row, 'score')})" for row in table.to_dict("records")]
+    axes.set_yticks(rows, scores, fontsize=7.5)
     axes.set_ylim(len(table) - 0.5, -0.5)
     axes.set_xlabel(f"time to {100 * snakemake.params.target:g} % test accuracy, divided by the shortest")
     axes.grid(alpha=0.3)
     style.open_frame(axes)
     style.legend(figure, *axes.get_legend_handles_labels())
     first = points.iloc[0]
-    note = f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(points)}; {captions.seeds(points)}; "
-    style.save(figure, f"{note}after a name: its score", snakemake)
+    note = f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(points)}; {captions.seeds(points)}"
+    note += "; after a name: its score, and the range of 95 % of scores with other noise of the test set"
+    style.save(figure, note, snakemake)
 
 
 if __name__ == "__main__":
