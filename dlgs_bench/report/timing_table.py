@@ -25,11 +25,13 @@ def main(snakemake: Script) -> None:
 
 
 def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """The speed-ups stand next to the methods and ratios, before the settings that most rows share."""
     return pd.DataFrame(
         {
-            **tables.run_columns(row, names),
+            **dict.fromkeys(("Model", "Method", "Ratio")),
             "Speed-up": "1" if row["variant"] == "none" else tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),
+            **tables.run_columns(row, names),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Batch": f"{row['batch']:g}",
             "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",
