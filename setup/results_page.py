@@ -20,7 +20,7 @@ import pandas as pd  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.report import tables  # noqa: E402
-from dlgs_bench.report.page import described, heading, rendered  # noqa: E402
+from dlgs_bench.report.page import alternative, described, rendered  # noqa: E402
 from dlgs_bench.report.ranking import TO_TARGET  # noqa: E402
 
 RESULTS = ROOT / "results"
@@ -56,12 +56,12 @@ def page() -> str:
 
 
 def figures(folder: Path) -> Iterator[dict[str, str | int]]:
-    """The figures of a set: the path from the page, the width in pixels, the caption, and its first words."""
+    """The figures of a set: the path from the page, the width in pixels, the caption, and the alternative text."""
     for svg in sorted(folder.rglob("*.svg")):
         caption, width = described(svg)
-        caption = " ".join((caption or svg.stem).split())
+        caption = " ".join((caption or f"{svg.stem}, a figure of the set {folder.name}").split())
         path = svg.relative_to(RESULTS).as_posix()
-        yield {"path": path, "width": width, "caption": caption, "words": heading(caption)}
+        yield {"path": path, "width": width, "caption": caption, "alt": alternative(caption)}
 
 
 def methods(table: pd.DataFrame) -> tuple[list[str], list[list[Cell]]]:

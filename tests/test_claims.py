@@ -21,6 +21,7 @@ from dlgs_bench.paper.claims import (
     shown,
 )
 from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import Repeats, speedups
 from dlgs_bench.stats import Estimate, repeatable, unpaired
 
 pytestmark = pytest.mark.unit
@@ -193,6 +194,18 @@ def test_no_verdict_depends_on_a_batch_that_is_not_the_papers():
     assert {HOLDS, FAILS} <= set(at_64[at_64["model"] == "resnet50"]["verdict"])
 
 
+def test_a_verdict_on_two_models_needs_the_papers_batch_of_both():
+    words = "DLGS gains little on VGG16 because"
+    other = timing_run("dlgs", 1.0, model="resnet50").assign(num_buckets=30)
+    both = pd.concat([timing().assign(num_buckets=5), other])
+    assert verdicts(words, both) == {HOLDS}
+    small = pd.concat([timing().assign(num_buckets=5), other.assign(batch=32)])
+    (row,) = comparisons_of(words, small).to_dict("records")
+    assert (row["model"], row["verdict"]) == ("vgg16", UNKNOWN)
+    assert row["why"] == "resnet50 was timed at batch 32, the paper's is 64"
+    assert "VGG16, batch 32, against resnet50, ratio 0.01: 0." in shown(comparisons_of(words, small), NAMES).to_string()
+
+
 def test_dlgs_is_the_fastest_only_if_it_beats_every_method_and_uncompressed_the_slowest_only_if_all_do():
     least, most = "DLGS takes the least time", "Uncompressed takes the most time"
     assert verdicts(least) == verdicts(most) == {HOLDS}
@@ -297,7 +310,11 @@ def test_one_row_shows_all_that_led_to_one_verdict_for_one_reason():
     place = table.index[table["The paper states"] == "LAGS trains faster than Top-K"][0]
     assert table.loc[place, "Verdict"] == FAILS and not table.loc[place, "Measured"]
     row = table.loc[place + 1]
-    assert row["Verdict"] == FAILS and "VGG16, ratio 0.01: 0.50 [0." in row["Measured"] and "n = 3" in row["Measured"]
+    assert (
+        row["Verdict"] == FAILS
+        and "VGG16, batch 32, ratio 0.01: 0.50 [0." in row["Measured"]
+        and "n = 3" in row["Measured"]
+    )
     missing = shown(compare(timing(dlgs=None), accuracy_runs()), NAMES)
     assert "no run of DLGS" in set(missing["Why"])
     assert set(claims.TIMED) | set(claims.LEARNT) == set(missing["The paper states"]) - {""}
@@ -358,6 +375,41 @@ def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():
         assert verdicts("DLGS compresses markedly", pd.concat([timing(dlgs=None), dlgs])) == {verdict}
 
 
+def test_a_wait_that_a_clock_cannot_show_has_no_quotient():
+    """Blocks of one run of the reference set waited 0 to 14 ms, with medians of launches from 0.35 to 1.8 ms."""
+    for method, words in (("lags", "LAGS hides communication"), ("topk", "Top-K shortens")):
+        run = timing_run(method, FASTER[method])
+        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0009, 0.014]
+        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
+        assert row["verdict"] == UNKNOWN and pd.isna(row["value"]) and "did not wait" in row["why"]
+        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0011, 0.014]  # one block without a wait
+        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
+        assert row["high"] < 1e6
+
+
+def test_a_run_that_did_not_wait_widens_no_interval_of_the_others():
+    others = timing(dlgs=None)
+    idle = timing_run("dlgs", 1.0)
+    idle.loc[idle["timed"] == "dlgs", "communication_s"] = 1e-7
+    launched = [pd.concat([others, idle]).assign(launch=launch) for launch in (1, 2, 3)]
+    for launch, rows in enumerate(launched):
+        rows.loc[rows["timed"] == "topk", "communication_s"] *= NOISE[launch]
+    every = pd.concat(launched)
+    found = [comparisons_of("LAGS hides communication", rows) for rows in (every, every[every["variant"] != "dlgs"])]
+    assert found[0]["high"].tolist() == pytest.approx(found[1]["high"].tolist()) and found[0]["high"].notna().all()
+
+
+def test_a_speed_up_has_one_interval_in_table_2_and_in_the_claims():
+    """Other methods in the same launches, here 16 bits, count for the spread in both."""
+    methods = {"none": 4.0, "topk": 3.0, "lags": 2.0, "dlgs": 1.0, "cast": 2.5}
+    runs = pd.concat(timing_run(method, s).assign(launch=n) for method, s in methods.items() for n in (1, 2, 3))
+    runs["iteration_s"] *= 1 + 0.1 * np.random.default_rng(0).standard_normal(len(runs))
+    repeats, topk = Repeats(runs), runs[runs["variant"] == "topk"]
+    (row,) = comparisons_of("Top-K trains faster", runs).to_dict("records")
+    estimate = repeats.estimate(topk, speedups)
+    assert (row["value"], row["low"], row["high"]) == (estimate.value, estimate.low, estimate.high)
+
+
 def test_losses_close_to_uncompressed_need_three_seeds():
     words = "The training loss is very close"
     close = {"none": 0.9, "topk": 0.9, "lags": 0.901, "dlgs": 0.9}
@@ -390,7 +442,7 @@ def test_another_number_of_workers_is_a_cell_of_its_own_and_said():
     found = comparisons_of("DLGS trains faster than LAGS", pd.concat([timing(), three]))
     rows = found.set_index("workers")["verdict"]
     assert rows.to_dict() == {0: HOLDS, 3: FAILS}
-    assert "VGG16, 3 workers, ratio 0.01: 0.67" in shown(found, NAMES).to_string()
+    assert "VGG16, batch 32, 3 workers, ratio 0.01: 0.67" in shown(found, NAMES).to_string()
 
 
 @pytest.mark.parametrize("lags, seeds, verdict", [(0.91, 3, HOLDS), (0.85, 3, FAILS), (0.91, 2, UNKNOWN)])

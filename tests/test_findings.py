@@ -63,9 +63,12 @@ def test_a_gain_is_compared_with_16_bits():
 
 def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
     slow = {method: [2.0, 4.0, 8.0] for method in ("topk", "lags", "dlgs")}
-    first = gains(pd.concat([cell(), cell("resnet50", **slow)]))
+    rows = cell("resnet50", **slow).assign(batch=64)
+    first = gains(pd.concat([cell(), rows]))
     assert "Compression pays on VGG16." in first and "iteration of ResNet-50" not in first
     assert "On ResNet-50 no method is significantly faster. The largest speed-up is 1.00 [" in first
+    first = gains(pd.concat([cell(), cell("resnet50").assign(batch=32)]))
+    assert "On ResNet-50 nothing is decided, because the paper's batch is 64. The largest" in first
     assert said(cell(**slow))[0].startswith("On VGG16 no method is significantly faster")
 
 

@@ -18,9 +18,10 @@ from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
 
 from dlgs_bench import checksums, plugins, result_set
 from dlgs_bench.paper import claims
-from dlgs_bench.report import captions, tables
+from dlgs_bench.report import captions, sessions, tables
 from dlgs_bench.report.load_runs import ABOUT, read
 from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
 
@@ -144,10 +145,11 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
     longer.assign(run=longer["run"] + "-kept").to_csv(kept, index=False)
     inputs = {"timing": report.tidy["timing"], "calibration": calibration, "rates": []}
     for kept_files, epochs, seeds in (([], 2, 2), ([str(kept)], 10, 1)):
-        named = inputs | {"accuracy": report.tidy["accuracy"], "kept": kept_files}
+        named = inputs | {"accuracy": report.tidy["accuracy"], "kept": kept_files, "sessions": []}
         table, shown = report.table("scripts/answer.py", "answer", **named)
         assert sorted(table["model"]) == sorted(report.runs.models)
-        assert set(table["pays"]) <= {"yes", "no", "no significant difference"}
+        assert set(table["pays"][table["model"] != "resnet50"]) <= {"yes", "no", "no significant difference"}
+        assert set(table["pays"][table["model"] == "resnet50"]) <= {"batch 32, paper 64: no verdict"}
         assert set(table["accuracy_epochs"]) == {epochs} and set(table["accuracy_seeds"]) == {seeds}
         assert (table["break_even_mbit"] > 0).all() and "none" not in set(table["variant"])
         assert f"points after {epochs} epochs" in shown and "batch 32" in shown
@@ -164,7 +166,7 @@ def test_a_model_without_enough_undisturbed_blocks_has_an_answer_without_a_verdi
     timing.to_csv(path := report.folder / f"{why}.csv", index=False)
     calibration = [file for kind in ("layers", "exchanges") for file in report.runs.every(kind, "run.json")]
     inputs = {"timing": path, "calibration": calibration, "rates": [], "accuracy": report.tidy["accuracy"]}
-    table, _ = report.table("scripts/answer.py", "answer", **inputs, kept=[])
+    table, _ = report.table("scripts/answer.py", "answer", **inputs, kept=[], sessions=[])
     pays = table.set_index("model")["pays"]
     assert sorted(table["model"]) == sorted(report.runs.models)
     assert (pays == f"not judged: {verdict}").equals(pays.index.to_series() == model)
@@ -259,15 +261,39 @@ def test_the_learning_rate_is_marked_at_the_epochs_of_a_shortened_recipe():
 
 def test_the_papers_claims_are_all_in_the_table(report):
     tidy = {kind: report.tidy[kind] for kind in ("timing", "accuracy")}
-    table, shown = report.table("scripts/claims.py", "claims", planners=[], kept=[], **tidy)
+    table, shown = report.table("scripts/claims.py", "claims", planners=[], kept=[], methods=[], **tidy)
     assert set(table["statement"]) >= set(claims.TIMED) - {claims.ON_VGG16} and set(table["verdict"]) <= VERDICTS
     assert "| DLGS trains faster than LAGS" in shown and "a machine of 2 cores" in shown
     assert "kept run" not in shown.lower()
     kept = report.folder / "kept-claims.csv"
     pd.read_csv(tidy["accuracy"]).assign(train_epochs=80, commit="c0ffee").to_csv(kept, index=False)
-    _, shown = report.table("scripts/claims.py", "claims-kept", planners=[], kept=[str(kept)], **tidy)
+    _, shown = report.table("scripts/claims.py", "claims-kept", planners=[], kept=[str(kept)], methods=[], **tidy)
     assert claims.SHORT not in shown and "kept run: uncompressed by DLGS" in shown
-    assert "Kept run: a long run" in shown and "c0ffee" in shown
+    assert "Kept run: an accuracy run" in shown and "c0ffee" in shown
+
+
+def test_the_kept_table_2_shows_the_range_over_the_sessions_that_are_kept():
+    """It becomes stale when a session is added and the table is not made again."""
+    folder = ROOT / "results" / "reference"
+    table = pd.read_csv(folder / "table2.csv")
+    files = [*(ROOT / "results").glob("reference-again/*timing.csv*"), *folder.glob("timing.csv*")]
+    kept = sessions.kept_speedups(files, table["model"].unique())
+    own = summarise(pd.read_csv(next(folder.glob("timing.csv*"))))
+    again = sessions.over_sessions(own, kept).set_index("run").loc[table["run"], sessions.RANGE]
+    assert again.to_numpy() == pytest.approx(table[sessions.RANGE].to_numpy(), rel=1e-4)
+
+
+def test_statements_about_methods_that_were_not_run_here_are_judged_by_kept_short_runs(report):
+    """Of a kept set of all methods, the runs of the paper's methods do not count."""
+    points = pd.read_csv(report.tidy["accuracy"])
+    own = points[points["variant"] == "dlgs"]
+    methods = pd.concat([own, own.assign(variant="gaussiank", run=own["run"] + "g", train_epochs=0.4)])
+    methods.assign(commit="c0ffee").to_csv(path := report.folder / "kept-methods.csv", index=False)
+    tidy = {kind: report.tidy[kind] for kind in ("timing", "accuracy")}
+    table, shown = report.table("scripts/claims.py", "claims", planners=[], kept=[], methods=[str(path)], **tidy)
+    kept_rows = table[table["which"].fillna("").str.startswith("kept run")]
+    assert set(kept_rows["statement"].str.partition("'")[0]) == {"Gaussian-K"} and "0.4 of" in shown
+    assert "no run of sidco" in set(table["why"]) and "no run of gaussiank" not in set(table["why"])
 
 
 def test_latex_numbers_its_tables_itself_and_keeps_them_on_the_page(report):
@@ -538,10 +564,8 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     shown, page = readme.read_text(), (reference.KEPT / "README.md").read_text()
     assert shown.startswith("before\n<!-- reference -->\n| rows of answer |\n\n") and "bygone" not in shown
     assert "A caption" not in shown and "A caption" in page
-    assert (
-        shown.endswith("<!-- /reference -->\nafter\n")
-        and "a machine; 3 runs, 2025-12-31 to 2026-01-01, commit abc" in shown
-    )
+    assert shown.endswith("<!-- /reference -->\nafter\n")
+    assert "a machine; 3 runs, 2025-12-31 to 2026-01-01, commit abc" in " ".join(shown.split())
     assert json.loads((reference.KEPT / "set.json").read_text())["files"] == result_set.contents(reference.KEPT)
     places = [page.index(f"| rows of {name} |") for name in ("answer", "table1", "table2", "claims", "other")]
     assert places == sorted(places) and "- A finding." in page

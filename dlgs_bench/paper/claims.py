@@ -16,7 +16,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions
-from dlgs_bench.report.load_runs import by_block, last_points, with_uncompressed
+from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
@@ -35,7 +35,11 @@ OPTIMAL = 1.05  # we read "optimal" as within 5 % of the exact plan
 STEADY = 2.0  # we read "thresholds differ little" as a density within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
-SHORT, NO_TIME = "trained too few epochs", "it took no time that a clock could show"
+SHORT, NO_TIME = "trained too few epochs", "took no time that a clock could show"
+# Seconds. The launches of runs that wait less have medians from 0 to 0.95 ms and vary by more than their mean; the
+# launches of all other runs of the reference set have medians above 1.4 ms.
+LEAST_WAIT_S = 1e-3
+NO_WAIT = f"did not wait (less than {1e3 * LEAST_WAIT_S:g} ms)"
 TOO_FEW = f"n is below {LEAST_BLOCKS}"
 STEPS_OF_DENSITY = 100  # a shorter training shows the density at the start only
 
@@ -103,8 +107,8 @@ class Timing:
         rows = timing[timing["variant"].isin(PAPERS)]
         self._settings = dict(iter(rows.groupby(SETTING, sort=False)))
         self._usual = usual_workers(rows)
-        self.batches = rows.groupby("model")["batch"].first().to_dict()
-        repeats = Repeats(rows)
+        self.batches = batches_of(rows)
+        repeats = Repeats(timing)  # the spread of all methods, as in Table 2
         self.values, self.estimate, self.quotient = repeats.values, repeats.estimate, repeats.quotient
 
     @cached_property
@@ -131,6 +135,11 @@ class Timing:
         return {"model": model, "topology": topology, "workers": 0 if usual else int(workers)}
 
 
+def batches_of(rows: pd.DataFrame) -> dict[str, float]:
+    """model -> samples per worker and step; empty without this column."""
+    return rows.groupby("model")["batch"].first().to_dict() if "batch" in rows else {}
+
+
 def usual_workers(timing: pd.DataFrame) -> dict[str, int]:
     """topology -> the smallest number of workers timed over it, which is the configuration's ``workers``."""
     return timing.groupby("topology")["workers"].min().to_dict()
@@ -150,16 +159,28 @@ def sparsification(run: pd.DataFrame) -> pd.Series:
     return by_block(own, "sparsify_s") / computation(dense)
 
 
+def wait(rows: pd.DataFrame) -> pd.Series:
+    """The seconds of communication after backward, by block, each at least ``LEAST_WAIT_S``.
+
+    All are 0 if the median of a launch is shorter than ``LEAST_WAIT_S``: a quotient with it would be noise.
+    """
+    seconds = by_block(rows, "communication_s")
+    return seconds.clip(lower=LEAST_WAIT_S) if by_launch(seconds).min() >= LEAST_WAIT_S else 0 * seconds
+
+
 def waiting(run: pd.DataFrame) -> pd.Series:
     """The communication after backward divided by the computation of uncompressed in the same block, by block."""
     own, dense = own_and_dense(run)
-    return by_block(own, "communication_s").clip(lower=1e-9) / computation(dense)
+    return wait(own) / computation(dense)
 
 
 def least_communication(run: pd.DataFrame) -> pd.Series:
-    """A lower bound of uncompressed's communication divided by its computation, by block: the part after backward."""
+    """A lower bound of uncompressed's communication divided by its computation, by block: the part after backward.
+
+    A part below ``LEAST_WAIT_S`` counts as ``LEAST_WAIT_S``.
+    """
     _, dense = own_and_dense(run)
-    return by_block(dense, "communication_s").clip(lower=1e-9) / computation(dense)
+    return by_block(dense, "communication_s").clip(lower=LEAST_WAIT_S) / computation(dense)
 
 
 def most_communication(run: pd.DataFrame) -> pd.Series:
@@ -178,21 +199,31 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
 
 
 def between(
-    timing: Timing, one: str, other: str, quantity: Quantity = speedups, which: str = "", **bound: Any
+    timing: Timing,
+    one: str,
+    other: str,
+    quantity: Quantity = speedups,
+    which: str = "",
+    zero: str = NO_TIME,
+    **bound: Any,
 ) -> list[Comparison]:
-    """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
+    """``quantity`` of one method divided by ``quantity`` of another method, in every cell.
+
+    ``zero``: why a method whose quantity is 0 cannot be compared.
+    """
     comparisons = []
     for metadata, runs in timing.cells:
         why = unusable(runs, one, other)
         if why:
             comparisons.append(Comparison(**metadata, which=which, why=why))
             continue
-        blocks = [timing.values(runs[method], quantity) for method in (one, other)]
-        if min(values.min() for values in blocks) <= 0:
-            comparisons.append(Comparison(**metadata, which=which, why=NO_TIME))
+        blocks = {method: timing.values(runs[method], quantity) for method in (one, other)}
+        zeros = [method for method, values in blocks.items() if values.min() <= 0]
+        if zeros:
+            comparisons.append(Comparison(**metadata, which=which, why=f"{' and '.join(zeros)} {zero}"))
             continue
         value = timing.quotient(runs[one], runs[other], quantity)
-        comparisons.append(judged(value, min(map(len, blocks)), **bound, **metadata, which=which))
+        comparisons.append(judged(value, min(map(len, blocks.values())), **bound, **metadata, which=which))
     return comparisons
 
 
@@ -255,14 +286,14 @@ def most_time(timing: Timing) -> list[Comparison]:
 
 
 def shortening(run: pd.DataFrame) -> pd.Series:
-    """The communication after backward of uncompressed divided by the method's, by block."""
+    """The communication after backward of uncompressed divided by the method's, by block; 0 if either did not wait."""
     own, dense = own_and_dense(run)
-    return by_block(dense, "communication_s") / by_block(own, "communication_s").clip(lower=1e-6)
+    return (wait(dense) / wait(own)).replace(float("inf"), 0.0).fillna(0.0)
 
 
 def shorter_communication(timing: Timing) -> list[Comparison]:
     """Uncompressed's communication after backward divided by Top-K's, in every cell."""
-    return against_uncompressed(timing, "topk", quantity=shortening, zero="uncompressed did not wait")
+    return against_uncompressed(timing, "topk", quantity=shortening, zero=f"none or topk {NO_WAIT}")
 
 
 def faster_selection(timing: Timing) -> list[Comparison]:
@@ -299,7 +330,8 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
                     "which": f"against {other}",
                     "n": n,
                 }
-                comparisons.append(Comparison("vgg16", **metadata, value=value, verdict=verdict, why=why))
+                comparison = Comparison("vgg16", **metadata, value=value, verdict=verdict, why=why)
+                comparisons.append(at_the_papers_batch(comparison, other, timing.batches))
     return comparisons or [Comparison("", why="no plan of vgg16 and of another model over one topology")]
 
 
@@ -308,7 +340,7 @@ class Merging:
 
     def __init__(self, planners: pd.DataFrame) -> None:
         self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
-        self.batches = planners.groupby("model")["batch"].first().to_dict()
+        self.batches = batches_of(planners)
 
     def between(self, one: str, other: str, **bound: Any) -> list[Comparison]:
         """The iteration under one plan divided by the iteration under another plan, in every run."""
@@ -609,7 +641,7 @@ TIMED = {
     ),
     "LAGS hides communication behind backward, and so waits less than Top-K": (
         "Top-K's communication after backward divided by LAGS's",
-        lambda timing: between(timing, "topk", "lags", waiting),
+        lambda timing: between(timing, "topk", "lags", waiting, zero=NO_WAIT),
     ),
     f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
         "bytes that Top-K sends divided by the bytes that DLGS sends",
@@ -689,15 +721,19 @@ MERGED = {
 
 
 def compare_statements(statements: dict, table: Timing | Merging | pd.DataFrame) -> list[dict]:
-    """One row per comparison of ``statements``: ``statement``, ``number`` (a description), and the comparison's fields.
+    """One row per comparison of ``statements``: ``statement``, ``number`` (a description), the comparison, ``batch``.
 
     ``statements``: some or all of ``TIMED``, ``MERGED`` or ``LEARNT``. ``table``: the measurements that they concern.
     """
-    return [
-        {"statement": statement, "number": number} | asdict(at_the_papers_batch(comparison, table))
-        for statement, (number, compared) in statements.items()
-        for comparison in compared(table)
-    ]
+    timed = not isinstance(table, pd.DataFrame)
+    batches = table.batches if timed else batches_of(table)
+    rows = []
+    for statement, (number, compared) in statements.items():
+        for comparison in compared(table):
+            own = at_the_papers_batch(comparison, comparison.model, batches) if timed else comparison
+            batch = batches.get(comparison.model, float("nan"))
+            rows.append({"statement": statement, "number": number} | asdict(own) | {"batch": batch})
+    return rows
 
 
 def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -729,17 +765,21 @@ def with_kept(compared: pd.DataFrame, kept_runs: list[pd.DataFrame], models: Ite
     return pd.concat([compared[~replaced], from_kept], ignore_index=True)
 
 
-def at_the_papers_batch(comparison: Comparison, table: Timing | Merging | pd.DataFrame) -> Comparison:
-    """The comparison, undecided if it compares times at another batch than the paper's.
+def at_the_papers_batch(comparison: Comparison, model: str, batches: dict[str, float]) -> Comparison:
+    """The comparison, undecided if ``model`` was timed at another batch than the paper's.
 
     The smaller the batch, the larger is the share of exchange and selection in an iteration.
     """
-    if isinstance(table, pd.DataFrame) or comparison.verdict == UNKNOWN:
+    if comparison.verdict == UNKNOWN or not (papers := other_batch(model, batches.get(model))):
         return comparison
-    batch, papers = table.batches.get(comparison.model), PAPERS_BATCH.get(comparison.model)
-    if papers is None or batch == papers:
-        return comparison
-    return replace(comparison, verdict=UNKNOWN, why=f"timed at batch {batch:g}, the paper's is {papers}")
+    whose = f"{model} was timed" if model != comparison.model else "timed"
+    return replace(comparison, verdict=UNKNOWN, why=f"{whose} at batch {batches[model]:g}, the paper's is {papers}")
+
+
+def other_batch(model: str, batch: float | None) -> int | None:
+    """The paper's batch for the model, if it is another; None if it is the same, or if the paper has no such model."""
+    papers = PAPERS_BATCH.get(model)
+    return None if papers is None or batch == papers else papers
 
 
 def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -770,6 +810,7 @@ def overall(verdicts: pd.Series) -> str:
 def comparison_text(row: dict, names: Names) -> str:
     """A comparison as text: where it was made, the number, its interval, and n."""
     parts = [names.model(row["model"])] if row["model"] else []
+    parts += [] if pd.isna(row["batch"]) else [f"batch {row['batch']:g}"]
     parts += [TOPOLOGIES[row["topology"]].title] if row["topology"] != ALL_GATHER.name else []
     parts += [f"{row['workers']} workers"] if row["workers"] else []
     parts += [named(row["which"], names)] if row["which"] else []
@@ -780,5 +821,8 @@ def comparison_text(row: dict, names: Names) -> str:
 
 
 def named(words: str, names: Names) -> str:
-    """The words, with the names of the paper's methods replaced by their titles."""
-    return " ".join(names.variant(word) if word in PAPERS else word for word in words.split(" "))
+    """The words, with the names of the paper's methods and models replaced by their titles."""
+    titles = {method: names.variant(method) for method in PAPERS} | {
+        model: names.model(model) for model in PAPERS_BATCH
+    }
+    return " ".join(titles.get(word, word) for word in words.split(" "))

@@ -82,12 +82,14 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
         over = against_16_bits(timing, repeats, best)
         half = "" if over is None else f" Its speed-up divided by the speed-up of {names.variant(HALF)}: {over.text()}."
         title = names.model(model)
-        if significant:
+        papers = claims.other_batch(model, best["batch"])
+        if significant and not papers:
             gains[title] = f"{makes_faster(best, names, shared)}.{half}"
         else:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
             why = "no method is significantly faster" if best["enough"] else f"nothing is decided, because {TOO_FEW}"
+            why = f"nothing is decided, because the paper's batch is {papers}" if papers else why
             others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]

@@ -103,11 +103,16 @@ def repeat(table: pd.DataFrame) -> str:
     return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
-def over_rates(table: pd.DataFrame, others: str = "") -> str:
-    """The small print of timing runs over links of several rates; ``others``: processes that are not workers."""
+def over_rates(table: pd.DataFrame, others: str = "", modelled: bool = True) -> str:
+    """The small print of timing runs over links of several rates.
+
+    ``others``: processes that are not workers. ``modelled``: whether there are lines of the time model.
+    """
     first, n = table.iloc[0], least_to_most(table["blocks"])
     setup = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{others}"
-    return f"{setup}; points: measured, n = {n} blocks each, {WHISKERS}; lines: the time model"
+    setup += when(table)
+    lines = "; lines: the time model" if modelled else ""
+    return f"{setup}; points: measured, n = {n} blocks each, {WHISKERS}{lines}"
 
 
 def least_to_most(numbers: pd.Series, digits: int = 0) -> str:

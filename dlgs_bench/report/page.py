@@ -50,7 +50,7 @@ def rendered(template: Path, **values: Any) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
-EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width", "caption", "facts"))
+EMPTY = dict.fromkeys(("title", "sentences", "table", "words", "picture", "width", "alt", "caption", "facts"))
 
 
 def table(csv: Path) -> dict:
@@ -74,6 +74,7 @@ def figure(svg: Path) -> dict:
     picture = f"data:{MIME[smaller.suffix]};base64,{b64encode(smaller.read_bytes()).decode()}"
     words = LABELLED.match(caption)
     metadata = {"name": svg.stem, "label": heading(caption), "title": words[0].rstrip(".") if words else None}
+    metadata["alt"] = alternative(caption)
     return metadata | {"picture": picture, "width": width, "caption": caption}
 
 
@@ -82,6 +83,15 @@ def described(svg: Path) -> tuple[str, int]:
     drawn = ElementTree.parse(svg)
     width = round(float(drawn.getroot().get("width").removesuffix("pt")) * PIXELS_PER_POINT)
     return drawn.findtext(f".//{DESCRIPTION}") or "", width
+
+
+def alternative(caption: str) -> str:
+    """The text for readers who do not see a figure: its title, and the sentence that says which quantities it shows."""
+    caption = re.sub(r"^(Figure \d+)\. ", r"\1: ", caption)
+    words = LABELLED.match(caption)
+    start = words.end() if words else 0
+    sentence = caption[start:].partition(". ")[0].strip().rstrip(".")
+    return f"{words[0].rstrip('.')}: {sentence}." if words and sentence else f"{(sentence or caption).rstrip('.')}."
 
 
 def heading(caption: str) -> str:

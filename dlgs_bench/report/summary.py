@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from dlgs_bench.report.load_runs import ABOUT, amortise, by_block, by_launch
-from dlgs_bench.stats import Estimate, Spread, pooled, relaunched, repeatable, unpaired
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, Spread, pooled, relaunched, repeatable, unpaired
 from dlgs_bench.topology import ALL_GATHER
 
 Quantity = Callable[[pd.DataFrame], pd.Series]  # the iterations of one run -> values by block
@@ -59,7 +59,7 @@ class Repeats:
     def estimate(self, run: pd.DataFrame, quantity: Quantity) -> Estimate:
         """``quantity`` of a run."""
         values, spread = self.values(run, quantity), self._spread(run, quantity)
-        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+        return _repeat(values, spread)
 
     def quotient(self, one: pd.DataFrame, other: pd.DataFrame, quantity: Quantity) -> Estimate:
         """``quantity`` of one run divided by ``quantity`` of another run: block by block, if they took turns."""
@@ -72,7 +72,7 @@ class Repeats:
             if runs[0]["timed_in"].iloc[0] == one["timed_in"].iloc[0]
         ]
         values, spread = self.values(one, quantity) / base, _pooled(together)
-        return relaunched(by_launch(values), spread) if spread else repeatable(values)
+        return _repeat(values, spread)
 
     def _spread(self, run: pd.DataFrame, quantity: Quantity) -> Spread | None:
         key = _setting(run), quantity
@@ -80,6 +80,13 @@ class Repeats:
             alike = self._alike.get(_setting(run), [])
             self._spreads[key] = _pooled([[self.values(scheme, quantity) for scheme in runs] for runs in alike])
         return self._spreads[key]
+
+
+def _repeat(values: pd.Series, spread: Spread | None) -> Estimate:
+    """The estimate from values by block; without an interval if there are fewer than ``LEAST_BLOCKS`` blocks."""
+    if spread is None or len(values) < LEAST_BLOCKS:
+        return repeatable(values)
+    return relaunched(by_launch(values), spread)
 
 
 def _setting(run: pd.DataFrame) -> tuple:

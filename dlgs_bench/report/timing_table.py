@@ -20,16 +20,19 @@ def main(snakemake: Script) -> None:
         table, sessions.kept_speedups(snakemake.input.get("kept") or [], table["model"].unique())
     )
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
-    caption += f" In brackets: {captions.repeat(table)}. {captions.counted(table)}."
+    caption += f" In brackets: {captions.repeat(table)}." if table["enough"].any() else " Too few blocks for intervals."
+    caption += f" {captions.counted(table)}."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)
 
 
 def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """The speed-ups stand next to the methods and ratios, before the settings that most rows share."""
     return pd.DataFrame(
         {
-            **tables.run_columns(row, names),
+            **dict.fromkeys(("Model", "Method", "Ratio")),
             "Speed-up": "1" if row["variant"] == "none" else tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),
+            **tables.run_columns(row, names),
             "Iteration (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Batch": f"{row['batch']:g}",
             "Buckets": "" if pd.isna(row["num_buckets"]) else f"{row['num_buckets']:.0f}",

@@ -26,13 +26,13 @@ TARGETS += expand(
 )
 
 
+def kept_files(pattern):
+    """The files of kept sets of results that match the pattern."""
+    return sorted(map(str, Path(workflow.basedir, "results").glob(pattern)))
+
+
 # Long accuracy runs, for models that train too few epochs on this machine.
-KEPT_ACCURACY = sorted(
-    map(
-        str,
-        Path(workflow.basedir).glob("results/reference-long-training/**/accuracy.csv"),
-    )
-)
+KEPT_ACCURACY = kept_files("reference-long-training/**/accuracy.csv")
 
 
 # What the rules of tables and figures share. They inherit from it; their parameters name the script.
@@ -115,9 +115,8 @@ use rule table1 as so_far with:
 
 # Sessions of other days and machines, over which Table 2 shows the range of the speed-ups.
 KEPT_TIMING = [
-    str(file)
-    for folder in ("reference-again", "reference")
-    for file in sorted(Path(workflow.basedir).glob(f"results/{folder}/*timing.csv*"))
+    *kept_files("reference-again/*timing.csv*"),
+    *kept_files("reference/*timing.csv*"),
 ]
 
 
@@ -141,6 +140,7 @@ use rule artefact as answer with:
     input:
         **TIDY,
         kept=KEPT_ACCURACY,
+        sessions=KEPT_TIMING,
         calibration=(
             calibrated("run.json", [layers_of, exchanges_of]) if PREDICTED else []
         ),
@@ -170,10 +170,10 @@ use rule artefact as baselines with:
         f"{RESULTS}/logs/baselines.log",
 
 
-# Statements about merging layers need the table of the study of planners.
+# Statements about merging layers need the table of the study of planners: the own one, or the kept one.
 PLANNERS_TIMED = [
     file for file in [f"{RESULTS}/planners_timing.csv"] if Path(file).exists()
-]
+] or kept_files("reference-studies/planners_timing.csv")
 
 
 use rule artefact as claims with:
@@ -181,6 +181,7 @@ use rule artefact as claims with:
         **TIDY,
         planners=PLANNERS_TIMED,
         kept=KEPT_ACCURACY,
+        methods=kept_files("reference-methods/methods_accuracy.csv"),
     output:
         **table_files("claims", "Claims", "Tables"),
     params:

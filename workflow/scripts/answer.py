@@ -1,14 +1,16 @@
 """Does compressing gradients pay? One row per model, over all-gather.
 
 Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
-the largest speed-up is significantly below 1; a verdict needs three blocks. At a smaller batch than the paper's (32;
-ResNet-50: 64), selection and exchange weigh more against computing. Best method: of the methods that are significantly
-faster, the method with the highest lower end of its interval; if no method is, the method with the largest speed-up.
-16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16 bits: the method's
-speed-up divided by the speed-up of 16 bits. Gains 10 % below: the link rate (Gb/s) below which the method's speed-up
-exceeds 1.1, predicted by the time model; with proportional links, it is the rate of the nodes for which these links
-stand. Training accuracy: the method's minus uncompressed's, at the end of the longest training of both, over n seeds;
-less than one epoch does not count as training."""
+the largest speed-up is significantly below 1; a verdict needs three blocks and the paper's batch (32; ResNet-50: 64),
+because at a smaller batch selection and exchange weigh more against computing. Best method: of the methods that are
+significantly faster, the method with the highest lower end of its interval; if no method is, the method with the
+largest speed-up. 16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16
+bits: the method's speed-up divided by the speed-up of 16 bits. Gains 10 % below: the link rate (Gb/s) below which the
+method's speed-up exceeds 1.1, predicted by the time model; with proportional links, it is the rate of the nodes for
+which these links stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept
+sessions of other days and machines, and the number of sessions; a bracket covers one session only. Training accuracy:
+the method's minus uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does
+not count as training."""
 
 import json
 import math
@@ -16,9 +18,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from dlgs_bench.paper.claims import TOO_FEW
+from dlgs_bench.paper.claims import TOO_FEW, other_batch
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
-from dlgs_bench.report import captions, tables
+from dlgs_bench.report import captions, sessions, tables
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, label, ratio_of
@@ -56,10 +58,12 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 def verdict(best: pd.Series, gains: bool) -> str:
     """Whether compression pays on the model of ``best``, its best method; ``gains``: the gain is significant."""
-    if gains:
-        return YES
     if not best["enough"]:
         return f"not judged: {TOO_FEW}"
+    if papers := other_batch(best["model"], best["batch"]):
+        return f"batch {best['batch']:g}, paper {papers}: no verdict"
+    if gains:
+        return YES
     return NO if best["speedup_high"] < 1 else UNDECIDED
 
 
@@ -107,6 +111,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Pays": row["pays"],
             "Best method": label(row, names),
             "Speed-up": tables.spread(row, "speedup"),
+            "Over sessions": sessions.cell(row),
             "Against 16 bits": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
             "Gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
             "Training accuracy": accuracy_words(row),
@@ -121,7 +126,7 @@ def rate_words(mbit: float) -> str:
         return ""
     if math.isinf(mbit) or not mbit:
         return "every rate" if mbit else "no rate"
-    return tables.number(mbit / 1e3)
+    return f"{float(f'{mbit / 1e3:.1g}'):g}"  # the model's error allows one digit
 
 
 def accuracy_words(row: dict) -> str:
@@ -136,6 +141,7 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs, names = snakemake.input, Names.of(snakemake)
     table = answers(pd.read_csv(inputs.timing), names)
+    table = sessions.over_sessions(table, sessions.kept_speedups(inputs.sessions, table["model"].unique()))
     calibrated = Calibrations(Path(run).parent for run in inputs.calibration).each()
     rates = {
         rate["model"]: rate for rate in (json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates)

@@ -4,7 +4,8 @@ Each number is a ratio with its 95 % interval of a repeat. For times, the interv
 launches, pooled over the methods of a model and topology, or from the n blocks of a run with one launch; for
 accuracies, from n seeds. Speed-ups are against uncompressed in the same run. "Holds": the whole interval is on the
 statement's side of the bound. "Does not hold": the whole interval is on the other side. "Cannot be told here": the
-interval contains the bound, or runs are missing, were disturbed, are too few, or trained too briefly."""
+interval contains the bound, or runs are missing, were disturbed, are too few, trained too briefly, or were timed at
+another batch than the paper's. Batch: samples per worker and step."""
 
 import pandas as pd
 
@@ -17,17 +18,21 @@ from dlgs_bench.report.names import Names
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
-    planners = pd.concat(map(pd.read_csv, snakemake.input.planners)) if snakemake.input.planners else None
+    planners = pd.concat(kept.read(snakemake.input.planners)) if snakemake.input.planners else None
     long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
-    compared = claims.with_kept(claims.compare(timing, accuracy, planners), long_runs, names.models)
+    # Short runs of all methods count only for the statements about methods that the paper does not train.
+    others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in kept.read(snakemake.input.methods)]
+    compared = claims.with_kept(claims.compare(timing, accuracy, planners), [*long_runs, *others], names.models)
     counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
     counts = counts.value_counts()
     tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
     setting = captions.setting(accuracy if timing is None else timing)
     caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
     if long_runs:
-        where = captions.setting(pd.concat(long_runs))
-        caption += f" Kept run: a long run in results/reference-long-training. {where}."
+        where = captions.setting(pd.concat([*long_runs, *others]))
+        caption += f" Kept run: an accuracy run in results/reference-long-training or reference-methods. {where}."
+    if planners is not None:
+        caption += f" Statements about merging: the study of planners. {captions.setting(planners)}."
     tables.save_table(compared, claims.shown(compared, names), caption, snakemake.output)
 
 

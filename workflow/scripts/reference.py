@@ -28,8 +28,9 @@ NOTES = (
     "Best method: of the methods that are significantly faster over all-gather, the method with the highest lower end "
     "of its interval; if no method is, the method with the largest speed-up. 16 bits is not among them. Speed-ups are "
     "against the fastest uncompressed of the same run; the next column divides them by the speed-up of 16 bits. "
-    "Brackets hold 95 % of repeats in the same session. Gains 10 % below: the time model predicts a speed-up of at "
-    "least 1.1 if the links of the paper's nodes are slower than this rate. The paper's links have 50 Gb/s. Training "
+    "Brackets hold 95 % of repeats in the same session. Over sessions: the range of the speed-up over kept sessions of "
+    "other days and machines, and their number. Gains 10 % below: the time model predicts a speed-up of at least 1.1 "
+    "if the links of the paper's nodes are slower than about this rate. The paper's links have 50 Gb/s. Training "
     "accuracy: the difference to uncompressed. n counts blocks ([terms](docs/measuring.md)). [All tables, figures and "
     "claims](results/reference/README.md)."
 )

@@ -5,12 +5,14 @@ reuse, ...), weighted by the number of steps of the phase in a cycle. The iterat
 blocks, and geometric means over launches. Speed-up: uncompressed's iteration in the same blocks divided by the
 method's. Over sessions: the smallest and the largest speed-up of the row in this session and in kept sessions of other
 days and machines, and the number of sessions; a bracket covers one session only. Uncompressed and 16 bits are timed
-with several ways of merging layers, and the fastest counts. Buckets: the number of buckets of the row. Batch: samples
-per worker and step; at a smaller batch than the paper's (32; ResNet-50: 64), selection and exchange weigh more against
-computing. Of the bound: the shortest forward and backward pass of the model, which is the lower limit of every method,
-divided by the iteration. Epoch and Training: calculated from the iteration. Sent: the bytes that a worker sends per
-iteration. Density: the part of the entries that is sent. Links in proportion are given at the machine's calibrated
-speed: if the machine computes k times slower in a launch, the links of the launch are k times slower."""
+with several ways of merging layers, and the fastest counts. 16 bits has no row behind a server, because a method runs
+there only if it returns the sum of what the workers push unchanged, and 16 bits converts it. Buckets: the number of
+buckets of the row. Batch: samples per worker and step; at a smaller batch than the paper's (32; ResNet-50: 64),
+selection and exchange weigh more against computing. Of the bound: the shortest forward and backward pass of the model,
+which is the lower limit of every method, divided by the iteration. Epoch and Training: calculated from the iteration.
+Sent: the bytes that a worker sends per iteration. Density: the part of the entries that is sent. Links in proportion
+are given at the machine's calibrated speed: if the machine computes k times slower in a launch, the links of the launch
+are k times slower."""
 
 from dlgs_bench.report.timing_table import main
 

@@ -1,10 +1,10 @@
 """Speed-up with a server: a method's speed-up over uncompressed with a parameter server, against the rate of the links.
 
 Points: measured. Whiskers: the 95 % interval of a repeat, from the blocks of one run. Lines: the time model (equations
-2 to 7 of the paper) with costs calibrated at the fastest rate. If workers pull dense weights and links are slow,
-uncompressed takes the time of a dense push and a dense pull, and every method takes at least the time of the dense
-pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is the bound of a method, an iteration
-that only computes. Dotted: the paper's largest speed-up, 1.99."""
+2 to 7 of the paper) with costs calibrated at the fastest rate; without a calibration there are only points. If workers
+pull dense weights and links are slow, uncompressed takes the time of a dense push and a dense pull, and every method
+takes at least the time of the dense pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is
+the bound of a method, an iteration that only computes. Dotted: the paper's largest speed-up, 1.99."""
 
 from dataclasses import replace
 from itertools import product
@@ -22,9 +22,13 @@ from dlgs_bench.topology import TOPOLOGIES, Topology
 CEILING, PAPER = 2.0, 1.99
 
 
-def draw(axes: Axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Projection, ticks: list[float]) -> None:
-    """Draw one variant: measured speed-ups as points, predicted speed-ups as a line."""
+def draw(
+    axes: Axes, look: dict, rows: pd.DataFrame, dense: Projection | None, own: Projection | None, ticks: list[float]
+) -> None:
+    """Draw one variant: measured speed-ups as points, and predicted speed-ups as a line if it was calibrated."""
     style.measured(axes, look, rows["rate_mbit"], rows, "speedup")
+    if not (dense and own):
+        return
     rates = style.between(ticks)
     networks = [replace(own.here, rate_mbit=rate) for rate in rates]
     curve = [dense.iteration_s(there) / own.iteration_s(there) for there in networks]
@@ -34,13 +38,14 @@ def draw(axes: Axes, look: dict, rows: pd.DataFrame, dense: Projection, own: Pro
 def finish(axes: Axes, ticks: list[float], topology: Topology, bound: pd.Series) -> None:
     """``bound``: by rate, the speed-up of an iteration that is computing alone."""
     if topology.owner == "server":
-        for value, dash, words, side in (
-            (CEILING, "--", "2: the ceiling", "bottom"),
-            (PAPER, ":", "1.99: the paper's largest", "top"),
+        for value, dash, words, points in (
+            (CEILING, "--", "2: the ceiling", 4),
+            (PAPER, ":", "1.99: the paper's largest", -4),
         ):
             axes.axhline(value, color="0.3", linestyle=dash, linewidth=0.8)
-            axes.text(
-                0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va=side, fontsize=7,
+            axes.annotate(
+                words, (0.99, value), (0, points), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                ha="right", va="bottom" if points > 0 else "top", fontsize=7,
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
             )  # fmt: skip
     axes.set_ylim(0, max(CEILING * 1.15, axes.get_ylim()[1]))
@@ -66,15 +71,16 @@ def main(snakemake: Script) -> None:
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)
-                draw(axes, look, own, projections[model, "none"], projections[model, variant], ticks)
-        axes.plot([], [], **style.MODEL)
+                draw(axes, look, own, projections.get((model, "none")), projections.get((model, variant)), ticks)
+        if projections:
+            axes.plot([], [], **style.MODEL)
         dense = rows[rows["variant"] == "none"].set_index("rate_mbit").sort_index()
         finish(axes, ticks, topology, dense["iteration_s"] / dense["bound_s"])
         ratio = at_ratio(rows["ratio"].dropna().min())
         title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
         axes.set_title(title, fontsize=8)
     style.legend(figure, *panels[0].get_legend_handles_labels())
-    style.save(figure, captions.over_rates(table, " and a server"), snakemake)
+    style.save(figure, captions.over_rates(table, " and a server", modelled=bool(snakemake.input.exchanges)), snakemake)
 
 
 if __name__ == "__main__":
