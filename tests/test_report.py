@@ -272,6 +272,7 @@ def test_the_papers_claims_are_all_in_the_table(report):
     assert "Kept run: an accuracy run" in shown and "c0ffee" in shown
 
 
+@pytest.mark.slow
 def test_the_kept_table_2_shows_the_range_over_the_sessions_that_are_kept():
     """It becomes stale when a session is added and the table is not made again."""
     folder = ROOT / "results" / "reference"

@@ -87,13 +87,6 @@ def test_launches_share_what_is_left_of_the_budget(budget_s, waits):
     assert spent_s <= budget_s + sum(waits) + 1e-6
 
 
-def test_a_disturbed_launch_is_repeated_within_the_budget_only():
-    limited, unlimited = (RunSpec("timing", measurement=Measurement(budget_s=budget)) for budget in (100.0, 0.0))
-    assert launcher._fits_again(limited, begun_s=0.0, ended_s=50.0)
-    assert not launcher._fits_again(limited, begun_s=0.0, ended_s=51.0)
-    assert launcher._fits_again(unlimited, begun_s=0.0, ended_s=1e6)
-
-
 def test_every_bucketing_of_uncompressed_takes_turns_with_the_plans():
     """Plans with the same groups are timed once. Uncompressed is timed with the groups of its own plan."""
     dense = {"method": "none", "variant": "none", "options": {}, "bucket_bytes": 2**23, "planner": "layer"}

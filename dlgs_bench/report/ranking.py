@@ -18,8 +18,8 @@ def relative(table: pd.DataFrame) -> pd.DataFrame:
     A method that does not reach the target has an infinite time, and so has every method if none reaches it.
     """
     columns = [column for column in table if column.startswith(TO_TARGET)]
-    times = table[columns].rename(columns=lambda column: column.removeprefix(TO_TARGET))
-    return (times / times.min()).fillna(float("inf"))
+    rates = [column.removeprefix(TO_TARGET) for column in columns]
+    return pd.DataFrame(_relative(table[columns].to_numpy(float)), table.index, rates)
 
 
 def scores(table: pd.DataFrame) -> pd.Series:
@@ -28,7 +28,18 @@ def scores(table: pd.DataFrame) -> pd.Series:
     The profile of a method is the part of the rates at which it takes at most x times as long as the fastest method. A
     method that is the fastest at every rate has 1. A method that never takes less than ``AT_MOST`` times as long has 0.
     """
-    return ((AT_MOST - relative(table)) / (AT_MOST - 1)).clip(lower=0).mean(axis=1)
+    return pd.Series(_areas(relative(table).to_numpy()), table.index)
+
+
+def _relative(times: np.ndarray) -> np.ndarray:
+    """The times divided by the shortest, shape (..., methods, rates); infinite where no method reaches the target."""
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(times / times.min(axis=-2, keepdims=True), nan=np.inf, posinf=np.inf)
+
+
+def _areas(relative: np.ndarray) -> np.ndarray:
+    """The scores, shape (..., methods), from relative times, shape (..., methods, rates)."""
+    return ((AT_MOST - relative) / (AT_MOST - 1)).clip(min=0).mean(axis=-1)
 
 
 def resampled(per_step: pd.DataFrame, steps: np.ndarray, dense: pd.Series) -> pd.DataFrame:
@@ -38,11 +49,11 @@ def resampled(per_step: pd.DataFrame, steps: np.ndarray, dense: pd.Series) -> pd
     uncompressed method. Columns: ``score_sd``; ``score_low`` and ``score_high``, between which 95 % of the scores lie;
     ``sooner_<rate>``, the part of the draws in which the method reaches the target sooner than uncompressed.
     """
-    times = [per_step.mul(draw, axis=0) for draw in steps]
-    drawn = np.stack([scores(time) for time in times])
+    times = steps[:, :, None] * per_step.to_numpy(float)
+    drawn = _areas(_relative(times))
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
     table = pd.DataFrame({"score_sd": drawn.std(axis=0), "score_low": low, "score_high": high}, per_step.index)
-    sooner = np.mean([time.lt(time[dense].iloc[0]) for time in times], axis=0)
+    sooner = (times < times[:, np.flatnonzero(dense)[:1]]).mean(axis=0)
     return table.join(pd.DataFrame(sooner, per_step.index, per_step.columns.str.replace(TO_TARGET, SOONER)))
 
 
