@@ -302,6 +302,21 @@ def clock(monkeypatch) -> list[float]:
 
 
 @pytest.mark.unit
+def test_a_pause_of_the_whole_run_is_no_silence(tmp_path, clock):
+    known = liveness.Ranks(tmp_path, 1)
+    clock[0] += 50
+    known.poll()
+    clock[0] += 3600
+    known.poll()
+    assert not known.stalled(100)
+    clock[0] += 49
+    known.poll()
+    assert not known.stalled(100)
+    clock[0] += 1
+    assert known.stalled(100)
+
+
+@pytest.mark.unit
 def test_the_slowest_rank_decides_and_silence_counts_from_the_launch(tmp_path, clock):
     known = liveness.Ranks(tmp_path, 3)
     for now, states in [(1010, {0: (3, 10), 1: (2, 10)}), (1050, {0: (4, 10)}), (1099, {0: (5, 10), 2: (9, 10)})]:

@@ -37,6 +37,20 @@ def calibrate(folder: Path) -> None:
     pd.DataFrame({"forward_s": [0.016] * 3, "iteration_s": [0.05] * 3}).to_csv(place / "iterations.csv", index=False)
 
 
+@pytest.mark.parametrize(
+    "seconds, words", [(0, "0:00 min"), (125.9, "2:05 min"), (7199, "119:59 min"), (7200, "2:00 h"), (16_279, "4:31 h")]
+)
+def test_long_times_are_in_hours(seconds, words):
+    assert progress.clock(seconds) == words
+
+
+def test_where_nothing_is_to_do_no_time_is_announced_or_expected(tmp_path):
+    for name, spec in RUNS.items():
+        finish(tmp_path / name, spec, 10.0)
+    assert progress.announce(tmp_path, RUNS) == "0 of 5 runs to do"
+    assert "first estimate" not in progress.against_announced(tmp_path)
+
+
 def test_before_anything_is_known_budgets_add_up_and_the_others_are_counted(tmp_path):
     """With 45 s for the rest, budgets are 2:15 min: 1:41 to 3:22 min with the least and the greatest factor."""
     words = progress.announce(tmp_path, RUNS)

@@ -35,6 +35,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of the disk, n
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for this time
 REPORT_INTERVAL_S = 0.5
 HEARTBEAT_INTERVAL_S = 1
+PAUSE_S = 60  # a launcher that does not look at its ranks for longer was paused, and the ranks with it
 WIDTH = 48  # characters of a file that is overwritten
 
 
@@ -184,9 +185,14 @@ class Ranks:
         self._done: list[tuple[int, int] | None] = [None] * ranks
         self._read = [0] * ranks  # lines of messages
         self._changed = [time.monotonic()] * ranks  # the time of the last progress, or of the start
+        self._polled = time.monotonic()
 
     def poll(self) -> None:
-        """Read the progress of all ranks."""
+        """Read the progress of all ranks. The time of a pause, as in a suspended job, does not count as silence."""
+        now = time.monotonic()
+        if now - self._polled > PAUSE_S:
+            self._changed = [changed + now - self._polled for changed in self._changed]
+        self._polled = now
         for rank, last in enumerate(self._done):
             with suppress(ValueError):  # the file was read while it was written; the next poll reads it again
                 state = tuple(json.loads(_text(_progress_of(self._folder, rank)) or "[]"))

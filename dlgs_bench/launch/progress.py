@@ -62,12 +62,12 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
     announced = {"begun": time.monotonic(), "machine": _machine()}
-    if not queue.calibrating and len(expected) == len(left):
+    if left and not queue.calibrating and len(expected) == len(left):
         announced["expected_s"] = round(expected_s, 1)
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
     to_do = f"{len(left)} of {len(runs)} runs to do"
-    if left and not expected:
-        return f"{to_do}; their time is estimated while they run"
+    if not expected:
+        return f"{to_do}; their time is estimated while they run" if left else to_do
     about, later = clock(expected_s), ""
     if queue.calibrating:
         about = f"{max(1, int(FAST * expected_s / 60))} to {ceil(SLOW * expected_s / 60)} min"
@@ -141,7 +141,9 @@ def spent(folder: Path) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, such as "2:05 min"."""
+    """Minutes and seconds, such as "2:05 min"; from two hours on, hours and minutes, such as "4:31 h"."""
+    if seconds >= 7200:
+        return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d} h"
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d} min"
 
 

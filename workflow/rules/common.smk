@@ -224,5 +224,6 @@ onsuccess:
     except OSError as error:
         stop(f"{error.strerror}: {error.filename or VALUES['output']['report']}")
     print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{page}")
-    print(f"time of the runs by kind: {progress.spent(Path(RUN_FOLDER))}")
+    if walls := progress.spent(Path(RUN_FOLDER)):
+        print(f"time of the runs by kind: {walls}")
     print(f"time of the workflow: {progress.against_announced(Path(RUN_FOLDER))}")
