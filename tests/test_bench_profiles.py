@@ -90,6 +90,7 @@ def test_errors_follow_from_predictions_and_measurements(tmp_path, cores):
     assert table["measured_s_low"].tolist() == pytest.approx(table["measured_s"].tolist())
 
 
+@pytest.mark.unit
 @pytest.mark.slow
 def test_a_kept_set_is_predicted_again_without_the_runs(tmp_path):
     """The same measurements, held against a profile whose computing was recorded half as fast."""
