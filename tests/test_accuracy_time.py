@@ -27,7 +27,7 @@ def times(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
 
 def timing(**metadata) -> pd.DataFrame:
     runs = pd.concat([timing_run(method, seconds) for method, seconds in SECONDS.items()])
-    return whole(runs, **metadata).assign(network="testbed")
+    return whole(runs, **metadata).assign(network="testbed", data="cifar10")
 
 
 def points(precision="float32", **curves: list[float]) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def points(precision="float32", **curves: list[float]) -> pd.DataFrame:
     rows = [
         {"run": variant, "model": "vgg16", "variant": variant, "step": 10 * (place + 1), "test_accuracy": accuracy,
          "ratio": math.nan if variant == "none" else 0.01, "refresh_every": 32.0 if variant == "dlgs" else math.nan,
-         "precision": precision, "topology": "allgather", "workers": 2, "seed": 0, "sent_bytes": 1.0}
+         "precision": precision, "topology": "allgather", "workers": 2, "seed": 0, "sent_bytes": 1.0, "data": "cifar10"}
         for variant, curve in curves.items() for place, accuracy in enumerate(curve)
     ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -115,6 +115,7 @@ def test_curves_have_a_panel_for_each_ratio_and_rate_with_uncompressed_in_each()
     for _, panel in drawn.groupby("gbit"):
         assert panel["variant"].value_counts().to_dict() == {"none": 2, "topk": 2, "dlgs": 2}
         assert (panel["hours_low"] <= panel["hours"]).all() and (panel["hours"] <= panel["hours_high"]).all()
+    assert lines(points(**CURVES).assign(data="imagenet"), iterations(timing())).empty
 
 
 def test_the_kept_table_is_made_of_the_kept_runs():

@@ -73,7 +73,7 @@ def iterations(timing: pd.DataFrame) -> pd.DataFrame:
     for _, here in table.groupby("model", sort=False):
         dense = here[here["variant"] == "none"].iloc[0].to_dict()
         for row in here.to_dict("records"):
-            metadata = {key: row[key] for key in keys} | {"blocks": row["blocks"]}
+            metadata = {key: row[key] for key in (*keys, "data", "blocks")}
             rows.append(metadata | _measured(row))
             rows += [metadata | _predicted(row, dense, gbit) for gbit in PREDICTED_GBIT]
     return pd.DataFrame(rows)
@@ -132,12 +132,15 @@ def times(points: pd.DataFrame, every: pd.DataFrame, targets: Mapping[str, Seque
 
 
 def lines(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
-    """The curves of every panel: ``ratio`` is the panel's, and ``hours`` with its range the time of a point."""
+    """The curves of every panel: ``ratio`` is the panel's, and ``hours`` with its range the time of a point.
+
+    A model that was timed on other data than it was trained on has no curve: a step is not such an iteration.
+    """
     rows = []
     for own, dense in pairs(points):
         for curve in (own, dense):
-            mean = curves.mean(curve).assign(**{key: curve.iloc[0][key] for key in (*SETTING, *METHOD)})
-            rows.append(mean.merge(every, on=["model", *METHOD]).assign(ratio=own["ratio"].iloc[0]))
+            mean = curves.mean(curve).assign(**{key: curve.iloc[0][key] for key in (*SETTING, *METHOD, "data")})
+            rows.append(mean.merge(every, on=["model", "data", *METHOD]).assign(ratio=own["ratio"].iloc[0]))
     drawn = pd.concat(rows).drop_duplicates([*SETTING, *METHOD, "gbit", "step"])
     return drawn.assign(**{f"hours{end}": drawn["step"] * drawn[f"iteration_s{end}"] / 3600 for end in ENDS})
 
