@@ -368,12 +368,18 @@ def within(table: pd.DataFrame, factor: float) -> tuple[int, int]:
 
 def summary(everything: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None) -> str:
     """What the tables say, as a list. ``pairs``: of ``overhead``, or None if the set has none."""
-    table = not_given(everything)
-    lines = [*of_errors(table), *of_choices(table), *of_given(everything[everything["slowdown_given"]])]
-    speeds = table["alone_s"] / table["recorded_alone_s"]
+    table, given = not_given(everything), of_given(everything[everything["slowdown_given"]])
+    lines = given
+    if len(table):
+        speeds = table["alone_s"] / table["recorded_alone_s"]
+        lines = [
+            *of_errors(table),
+            *of_choices(table),
+            *given,
+            f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
+            "in the cases with at most as many workers as cores.",
+        ]
     lines += [
-        f"Computing alone took {speeds.min():.2f} to {speeds.max():.2f} times as long as in the recording, "
-        "in the cases with at most as many workers as cores.",
         f"The weights kept their bits in {probed['equal_bits'].sum()} of {len(probed)} jobs while the probe recorded.",
         "Computing in the recorded iterations, while messages are sent, took "
         f"{captions.least_to_most(probed['computing'], 2)} times as long as computing alone.",

@@ -151,7 +151,7 @@ def test_several_launches_make_one_table(measure):
 def test_a_disturbed_launch_is_repeated(measure, capsys):
     table = "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1.5,1.5\n"  # slower from its beginning: not disturbed
     assert measure("1,1", "1,2", "1.5,1.5") == (table, "", 3)
-    said = "a forward pass took 2.00 times as long as when the links were set: measured once more"
+    said = "a forward pass took 2.00 times the expected time: measured once more"
     assert said in capsys.readouterr().err
 
 
@@ -159,7 +159,7 @@ def test_a_disturbed_launch_is_repeated(measure, capsys):
 def test_a_run_that_stays_disturbed_is_marked(measure):
     table, disturbed, launches = measure("1,1", "1,2", "1,2", "1,2", "1,1")
     assert table == "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
-    assert disturbed == "a forward pass took 2.00 times as long as when the links were set"
+    assert disturbed == "a forward pass took 2.00 times the expected time"
 
 
 @pytest.mark.unit

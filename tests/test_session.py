@@ -146,18 +146,18 @@ def test_links_in_proportion_follow_what_the_workers_compute(calibrated_s, monke
     """At every moment, links x computing is as in the calibration, and all processes know the same slowdown."""
     rates = [100.0]
     monkeypatch.setattr(timed.link_rates, "scale", lambda factor: rates.append(rates[-1] * factor))
-    monkeypatch.setattr(timed, "PROBE_S", 0.0)
 
     def work(comm):
         spec = RunSpec("timing", Training("resnet20"), cluster=Cluster(calibrated_s=calibrated_s))
         session = Session(spec, comm, Noise(), CPU)
-        backward_s = iter([0.5, 0.7, 9.0] if comm.rank else [0.1, 7.0, 0.3])  # medians 0.7 and 0.3
+        factors = iter([f for f in (1, 2, 2, 0.5) for _ in range(timed.MIN_PROBES)])  # how slow the machine is
+        backward_s = iter([0.5, 0.7, 9.0] * 4 if comm.rank else [0.1, 7.0, 0.3] * 4)  # medians 0.7 and 0.3
         session.local_gradient = lambda: None
-        session.clock.stop = lambda: {"forward_s": 0.5, "backward_s": next(backward_s)}
+        session.clock.stop = lambda: {"forward_s": 0.5 * (f := next(factors)), "backward_s": f * next(backward_s)}
         links = timed.ProportionalLinks(session)
-        slowdowns = [links.slowdown]
-        for factor in (2, 2, 0.5):  # the machine becomes slower, and then faster
-            links.follow([0.25 * factor, 9.0, 0.0] if comm.rank else [0.75 * factor] * 3)
+        slowdowns = []
+        for _ in range(4):
+            links.follow()
             slowdowns.append(links.slowdown)
         return slowdowns
 

@@ -54,5 +54,5 @@ def why_disturbed(others: float, iterations: Path, forward_s: float | None) -> s
             timed = [float(row["forward_s"]) / float(row["slowdown"]) for row in csv.DictReader(file)]
         ratio = statistics.median(timed) / forward_s
         if abs(ratio - 1) > MAX_SPEED_CHANGE:
-            return f"a forward pass took {ratio:.2f} times as long as when the links were set"
+            return f"a forward pass took {ratio:.2f} times the expected time"
     return None

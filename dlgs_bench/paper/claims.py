@@ -86,6 +86,7 @@ def at_most(differences: pd.Series, bound: float, **metadata: Any) -> Comparison
 
     Fewer than ``LEAST_BLOCKS`` seeds decide nothing.
     """
+    differences = differences.dropna()
     n, value = len(differences), float(differences.mean())
     if n < LEAST_BLOCKS:
         return Comparison(**metadata, value=value, n=n, why=TOO_FEW)
@@ -777,9 +778,9 @@ def at_the_papers_batch(comparison: Comparison, model: str, batches: dict[str, f
 
 
 def other_batch(model: str, batch: float | None) -> int | None:
-    """The paper's batch for the model, if it is another; None if it is the same, or if the paper has no such model."""
+    """The paper's batch for the model, if it is another; None if it is the same, or if one of them is not known."""
     papers = PAPERS_BATCH.get(model)
-    return None if papers is None or batch == papers else papers
+    return None if papers is None or pd.isna(batch) or batch == papers else papers
 
 
 def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:

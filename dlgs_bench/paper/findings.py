@@ -93,7 +93,8 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
             others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
-    losses = table[(table["speedup_high"] < 1) & table["enough"]]
+    at_the_papers = ~table.apply(lambda row: bool(claims.other_batch(row["model"], row["batch"])), axis=1).astype(bool)
+    losses = table[(table["speedup_high"] < 1) & table["enough"] & at_the_papers]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         words.append(f"Compression can also cost time: {makes_faster(worst, names, shared)}.")
@@ -261,8 +262,8 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
-            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: for a part of the training "
-            f"it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of a kept "
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: between two points of its "
+            f"curve it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of a kept "
             f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
         )
     return " ".join(words)

@@ -41,7 +41,7 @@ def resampled_steps_to(
     """
     curve = points.pivot(index="step", columns="seed", values="test_accuracy").dropna()
     tested = np.full(curve.shape, samples[0])
-    tested[-1] = samples[1]
+    tested[curve.index == points["step"].max()] = samples[1]
     drawn = (generator.binomial(tested, curve, (draws, *curve.shape)) / tested).mean(axis=2)
     return np.array([_first_step(curve.index.to_numpy(), accuracy, target) for accuracy in drawn])
 

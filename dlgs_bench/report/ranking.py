@@ -33,8 +33,10 @@ def scores(table: pd.DataFrame) -> pd.Series:
 
 def _relative(times: np.ndarray) -> np.ndarray:
     """The times divided by the shortest, shape (..., methods, rates); infinite where no method reaches the target."""
-    with np.errstate(invalid="ignore"):
-        return np.nan_to_num(times / times.min(axis=-2, keepdims=True), nan=np.inf, posinf=np.inf)
+    times = np.where(np.isnan(times), np.inf, times)
+    with np.errstate(invalid="ignore"):  # infinite by infinite
+        relative = times / times.min(axis=-2, keepdims=True)
+    return np.where(np.isnan(relative), np.inf, relative)
 
 
 def _areas(relative: np.ndarray) -> np.ndarray:

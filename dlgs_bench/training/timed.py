@@ -20,7 +20,7 @@ from dlgs_bench.training.rows import group_rows, joined, over_workers, sent_row,
 from dlgs_bench.training.session import Session, decide, make_method
 
 PROBE_S = 2.0  # how long gradients are timed at the start of a run to measure the machine's speed
-PROBES = 3  # at least so many gradients are timed
+MIN_PROBES = 3  # gradients; between two blocks, as many are timed
 
 
 def timing(
@@ -95,6 +95,7 @@ def in_turns(
     iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
     links = ProportionalLinks(session)
+    links.follow(PROBE_S)
     for exchange in session.exchanges.values():
         exchange.warm_start()
     warm_up = [(one, step) for one in session.exchanges.values() for step in timed_steps(one.method, 1)]
@@ -107,13 +108,11 @@ def in_turns(
     block, began, enough = 0, time.perf_counter(), False
     while not enough:
         block += 1
-        forward_s = []
         for label, exchange in session.exchanges.items():
             for step in steps[label]:
                 row = session.step(exchange, block * exchange.method.cycle + step)
                 share = phase_share(exchange.method, row["phase"])
                 iterations.append({"block": block, "variant": label, "share": share, "slowdown": links.slowdown} | row)
-                forward_s.append(row["forward_s"])
                 sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
                 report(len(warm_up) + len(iterations), len(warm_up) + expected * per_block)
             traces[label] = trace_rows(label, session.clock, exchange)
@@ -123,7 +122,7 @@ def in_turns(
             session.comm, not remaining or widest(iterations, uncompressed) <= measurement.width
         )
         if not enough:
-            links.follow(forward_s)
+            links.follow()
     return over_workers(iterations, session.comm, session.spec.cluster.workers), sent, traces
 
 
@@ -144,47 +143,32 @@ class ProportionalLinks:
 
     If a gradient takes k times as long as in the calibration, the mean over the workers, the links become k times
     slower too, and ``slowdown`` is k. It is 1 if the rates are fixed. Shared machines drift by 10 to 20 % within
-    minutes, which would change the ratio of computation to communication. All processes make these calls.
+    minutes, which would change the ratio of computation to communication.
     """
 
     def __init__(self, session: Session) -> None:
-        """Time some gradients, and set the links."""
         self._session, self.slowdown = session, 1.0
+
+    def follow(self, least_s: float = 0.0) -> None:
+        """Time gradients for ``least_s``, at least ``MIN_PROBES``, and set the links. All processes call it."""
+        session = self._session
         calibrated_s = session.spec.cluster.calibrated_s
         if not calibrated_s:
-            self._of_a_second = 0.0
             return
-        parts = self._probe()
-        slowdown = (parts["forward_s"] + parts["backward_s"]) / calibrated_s
-        self._of_a_second = slowdown / parts["forward_s"]
-        self._set(slowdown)
-
-    def follow(self, forward_s: list[float]) -> None:
-        """Set the links for the speed of these forward passes, which this worker has just made.
-
-        They need no time of their own, and unlike backward, they compute while nothing is sent.
-        """
-        if self._of_a_second:
-            self._set(self._of_a_second * self._mean({"forward_s": statistics.median(forward_s)})["forward_s"])
-
-    def _probe(self) -> dict[str, float]:
-        """The seconds of forward and backward while all workers compute, and nothing is sent."""
-        parts: list[dict[str, float]] = []
+        own: list[float] = []
         began = time.perf_counter()
-        # All workers start each gradient at the same time.
-        while not decide(self._session.comm, len(parts) >= PROBES and time.perf_counter() - began >= PROBE_S):
-            self._session.local_gradient()
-            parts.append(self._session.clock.stop())
-        return self._mean({name: statistics.median(p[name] for p in parts) for name in ("forward_s", "backward_s")})
-
-    def _mean(self, own: dict[str, float]) -> dict[str, float]:
-        """The mean over the workers, the same on all processes: where workers share cores, one of them may be fast."""
-        return joined([own], dict.fromkeys(own, torch.mean), self._session.comm, self._session.spec.cluster.workers)[0]
-
-    def _set(self, slowdown: float) -> None:
-        if self._session.comm.rank == 0:
+        # As in the calibration, all workers start each gradient at the same time.
+        while not decide(session.comm, len(own) >= MIN_PROBES and time.perf_counter() - began >= least_s):
+            session.local_gradient()
+            parts = session.clock.stop()
+            own.append(parts["forward_s"] + parts["backward_s"])
+        # One worker is not enough: where workers share cores, it may have a core of its own.
+        row = {"computing_s": statistics.median(own)}
+        (mean,) = joined([row], {"computing_s": torch.mean}, session.comm, session.spec.cluster.workers)
+        slowdown = mean["computing_s"] / calibrated_s
+        if session.comm.rank == 0:
             link_rates.scale(self.slowdown / slowdown)
-        self._session.comm.barrier()
+        session.comm.barrier()
         self.slowdown = slowdown
 
 

@@ -26,11 +26,6 @@ TARGETS += expand(
 )
 
 
-def kept_files(pattern):
-    """The files of kept sets of results that match the pattern."""
-    return sorted(map(str, Path(workflow.basedir, "results").glob(pattern)))
-
-
 # Long accuracy runs, for models that train too few epochs on this machine.
 KEPT_ACCURACY = kept_files("reference-long-training/**/accuracy.csv")
 

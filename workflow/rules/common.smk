@@ -134,6 +134,11 @@ DRAWN = figures.of_models(
 TARGETS, STUDY_TARGETS = [], []
 
 
+def kept_files(pattern):
+    """The files of kept sets of results that match the pattern."""
+    return sorted(map(str, Path(workflow.basedir, "results").glob(pattern)))
+
+
 def queue():
     """Folder below the runs' folder -> spec, for the runs that the requested targets need."""
     made = {os.path.dirname(file) for job in workflow.dag.jobs for file in job.output}

@@ -126,7 +126,7 @@ def rate_words(mbit: float) -> str:
         return ""
     if math.isinf(mbit) or not mbit:
         return "every rate" if mbit else "no rate"
-    return f"{float(f'{mbit / 1e3:.1g}'):g}"  # the model's error allows one digit
+    return f"{float(f'{mbit / 1e3:.2g}'):g}"  # the model's error allows no more digits
 
 
 def accuracy_words(row: dict) -> str:

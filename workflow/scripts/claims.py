@@ -22,14 +22,15 @@ def main(snakemake: Script) -> None:
     long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
     # Short runs of all methods count only for the statements about methods that the paper does not train.
     others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in kept.read(snakemake.input.methods)]
+    planners = None if planners is None else planners[planners["model"].isin(names.models)]
     compared = claims.with_kept(claims.compare(timing, accuracy, planners), [*long_runs, *others], names.models)
     counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
     counts = counts.value_counts()
     tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
     setting = captions.setting(accuracy if timing is None else timing)
     caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."
-    if long_runs:
-        where = captions.setting(pd.concat([*long_runs, *others]))
+    if kept_runs := [*long_runs, *others]:
+        where = captions.setting(pd.concat(kept_runs))
         caption += f" Kept run: an accuracy run in results/reference-long-training or reference-methods. {where}."
     if planners is not None:
         caption += f" Statements about merging: the study of planners. {captions.setting(planners)}."
