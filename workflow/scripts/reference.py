@@ -30,9 +30,9 @@ NOTES = (
     "against the fastest uncompressed of the same run; the next column divides them by the speed-up of 16 bits. "
     "Brackets hold 95 % of repeats in the same session. Over sessions: the smallest and the largest speed-up in this "
     "session and in kept sessions of other days and machines, and their number. Gains 10 % below: the time model "
-    "predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than about this rate. The paper's "
-    "links have 50 Gb/s. Training accuracy: the difference to uncompressed. n counts blocks ([terms](docs/measuring.md)). [All tables, figures and "
-    "claims](results/reference/README.md)."
+    "predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than about this rate. The "
+    "paper's links have 50 Gb/s. Training accuracy: the difference to uncompressed. n counts blocks "
+    "([terms](docs/measuring.md)). [All tables, figures and claims](results/reference/README.md)."
 )
 ABOUT = (
     "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "
