@@ -29,8 +29,6 @@ VARIANTS: dict[str, tuple[str, dict]] = {
     "majority-lion": ("majority", {"momentum": 0.9, "lion_beta": 0.99}),
     "diloco-streaming": ("diloco", {"fragments": 2, "delay": 1, "mixing": 0.5}),
 }
-# A copy of the project may have few methods.
-VARIANTS = {name: variant for name, variant in VARIANTS.items() if variant[0] in plugins.names("methods")}
 TRAINING = Training("small", momentum=0.9)
 CPU = torch.device("cpu")
 

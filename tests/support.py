@@ -22,7 +22,7 @@ import pytest
 import torch
 import yaml
 from conftest import world_of
-from equal_worker import VARIANTS
+from equal_worker import VARIANTS as EVERY_VARIANT
 from hypothesis import settings
 from PIL import Image
 from world import World
@@ -61,6 +61,12 @@ METHODS = plugins.names("methods")
 with alone("plugins"):  # one process describes all, before tests ask for one after another
     plugins.describe_all((kind, name) for kind in plugins.FOLDERS for name in plugins.names(kind))
 CLASSES = {name: method_class(name) for name in METHODS}
+# A copy of the project may have few methods, or others with the same names.
+VARIANTS = {
+    name: (method, parameters)
+    for name, (method, parameters) in EVERY_VARIANT.items()
+    if method in METHODS and parameters.keys() <= plugins.describe("methods", method)["fields"].keys()
+}
 CLASSES |= {variant: CLASSES[method] for variant, (method, _) in VARIANTS.items()}
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")

@@ -4,8 +4,8 @@ from functools import cache, partial
 
 import pytest
 import torch
-from equal_worker import STEPS, VARIANTS, parameters_after, trained
-from support import CLASSES, METHODS, every_engine, exchange_of, gradients, make, needs_horovod, one_step
+from equal_worker import STEPS, parameters_after, trained
+from support import CLASSES, METHODS, VARIANTS, every_engine, exchange_of, gradients, make, needs_horovod, one_step
 from world import World
 
 from dlgs_bench.comm.local import run_workers

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from equal_worker import VARIANTS, Noise
+from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
-from support import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, documented, every_engine, options_of
+from support import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, VARIANTS, documented, every_engine, options_of
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel

@@ -18,6 +18,7 @@ import results_page
 pytestmark = pytest.mark.unit
 
 FOLDER = ROOT / "results"
+INDEX = (FOLDER / "README.md").read_text() if FOLDER.exists() else ""  # a copy of the project has no results
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_every_set_is_there_with_what_the_index_says(text):
         assert all(row[key] in sections[row["folder"]] for key in ("date", "machine", "commits", "headline"))
 
 
-@pytest.mark.parametrize("row", results_page.SET.finditer((FOLDER / "README.md").read_text()), ids=lambda row: row[1])
+@pytest.mark.parametrize("row", list(results_page.SET.finditer(INDEX)), ids=lambda row: row[1])
 def test_a_row_has_the_dates_and_commits_of_its_set(row):
     """A row ends its dates with the day alone, such as "2026-11-22 to 28"."""
     facts = json.loads((FOLDER / row["folder"] / "set.json").read_text())
