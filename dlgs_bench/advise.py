@@ -228,7 +228,7 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
         rates = ", ".join(f"{row['name']} {mbit(row['mbit'])}" for row in interfaces)
         lines.append(f"The network interfaces of the machine that recorded: {rates}.")
     if described["kind"] == "hsdp":
-        lines.append("Hybrid sharding: a worker is one replica, and the tensors are those of one of its shards.")
+        lines.append("Hybrid sharding: a worker is one replica, and the tensors belong to one of its shards.")
     steps = f"{described['steps']} steps"
     if described["passes"] > 1:
         steps += f" of {described['passes']} passes"

@@ -35,7 +35,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of the disk, n
 LEAVE_AFTER_S = 30  # a rank leaves when the heartbeat has not changed for this time
 REPORT_INTERVAL_S = 0.5
 HEARTBEAT_INTERVAL_S = 1
-PAUSE_S = 60  # a launcher that does not look at its ranks for longer was paused, and the ranks with it
+PAUSE_S = 60  # a launcher that did not poll for longer was paused, and the ranks with it
 WIDTH = 48  # characters of a file that is overwritten
 
 

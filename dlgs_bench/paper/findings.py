@@ -88,13 +88,13 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
         else:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
-            why = "no method is significantly faster" if best["enough"] else f"nothing is decided, because {TOO_FEW}"
-            why = f"nothing is decided, because the paper's batch is {papers}" if papers else why
+            undecided = f"the paper's batch is {papers}" if papers else "" if best["enough"] else TOO_FEW
+            why = f"nothing is decided, because {undecided}" if undecided else "no method is significantly faster"
             others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
-    at_the_papers = ~table.apply(lambda row: bool(claims.other_batch(row["model"], row["batch"])), axis=1).astype(bool)
-    losses = table[(table["speedup_high"] < 1) & table["enough"] & at_the_papers]
+    losses = table[(table["speedup_high"] < 1) & table["enough"]]
+    losses = losses[[not claims.other_batch(row.model, row.batch) for row in losses.itertuples()]]
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         words.append(f"Compression can also cost time: {makes_faster(worst, names, shared)}.")

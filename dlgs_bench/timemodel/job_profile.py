@@ -57,7 +57,7 @@ SCHEMA = {
     job=_object(
         steps=_COUNT,  # iterations recorded
         passes=_COUNT,  # forward and backward passes before each optimizer step
-        # "hsdp": hybrid sharding. The parameters are those of one shard, and the workers are its replicas.
+        # "hsdp": hybrid sharding. The parameters belong to one shard, and the workers are its replicas.
         kind={"enum": ["ddp", "hsdp", "horovod", "distributed", "single"]},
         backend=_TEXT,
         workers=_COUNT,

@@ -87,7 +87,7 @@ def in_turns(
     interval of every speed-up is at most ``width``, or another block would exceed the launch's share of the budget.
 
     Methods start in their stationary state (``Exchange.warm_start``); the density of each iteration is recorded to
-    check this. ``slowdown``: that of ``ProportionalLinks`` in the row's block. ``uncompressed``: the labels of its
+    check this. ``slowdown``: of ``ProportionalLinks`` before the row's block. ``uncompressed``: the labels of its
     bucketings.
     """
     measurement = session.spec.measurement

@@ -18,11 +18,11 @@ from dlgs_bench.report.names import Names
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
-    planners = pd.concat(kept.read(snakemake.input.planners)) if snakemake.input.planners else None
     long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
+    planned = [rows[rows["model"].isin(names.models)] for rows in kept.read(snakemake.input.planners)]
+    planners = pd.concat(planned) if planned else None
     # Short runs of all methods count only for the statements about methods that the paper does not train.
     others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in kept.read(snakemake.input.methods)]
-    planners = None if planners is None else planners[planners["model"].isin(names.models)]
     compared = claims.with_kept(claims.compare(timing, accuracy, planners), [*long_runs, *others], names.models)
     counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
     counts = counts.value_counts()

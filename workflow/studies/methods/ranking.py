@@ -1,9 +1,8 @@
 """Ranking of all methods: the time to the target accuracy, divided by the time of the fastest method at the same rate.
 
 The methods are in the order of their score, which the table of methods explains. Methods whose ranges of scores overlap
-are not ranked. The times are the number of steps of
-the measured curve times the measured iteration at each rate; the time model is not used. Right edge: the method did not
-reach the target accuracy, or took longer than the axis shows."""
+are not ranked. The times are the number of steps of the measured curve times the measured iteration at each rate; the
+time model is not used. Right edge: the method did not reach the target accuracy, or took longer than the axis shows."""
 
 import pandas as pd
 
