@@ -2,6 +2,7 @@
 
 import random
 import time
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,8 @@ from dlgs_bench.comm import Communicator, collectives
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.comm.collectives.omnireduce import streams
 from dlgs_bench.comm.torch_dist_engine import TorchDist
+from dlgs_bench.engines import FIRST_BYTES
+from dlgs_bench.hooks.groups import own_communicator
 
 GATHERED = (
     torch.uint8, torch.int8, torch.bool, torch.int16, torch.float16, torch.bfloat16,
@@ -19,6 +22,7 @@ GATHERED = (
 REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 ENTRIES = (0, 1, 2, 5, 1000, 100_003)  # that a collective sums
 LONG = (2**16 - 9, 2**16 - 8, 2**16 - 7, 300_001)  # of messages, in bytes, about where an engine may cut one
+FIRSTS = (0, 1, FIRST_BYTES, FIRST_BYTES + 1)
 BUCKETS = 5
 BLOCKS = 500  # of OmniReduce's tensor
 OMNIREDUCE = (  # its shapes: one block per message to one aggregator; fused, and several streams for each of two ranks
@@ -75,6 +79,7 @@ def seen(comm: Communicator, engine: str) -> dict:
     found |= {"ends": ends(comm), "hybrid": trained(comm, comm.world_size // 2)}
     if engine == "torch_dist":
         found["among some"] = among_some(comm.rank, comm.world_size)
+        found["messages"] = [messages(one) for one in (comm, own_communicator(dist.group.WORLD, comm.device))]
     if engine == "horovod":  # torch.distributed does not notice
         found["another length"] = another_length(comm)
     return found
@@ -196,6 +201,22 @@ def among_some(rank: int, world: int) -> dict:
         "max": comm.start_max(torch.tensor([float(rank)])).wait(),
         "broadcast": told,
     }
+
+
+def messages(comm: TorchDist) -> list[int]:
+    """The messages to each other rank in a gather of as many bytes as in ``FIRSTS``."""
+    counts: list[int] = []
+    post = comm._post
+
+    def counted(sends: dict, receive_buffers: dict):
+        counts[-1] += sum(map(bool, map(len, sends.values()))) // len(sends)
+        return post(sends, receive_buffers)
+
+    with mock.patch.object(comm, "_post", counted):
+        for entries in FIRSTS:
+            counts.append(0)
+            comm.allgather(numbers(entries, torch.uint8, comm.rank))
+    return counts
 
 
 def another_length(comm: Communicator) -> str:

@@ -194,6 +194,13 @@ def test_on_torch_distributed_a_group_of_some_ranks_is_a_world_of_its_own(ranks)
         assert torch.equal(found["broadcast"], numbers(5, torch.float32, some[-1]))
 
 
+@on("torch_dist")
+def test_on_gloo_a_short_message_waits_for_the_network_once_also_in_the_group_of_a_hook(ranks):
+    """The group of a hook has a backend per type of device, and torch.distributed.get_backend names all of them."""
+    for found in ranks:
+        assert found["messages"] == 2 * [[1, 1, 1, 2]]
+
+
 @pytest.mark.unit
 def test_one_rank_alone_sends_nothing():
     for found in run_workers(1, summed)[0].values():

@@ -24,6 +24,14 @@ def connect(device: torch.device, shared: bool) -> "TorchDist":
     return TorchDist(device)
 
 
+def backend_of(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """The backend with which a group sends tensors of ``device``, such as "gloo"; by default, of the default group.
+
+    A group may have a backend per type of device. torch.distributed.get_backend then returns all of them in one string.
+    """
+    return (group or dist.group.WORLD)._get_backend(device).name()
+
+
 class PendingMessages:
     """Messages in flight. ``works``: their sends and receives; ``received``: a buffer per peer, of any dtype."""
 
@@ -52,7 +60,7 @@ class TorchDist(Communicator):
         self.rank, self.world_size, self.device = dist.get_rank(group), dist.get_world_size(group), device
         self._group = group
         self._calls = CommThread(device)
-        gloo = dist.get_backend(group) == "gloo"
+        gloo = backend_of(group, device) == "gloo"
         self._messages_on = torch.device("cpu") if gloo else device  # Gloo sends messages from host memory only
         self._pinned = gloo and device.type == "cuda"  # a GPU copies asynchronously only to and from pinned memory
         self._first_bytes = FIRST_BYTES if gloo else 0  # with NCCL, a message must fill the receiver's buffer

@@ -40,7 +40,7 @@ def job_group(
         return "horovod", "horovod", Horovod(device)
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return "single", "none", None
-    from dlgs_bench.comm.torch_dist_engine import TorchDist
+    from dlgs_bench.comm.torch_dist_engine import TorchDist, backend_of
 
     kind, group = "distributed", None
     if isinstance(model, DistributedDataParallel):
@@ -49,7 +49,7 @@ def job_group(
         kind, group = "hsdp", replicas.get_group()
     if dist.get_world_size(group) == 1:
         return "single", "none", None
-    return kind, dist.get_backend(group), TorchDist(device, group)
+    return kind, backend_of(group, device), TorchDist(device, group)
 
 
 def is_first() -> bool:
